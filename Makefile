@@ -1,0 +1,23 @@
+PYTHON ?= .venv/bin/python
+
+.PHONY: run test lint types bench docs
+
+run: .venv
+	.venv/bin/ultramon demo
+
+test: .venv
+	$(PYTHON) -m pytest
+
+lint: .venv
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types: .venv
+	$(PYTHON) -m mypy
+
+bench: .venv
+	$(PYTHON) benchmarks/run.py
+
+.venv:
+	python3 -m venv .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[dev]'
