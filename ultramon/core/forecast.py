@@ -1,0 +1,97 @@
+"""How many turns and seconds remain before each rung, at the recent pace."""
+
+from __future__ import annotations
+
+from math import ceil
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.core.thresholds import ResolvedLadder
+
+HISTORY_TURNS = 8
+MIN_TURNS = 2
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+class TurnHistory:
+    """The growth of one epoch, turn by turn.
+
+    A turn is a provider report; while nothing was reported in the epoch, a tracked text.
+    The median of the last eight turns is used: one large file read is no pace.
+    """
+
+    __slots__ = ("_growth", "_last_at", "_last_tokens", "_reported", "_seconds")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything; a new epoch has begun."""
+        self._growth: list[float] = []
+        self._seconds: list[float] = []
+        self._last_tokens: int | None = None
+        self._last_at = 0.0
+        self._reported = False
+
+    def record(self, tokens: int, at: float, *, reported: bool) -> None:
+        """Add one turn.
+
+        Args:
+            tokens: Tokens in the window after it.
+            at: When, epoch seconds.
+            reported: Whether a provider reported the tokens.
+        """
+        if reported != self._reported:
+            if not reported:
+                return
+            self.clear()
+            self._reported = True
+        last = self._last_tokens
+        self._last_tokens = tokens
+        if last is not None and tokens > last:
+            self._growth.append(tokens - last)
+            self._seconds.append(max(0.0, at - self._last_at))
+            if len(self._growth) > HISTORY_TURNS:
+                del self._growth[0], self._seconds[0]
+        self._last_at = at
+
+    @property
+    def tokens_per_turn(self) -> float | None:
+        """Median growth of a turn in tokens, None before two turns."""
+        return _median(self._growth) if len(self._growth) >= MIN_TURNS else None
+
+    @property
+    def seconds_per_turn(self) -> float | None:
+        """Median length of a turn in seconds, None before two turns."""
+        return _median(self._seconds) if len(self._seconds) >= MIN_TURNS else None
+
+
+def forecast(
+    history: TurnHistory, tokens: int, context_limit_tokens: int | None, ladder: ResolvedLadder
+) -> dict[str, Any] | None:
+    """Return the pace and, per rung still ahead, the turns and seconds before it.
+
+    Returns:
+        ``{"tokensPerTurn", "secondsPerTurn", "rungs": {name: {"turns", "seconds"}}}`` where
+        ``turns`` is the number of turns that still end below the rung; None when unknowable.
+    """
+    pace = history.tokens_per_turn
+    seconds = history.seconds_per_turn
+    if pace is None or seconds is None or context_limit_tokens is None:
+        return None
+    rungs: dict[str, dict[str, float]] = {}
+    for rung in ladder.rungs:
+        left = rung.ratio * context_limit_tokens - tokens
+        if left > 0:
+            turns = max(0, ceil(left / pace) - 1)
+            rungs[rung.name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
+    return {"tokensPerTurn": round(pace, 1), "secondsPerTurn": round(seconds, 3), "rungs": rungs}

@@ -1,0 +1,49 @@
+"""Agent ids: which names may become file names, and how one is made up."""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.errors import InvalidAgentIdError
+
+MAX_ID_LENGTH = 128
+_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_REST = _FIRST | frozenset("._-")
+_DEVICES = {"con", "prn", "aux", "nul"}
+_DEVICES.update(f"{port}{number}" for port in ("com", "lpt") for number in range(10))
+
+
+def check_agent_id(agent_id: object) -> str:
+    """Return the id unchanged, or raise.
+
+    An id is never repaired: two ids that differ only in stripped characters would share a file.
+
+    Raises:
+        InvalidAgentIdError: It is not 1-128 of ``A-Z a-z 0-9 . _ -`` starting with a letter or
+            digit, ends with a dot, or names a Windows device.
+    """
+    if not isinstance(agent_id, str):
+        raise InvalidAgentIdError(agent_id, "it is not text")
+    if not agent_id:
+        raise InvalidAgentIdError(agent_id, "it is empty")
+    if len(agent_id) > MAX_ID_LENGTH:
+        raise InvalidAgentIdError(agent_id, f"it has {len(agent_id)} characters")
+    if agent_id[0] not in _FIRST:
+        raise InvalidAgentIdError(agent_id, "it does not start with a letter or digit")
+    if not _REST.issuperset(agent_id):
+        raise InvalidAgentIdError(agent_id, "it has characters that are not allowed")
+    if agent_id[-1] == ".":
+        raise InvalidAgentIdError(agent_id, "it ends with a dot")
+    if agent_id.split(".", 1)[0].lower() in _DEVICES:
+        raise InvalidAgentIdError(agent_id, "it names a device on Windows")
+    return agent_id
+
+
+def random_hex(count_bytes: int) -> str:
+    """Return random hexadecimal text from the operating system."""
+    return os.urandom(count_bytes).hex()
+
+
+def generate_agent_id() -> str:
+    """Return a new id, ``agent-`` and 12 random hexadecimal digits."""
+    return f"agent-{random_hex(6)}"

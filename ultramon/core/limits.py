@@ -1,0 +1,392 @@
+"""Which context limit holds for an agent, and who said so.
+
+Pure functions over numbers and texts; standard library only. The table of model windows is
+imported when a model is looked up, so a hook that is told its window never loads it.
+"""
+
+from __future__ import annotations
+
+from ultramon.errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_WINDOW_TOKENS = 200_000
+LARGE_WINDOW_TOKENS = 1_000_000
+
+_LARGE_WINDOW_SUFFIX = "[1m]"
+
+# What routers append after a colon without changing the model.
+_VARIANTS = {"batch", "beta", "extended", "free", "latest", "nitro", "online", "thinking"}
+
+# The windows the Claude Code client itself works with, read off its status line (2.1.330); a name
+# it does not know gets a million there. It differs from the API: opus-4-6 holds a million there
+# and 200,000 here, unless asked for with [1m]. The haiku alias and sonnet-4-6 were not seen and
+# get the smaller possibility: an early warning is put right by the first report above the window,
+# a missing one by nothing.
+_CLAUDE_CODE_WINDOWS = {
+    "claude-haiku-4-5": DEFAULT_WINDOW_TOKENS,
+    "claude-opus-4-6": DEFAULT_WINDOW_TOKENS,
+    "claude-sonnet-4-5": DEFAULT_WINDOW_TOKENS,
+    "claude-sonnet-4-6": DEFAULT_WINDOW_TOKENS,
+    "haiku": DEFAULT_WINDOW_TOKENS,
+    "claude-opus-5-5": LARGE_WINDOW_TOKENS,
+    "claude-sonnet-5": LARGE_WINDOW_TOKENS,
+    "claude-sonnet-5-5": LARGE_WINDOW_TOKENS,
+    "default": LARGE_WINDOW_TOKENS,
+    "opus": LARGE_WINDOW_TOKENS,
+    "sonnet": LARGE_WINDOW_TOKENS,
+}
+
+# An exception can carry a whole request; what it complains about stands at its beginning.
+_LONGEST_ERROR_CHARS = 20_000
+
+# A quota of tokens per minute is not a window, though providers word the two alike.
+_RATE_LIMIT_SIGN = (
+    r"rate[ _-]limit|per[ -](?:sec|min|hour|day)|\btp[md]\b|\brp[md]\b"
+    r"|throttl|too many requests|quota"
+)
+
+# How providers refuse a prompt, first match wins; of a sum of input and output SENT is the input.
+_SENT = r"(?P<sent>[0-9][0-9,]{0,14})"
+_MAX = r"(?P<max>[0-9][0-9,]{0,14})"
+_OVERFLOW_SHAPES = (
+    # Anthropic (direct, on Bedrock and Vertex), then Fireworks and Ollama's cloud
+    r"prompt is too long: SENT tokens > MAX",
+    r"exceed context limit: SENT \+ [0-9]+ > MAX",
+    r"prompt is too long: SENT, model maximum context length: MAX",
+    # OpenAI and those that speak like it: vLLM, SGLang, OpenRouter, DeepSeek, LiteLLM
+    r"maximum context length (?:is|of) MAX tokens.{0,120}?"
+    r"SENT (?:input tokens|tokens from the input|in the |in your |of text input)",
+    r"maximum context length (?:is|of) MAX(?: tokens.{0,120}? SENT tokens)?",
+    r"exceed the configured limit of MAX tokens.{0,40}? resulted in SENT tokens",
+    # Gemini, and Gemini on Vertex
+    r"input token count(?: \(SENT\))? exceeds the maximum number of tokens allowed(?: \(?MAX)?",
+    r"input token count is SENT but (?:the )?model only supports up to MAX",
+    # xAI, Mistral, Moonshot, GitHub Copilot, Together, Poolside, Cohere, Titan, Qwen
+    r"maximum prompt length is MAX but the request contains SENT tokens",
+    r"prompt contains SENT tokens.{0,40}? too large for model with MAX",
+    r"exceeded model token limit(?:: MAX(?: \(requested: SENT\))?)?",
+    r"prompt token count of SENT exceeds the limit of MAX",
+    r"input \(SENT tokens\) is longer than the model.s context length \(MAX",
+    r"input length SENT exceeds the maximum allowed input length of MAX",
+    r"tokens in the prompt cannot exceed MAX(?: - received SENT)?",
+    r"max input tokens: MAX, request input token count: SENT",
+    r"range of input length should be \[1, MAX\]",
+    # llama.cpp, llama-cpp-python, LM Studio, vLLM without its server, Text Generation Inference
+    r"\(SENT tokens\) exceeds the available context size \(MAX tokens",
+    r"exceeds the available context size.{0,160}?n_prompt_tokens\W{1,4}SENT\W{1,6}n_ctx\W{1,4}MAX",
+    r"requested tokens \(SENT\) exceed context window of MAX",
+    r"keep the first SENT tokens.{0,90}? context length of only MAX",
+    r"prompt \(total length SENT\) is too long to fit into the model \(context length MAX",
+    r"prompt \(length SENT\) is longer than the maximum model length of MAX",
+    r"must be <= MAX\. given: SENT .?inputs",
+    # Refusals without a number; OpenAI's newer wording and Bedrock's are among them
+    r"prompt (?:is )?too long|input is too long for (?:the )?requested model"
+    r"|exceeds (?:the|this)(?: model.s)? (?:available )?context (?:window|length|size)"
+    r"|context[ _]length[ _]exceeded|context size has been exceeded|exceed_context_size_error"
+    r"|context window exceeds limit|model_context_window_exceeded"
+    r"|greater than the context length|reduce the length of the messages",
+)
+
+
+class LimitCandidate:
+    """One number that could have been the limit, and what became of it.
+
+    Attributes:
+        name: ``window``, ``trigger`` (the host compacts there) or ``limit`` (the user's cap).
+        source: ``explicit``, ``host``, ``observed``, ``model`` or ``default``.
+        tokens: The number as given; reserved output is not yet taken off a window.
+        verdict: ``binding`` (this is the limit), ``holds`` (another one is smaller), ``outranked``
+            (a window from a better source is known) or ``not_believed`` (more tokens than this
+            were reported).
+    """
+
+    __slots__ = ("name", "source", "tokens", "verdict")
+
+    def __init__(self, name: str, source: str, tokens: int, verdict: str = "holds") -> None:
+        self.name = name
+        self.source = source
+        self.tokens = tokens
+        self.verdict = verdict
+
+    @property
+    def binding(self) -> bool:
+        """Whether this candidate is the limit."""
+        return self.verdict == "binding"
+
+    def __repr__(self) -> str:
+        return f"<{self.source} {self.name} {self.tokens} {self.verdict}>"
+
+
+class Limit:
+    """The context limit in force and where it comes from.
+
+    Attributes:
+        context_limit_tokens: The tokens after which the agent cannot go on unharmed, or None when
+            nothing that is believed is known.
+        context_window_tokens: What the model can hold, or None when unknown.
+        source: Origin of the binding candidate: ``explicit``, ``host``, ``observed``, ``model``,
+            ``default``, or ``unknown`` when there is no limit.
+        suspect: More tokens were reported than the best known window holds.
+        candidates: Every number that was considered, best source first.
+    """
+
+    __slots__ = ("candidates", "context_limit_tokens", "context_window_tokens", "source", "suspect")
+
+    def __init__(
+        self,
+        context_limit_tokens: int | None,
+        context_window_tokens: int | None,
+        source: str,
+        suspect: bool,
+        candidates: tuple[LimitCandidate, ...],
+    ) -> None:
+        self.context_limit_tokens = context_limit_tokens
+        self.context_window_tokens = context_window_tokens
+        self.source = source
+        self.suspect = suspect
+        self.candidates = candidates
+
+    def __repr__(self) -> str:
+        return f"<Limit {self.context_limit_tokens} from {self.source}, {list(self.candidates)}>"
+
+
+def canonical_model_name(model: str) -> str:
+    """Reduce the many spellings of one model to the name its maker gives it.
+
+    Lower-cases and removes what gateways and clouds add: ``provider:`` and ``provider/`` (nested
+    too), Bedrock's region, maker and ``-v1:0``, Vertex's ``@20250929``, a release date,
+    ``-latest``, variants such as ``:free``, and ``[1m]``. Any text is allowed; nothing raises.
+
+    Args:
+        model: A model as an API, a client or a user writes it.
+
+    Returns:
+        The canonical name; blank when nothing is left of the text.
+    """
+    name = model.strip().lower().removesuffix(_LARGE_WINDOW_SUFFIX).rstrip("/").rpartition("/")[2]
+    name = _without_colons(name)
+    # Versions follow a digit (gpt-4.1); what ends at a dot before any digit is Bedrock's.
+    head, _, rest = name.partition(".")
+    while rest and not _has_digit(head):
+        name = rest
+        head, _, rest = name.partition(".")
+    name = _without_date((name.partition("@")[0] or name).removesuffix("-latest"))
+    # Anthropic's own ids have no dot; gateways write claude-opus-4.5.
+    return name.replace(".", "-") if name.startswith("claude") else name
+
+
+def _without_colons(name: str) -> str:
+    """Drop ``provider:`` before the model, and a variant or Bedrock version after it."""
+    head, _, tail = name.rpartition(":")
+    if head and tail in _VARIANTS:
+        name = head
+    elif head and tail.isdigit():
+        base, _, version = head.rpartition("-v")
+        name = base if base and version.isdigit() else head
+    head, _, tail = name.partition(":")
+    # A digit before the colon: the model stands there, as in Ollama's llama3:70b. Its window is a
+    # setting of that server, so the name stays whole and no table claims to know it.
+    if tail and not _has_digit(head):
+        return tail
+    return name
+
+
+def _without_date(name: str) -> str:
+    """Drop a release date at the end: ``-20250929`` or ``-2024-08-06``."""
+    for length in (9, 11):
+        date = name[-length:]
+        digits = date.replace("-", "")
+        if date.startswith("-20") and len(digits) == 8 and digits.isdigit():
+            return name[:-length]
+    return name
+
+
+def _has_digit(text: str) -> bool:
+    return any(character.isdigit() for character in text)
+
+
+def window_for_model(model: str | None, host: str | None = None) -> int | None:
+    """Look up the context window of a model.
+
+    Args:
+        model: The model in any spelling. The suffix ``[1m]`` asks for the large window.
+        host: The client the agent runs in; only ``claude-code`` makes a difference, because it
+            works with windows of its own.
+
+    Returns:
+        The window in tokens; None when the model is None or not known.
+    """
+    name = canonical_model_name(model or "")
+    if not model or not name:
+        return None
+    if model.strip().lower().endswith(_LARGE_WINDOW_SUFFIX):
+        return LARGE_WINDOW_TOKENS
+    in_claude_code = host == "claude-code"
+    if in_claude_code and name in _CLAUDE_CODE_WINDOWS:
+        return _CLAUDE_CODE_WINDOWS[name]
+    from ultramon.core.windows import WINDOWS
+
+    return WINDOWS.get(name, LARGE_WINDOW_TOKENS if in_claude_code else None)
+
+
+def default_window_from_environment(environ: Mapping[str, str]) -> int:
+    """Return the window to assume for an agent that told neither a model nor a window.
+
+    Args:
+        environ: The environment; ``ANTHROPIC_1M_CONTEXT`` is read.
+
+    Returns:
+        1,000,000 when the variable is set and neither empty nor ``0``, else 200,000.
+    """
+    large = environ.get("ANTHROPIC_1M_CONTEXT", "") not in ("", "0")
+    return LARGE_WINDOW_TOKENS if large else DEFAULT_WINDOW_TOKENS
+
+
+def resolve_limit(
+    *,
+    model: str | None = None,
+    host: str | None = None,
+    explicit_limit_tokens: int | None = None,
+    explicit_window_tokens: int | None = None,
+    host_window_tokens: int | None = None,
+    host_trigger_tokens: int | None = None,
+    observed_window_tokens: int | None = None,
+    reserved_output_tokens: int = 0,
+    default_window_tokens: int | None = None,
+    suspect_above_tokens: int | None = None,
+) -> Limit:
+    """Decide which context limit holds.
+
+    The window is the first one known of explicit, host, observed, model, default. The limit is
+    the smallest of that window less the reserved output, the host's compaction trigger and the
+    user's cap; on a tie the user's cap is named first, then the trigger.
+
+    A window that more tokens were reported for than it holds is wrong and not believed; the next
+    source is asked. A trigger that such a report has passed did not fire and is not believed
+    either, so that a wrong number from the host cannot keep an agent critical for ever.
+
+    Args:
+        model: The model; when it is given but not known, the default is not used.
+        host: The client the agent runs in, e.g. ``claude-code``.
+        explicit_limit_tokens: The user's cap; always believed.
+        explicit_window_tokens: The window the user configured; always believed.
+        host_window_tokens: The window the host reports.
+        host_trigger_tokens: Where the host compacts by itself.
+        observed_window_tokens: The window the provider stated, e.g. in an error.
+        reserved_output_tokens: Kept free for the reply; 0 or more, less than the window.
+        default_window_tokens: Assumed only when model is None.
+        suspect_above_tokens: The highest token count a provider reported for this agent.
+
+    Returns:
+        The limit with every candidate; ``source`` is ``unknown`` when nothing is known.
+
+    Raises:
+        ConfigurationError: A number is not whole or too small, or the reserved output leaves
+            nothing of the window.
+    """
+    reported = _checked("suspect_above_tokens", suspect_above_tokens, least=0) or 0
+    reserved = _checked("reserved_output_tokens", reserved_output_tokens, least=0) or 0
+    cap = _checked("explicit_limit_tokens", explicit_limit_tokens)
+    trigger = _checked("host_trigger_tokens", host_trigger_tokens)
+    assumed = _checked("default_window_tokens", default_window_tokens)
+    windows = _judge_windows(
+        reported,
+        explicit=_checked("explicit_window_tokens", explicit_window_tokens),
+        host=_checked("host_window_tokens", host_window_tokens),
+        observed=_checked("observed_window_tokens", observed_window_tokens),
+        model=window_for_model(model, host),
+        default=assumed if model is None else None,
+    )
+    suspect = bool(windows) and windows[0].verdict == "not_believed"
+    window = next((candidate for candidate in windows if candidate.verdict == "holds"), None)
+    if window is not None and reserved >= window.tokens:
+        raise ConfigurationError(
+            "reserved_output_tokens",
+            reserved_output_tokens,
+            f"less than the context window of {window.tokens} tokens ({window.source})",
+        )
+
+    candidates: list[LimitCandidate] = []
+    if cap is not None:
+        candidates.append(LimitCandidate("limit", "explicit", cap))
+    if trigger is not None:
+        did_not_fire = suspect and reported > trigger
+        verdict = "not_believed" if did_not_fire else "holds"
+        candidates.append(LimitCandidate("trigger", "host", trigger, verdict))
+    candidates.extend(windows)
+
+    def usable_tokens(candidate: LimitCandidate) -> int:
+        return candidate.tokens - reserved if candidate is window else candidate.tokens
+
+    in_force = [candidate for candidate in candidates if candidate.verdict == "holds"]
+    if not in_force:
+        return Limit(None, None, "unknown", suspect, tuple(candidates))
+    binding = min(in_force, key=usable_tokens)
+    binding.verdict = "binding"
+    return Limit(
+        usable_tokens(binding),
+        window.tokens if window is not None else None,
+        binding.source,
+        suspect,
+        tuple(candidates),
+    )
+
+
+def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list[LimitCandidate]:
+    """Say of each known window, best source first, whether it holds."""
+    judged = []
+    decided = False
+    for source, tokens in tokens_by_source.items():
+        if tokens is None:
+            continue
+        if source != "explicit" and reported_tokens > tokens:
+            verdict = "not_believed"
+        else:
+            verdict = "outranked" if decided else "holds"
+            decided = True
+        judged.append(LimitCandidate("window", source, tokens, verdict))
+    return judged
+
+
+def _checked(name: str, value: int | None, least: int = 1) -> int | None:
+    """Return a token count, or refuse it under its name."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationError(name, value, f"a whole number of tokens, {least} or more")
+    return value
+
+
+def parse_overflow(text: str) -> tuple[int | None, int | None] | None:
+    """Recognise a provider's refusal of a prompt that is too long.
+
+    Knows the wording of the large providers, clouds, routers and local servers. A rate limit, even
+    one in tokens, is no overflow. A size in bytes (HTTP 413) says nothing about tokens and is
+    none either.
+
+    Args:
+        text: The message of the error, as such or inside a JSON body.
+
+    Returns:
+        The tokens that were sent (the input, where the message tells it from the output) and the
+        maximum the provider allows, each None when not stated; None when this is no overflow.
+    """
+    import re
+
+    message = " ".join(text[:_LONGEST_ERROR_CHARS].lower().split())
+    if re.search(_RATE_LIMIT_SIGN, message):
+        return None
+    for shape in _OVERFLOW_SHAPES:
+        match = re.search(shape.replace("SENT", _SENT).replace("MAX", _MAX), message)
+        if match:
+            numbers = match.groupdict()
+            return _count(numbers.get("sent")), _count(numbers.get("max"))
+    return None
+
+
+def _count(digits: str | None) -> int | None:
+    # No provider sends or allows nothing: a zero is a placeholder.
+    return int(digits.replace(",", "")) or None if digits else None

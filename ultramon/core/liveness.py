@@ -1,0 +1,152 @@
+"""Stale, lost or alive: the one judge, used by monitors, fleets and every face."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
+
+ALIVE = "alive"
+STALE = "stale"
+LOST = "lost"
+ENDED = "ended"
+
+STALE_AFTER_INTERVALS = 3
+LOST_AFTER_INTERVALS = 10
+LOST_AFTER_SECONDS = 600.0
+CLOCK_SKEW_SECONDS = 5.0
+
+_PROC = "/proc"
+_UNKNOWN = "unknown"
+
+
+def _read_proc(path: str) -> str | None:
+    try:
+        with open(os.path.join(_PROC, path), encoding="ascii", errors="replace") as file:
+            return file.read(4096)
+    except OSError:
+        return None
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink(os.path.join(_PROC, "self/ns/pid"))
+    except OSError:
+        return ""
+
+
+class HostIdentity:
+    """Which machine, boot and process namespace this is.
+
+    Attributes:
+        hostname: Node name.
+        boot_id: Boot id and pid namespace: containers share the first, not the second. Empty
+            where the system tells neither.
+    """
+
+    __slots__ = ("boot_id", "hostname")
+
+    def __init__(self, hostname: str, boot_id: str) -> None:
+        self.hostname = hostname
+        self.boot_id = boot_id
+
+
+def this_host() -> HostIdentity:
+    """Return the identity of the host this process runs on."""
+    hostname = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    boot_id = (_read_proc("sys/kernel/random/boot_id") or "").strip()
+    return HostIdentity(hostname, boot_id + _pid_namespace()[3:])
+
+
+def process_started_at(pid: int) -> str | None:
+    """Return an opaque mark of when a process started, None when it does not run.
+
+    A pid is reused, the pair of pid and start is not. A zombie does not run. Where ``/proc`` is
+    not there or cannot be read, the mark is ``"unknown"`` for every pid that exists.
+    """
+    stat = _read_proc(f"{pid}/stat")
+    if stat is not None:
+        fields = stat[stat.rfind(")") + 2 :].split()
+        return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
+    if os.path.exists(os.path.join(_PROC, "self/stat")):
+        # Out of file descriptors nothing can be opened; that does not end a process.
+        return _UNKNOWN if os.path.exists(os.path.join(_PROC, str(pid))) else None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return _UNKNOWN
+
+
+class Liveness:
+    """A verdict about one agent.
+
+    Attributes:
+        verdict: ``alive``, ``stale``, ``lost`` or ``ended``.
+        reason: Why, for people.
+        heartbeat_age_seconds: Since the last heartbeat, >= 0; None when it never has one.
+        clock_skew: Whether the heartbeat lies more than 5 s in the future.
+    """
+
+    __slots__ = ("clock_skew", "heartbeat_age_seconds", "reason", "verdict")
+
+    def __init__(
+        self, verdict: str, reason: str, age: float | None = None, clock_skew: bool = False
+    ) -> None:
+        self.verdict = verdict
+        self.reason = reason
+        self.heartbeat_age_seconds = age
+        self.clock_skew = clock_skew
+
+
+def lost_after(record: StateRecord) -> float:
+    """Return the silence in seconds after which an agent counts as lost."""
+    if record.lost_after_seconds is not None:
+        return float(record.lost_after_seconds)
+    return max(LOST_AFTER_SECONDS, LOST_AFTER_INTERVALS * (record.heartbeat_interval_seconds or 0))
+
+
+def judge(
+    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+) -> Liveness:
+    """Decide whether an agent lives.
+
+    Args:
+        record: The agent's state.
+        heartbeat_at: Time of the heartbeat file, epoch seconds; None when there is none.
+        now: Epoch seconds by the same clock.
+        host: Where the judge stands: a pid means something only on its own host.
+
+    Returns:
+        ``ended`` for an agent that stopped; ``lost`` when its process is gone or it was silent
+        beyond its limit; ``stale`` after three of its own heartbeat intervals; else ``alive``.
+        A waiting agent, and one without a heartbeat of its own, is never stale by silence.
+    """
+    if not record.active:
+        return Liveness(ENDED, record.outcome or "ended")
+    # A first heartbeat that never came counts from the start, not from 1970.
+    beats = (record.started_at, record.last_heartbeat, heartbeat_at)
+    last = max((beat for beat in beats if beat is not None), default=now)
+    skewed = last > now + CLOCK_SKEW_SECONDS
+    age = max(0.0, now - last)
+    local = record.hostname == host.hostname and record.boot_id == host.boot_id
+    if local and record.pid is not None:
+        started = process_started_at(record.pid)
+        marks = {started, record.pid_started_at} - {None, _UNKNOWN}
+        if started is None or len(marks) > 1:
+            return Liveness(LOST, f"process {record.pid} is gone", age, skewed)
+    interval = record.heartbeat_interval_seconds
+    if interval is None:
+        return Liveness(ALIVE, "has no heartbeat of its own", None, skewed)
+    # Elsewhere, or before a reboot, only beats can show that a waiting process is still there.
+    if record.phase == "waiting" and (local or age <= lost_after(record)):
+        return Liveness(ALIVE, "waiting", age, skewed)
+    if age > lost_after(record):
+        return Liveness(LOST, f"no heartbeat for {age:.0f} s", age, skewed)
+    if age > STALE_AFTER_INTERVALS * interval:
+        return Liveness(STALE, f"no heartbeat for {age:.0f} s", age, skewed)
+    return Liveness(ALIVE, "beating", age, skewed)

@@ -1,0 +1,255 @@
+"""The state of one agent: the only place that knows the names and kinds of its fields.
+
+A state file is one JSON object. Its last member is `crc32`, the checksum of everything before it.
+"""
+
+from __future__ import annotations
+
+from binascii import crc32
+
+from ultramon.core import codec
+from ultramon.core.times import format_time, parse_time
+from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = 1
+MAX_STATE_BYTES = 1 << 20
+
+# attribute, name in the file, kind; "?" = may be null. Order is the order in the file.
+_FIELDS: tuple[tuple[str, str, str], ...] = (
+    ("schema", "schema", "int"),
+    ("agent_id", "agentId", "str"),
+    ("run", "run", "str"),
+    ("session_id", "sessionId", "str"),
+    ("parent_id", "parentId", "str?"),
+    ("predecessor_id", "predecessorId", "str?"),
+    ("label", "label", "str?"),
+    ("host", "host", "str"),
+    ("model", "model", "str?"),
+    ("cwd", "cwd", "str?"),
+    ("active", "active", "bool"),
+    ("phase", "phase", "str"),
+    ("outcome", "outcome", "str?"),
+    ("exit", "exit", "dict?"),
+    ("started_at", "startedAt", "time"),
+    ("last_heartbeat", "lastHeartbeat", "time"),
+    ("last_activity", "lastActivity", "time"),
+    ("heartbeat_interval_seconds", "heartbeatIntervalSeconds", "number?"),
+    ("lost_after_seconds", "lostAfterSeconds", "number?"),
+    ("grace_seconds", "graceSeconds", "number"),
+    ("pid", "pid", "int?"),
+    ("pid_started_at", "pidStartedAt", "str?"),
+    ("boot_id", "bootId", "str"),
+    ("hostname", "hostname", "str"),
+    ("generation", "generation", "int"),
+    ("epoch", "epoch", "int"),
+    ("epoch_started_at", "epochStartedAt", "time"),
+    ("seq", "seq", "int"),
+    ("measured_at", "measuredAt", "time?"),
+    ("cumulative_chars", "cumulativeChars", "int"),
+    ("estimated_tokens", "estimatedTokens", "int"),
+    ("tokens_source", "tokensSource", "str"),
+    ("anchor", "anchor", "dict?"),
+    ("by_source", "bySource", "dict?"),
+    ("context_limit", "contextLimit", "int?"),
+    ("context_window", "contextWindow", "int?"),
+    ("reserved_output_tokens", "reservedOutputTokens", "int"),
+    ("limit_source", "limitSource", "str"),
+    ("limit_suspect", "limitSuspect", "bool"),
+    ("limit_candidates", "limitCandidates", "list?"),
+    ("usage_ratio", "usageRatio", "number?"),
+    ("threshold_status", "thresholdStatus", "str?"),
+    ("action", "action", "str"),
+    ("ladder", "ladder", "dict"),
+    ("ladder_status", "ladderStatus", "str"),
+    ("announced", "announced", "dict"),
+    ("forecast", "forecast", "dict?"),
+    ("current_task", "currentTask", "str?"),
+    ("tasks_completed", "tasksCompleted", "int"),
+    ("tasks_total", "tasksTotal", "int?"),
+    ("tasks", "tasks", "list?"),
+    ("handoff", "handoff", "dict?"),
+    ("pending", "pending", "list?"),
+)
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "bool": (bool,),
+    "number": (int, float),
+    "dict": (dict,),
+    "list": (list,),
+}
+_EMPTY: dict[str, Any] = {"int": 0, "str": "", "bool": False, "number": 0.0, "time": 0.0}
+
+FIELD_NAMES = {attribute: name for attribute, name, _ in _FIELDS}
+
+
+class StateRecord:
+    """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field."""
+
+    __slots__ = (*(attribute for attribute, _, _ in _FIELDS), "extra")
+
+    if TYPE_CHECKING:
+        schema: int
+        agent_id: str
+        run: str
+        session_id: str
+        parent_id: str | None
+        predecessor_id: str | None
+        label: str | None
+        host: str
+        model: str | None
+        cwd: str | None
+        active: bool
+        phase: str
+        outcome: str | None
+        exit: dict[str, Any] | None
+        started_at: float
+        last_heartbeat: float
+        last_activity: float
+        heartbeat_interval_seconds: float | None
+        lost_after_seconds: float | None
+        grace_seconds: float
+        pid: int | None
+        pid_started_at: str | None
+        boot_id: str
+        hostname: str
+        generation: int
+        epoch: int
+        epoch_started_at: float
+        seq: int
+        measured_at: float | None
+        cumulative_chars: int
+        estimated_tokens: int
+        tokens_source: str
+        anchor: dict[str, Any] | None
+        by_source: dict[str, int] | None
+        context_limit: int | None
+        context_window: int | None
+        reserved_output_tokens: int
+        limit_source: str
+        limit_suspect: bool
+        limit_candidates: list[dict[str, Any]] | None
+        usage_ratio: float | None
+        threshold_status: str | None
+        action: str
+        ladder: dict[str, Any]
+        ladder_status: str
+        announced: dict[str, Any]
+        forecast: dict[str, Any] | None
+        current_task: str | None
+        tasks_completed: int
+        tasks_total: int | None
+        tasks: list[dict[str, Any]] | None
+        handoff: dict[str, Any] | None
+        pending: list[dict[str, Any]] | None
+        extra: dict[str, Any]
+
+    def __init__(self, agent_id: str, **values: Any) -> None:
+        for attribute, _, kind in _FIELDS:
+            empty = {} if kind == "dict" else _EMPTY.get(kind)
+            setattr(self, attribute, values.pop(attribute, empty))
+        self.agent_id = agent_id
+        self.schema = SCHEMA
+        self.extra = values.pop("extra", {})
+        if values:
+            raise TypeError(f"a state has no field {sorted(values)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state with the names and values of the state file, without `crc32`."""
+        shown: dict[str, Any] = {}
+        for attribute, name, kind in _FIELDS:
+            value = getattr(self, attribute)
+            if kind.startswith("time") and value is not None:
+                value = format_time(value)
+            shown[name] = value
+        shown.update(self.extra)
+        return shown
+
+
+def encode_state(record: StateRecord, path: str) -> bytes:
+    """Return the bytes of a state file.
+
+    Raises:
+        StateWriteError: The state is larger than a reader accepts, or holds a value without a
+            JSON form.
+    """
+    try:
+        body = codec.dumps(record.to_json()).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise StateWriteError(path, f"the state has no JSON form: {error}") from error
+    data = b'%s,"crc32":%d}\n' % (body[:-1], crc32(body))
+    if len(data) > MAX_STATE_BYTES:
+        raise StateWriteError(
+            path,
+            f"the state would have {len(data):,} bytes, at most {MAX_STATE_BYTES:,} are read back",
+            "plan fewer or shorter items per agent, or shorter notes",
+        )
+    return data
+
+
+def _checked(data: bytes, path: str) -> dict[str, Any]:
+    body, mark, tail = data.rstrip(b"\n").rpartition(b',"crc32":')
+    body += b"}"
+    # A 32-bit number has ten digits; int() refuses thousands of them with an error of its own.
+    if not mark or not tail.endswith(b"}") or not tail[:-1].isdigit() or len(tail) > 11:
+        raise StateCorruptError(path, "not a complete state: the checksum is missing")
+    if int(tail[:-1]) != crc32(body):
+        raise StateCorruptError(path, "the checksum does not match")
+    try:
+        value = codec.loads(body)
+    except ValueError as error:
+        raise StateCorruptError(path, str(error)) from None
+    if not isinstance(value, dict):
+        raise StateCorruptError(path, "not a JSON object")
+    return value
+
+
+def decode_state(data: bytes, path: str) -> StateRecord:
+    """Rebuild a state from the bytes of its file.
+
+    A newer schema is read as far as its fields are known; `StateRecord.schema` tells.
+
+    Raises:
+        StateCorruptError: Torn, changed, or a field of another kind.
+        StateSchemaError: A newer schema whose fields differ so much that it cannot be read.
+    """
+    value = _checked(data, path)
+    schema = value.pop("schema", None)
+    if type(schema) is not int or schema < 1:
+        raise StateCorruptError(path, f"schema {schema!r} is not a schema number")
+    try:
+        values = _known_fields(value, path)
+    except StateCorruptError as error:
+        if schema <= SCHEMA:
+            raise
+        # Whoever sets a corrupt file aside must not do it to the state of a newer ultramon.
+        raise StateSchemaError(
+            path, f"schema {schema} was written by a newer ultramon: {error.reason}", "upgrade"
+        ) from None
+    record = StateRecord(values.pop("agent_id"), extra=value, **values)
+    record.schema = schema
+    return record
+
+
+def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
+    """Take the known fields out of a decoded state, by attribute."""
+    values: dict[str, Any] = {}
+    for attribute, name, kind in _FIELDS[1:]:
+        given = value.pop(name, None)
+        bare = kind.rstrip("?")
+        if given is None and bare != kind:
+            values[attribute] = None
+        elif bare == "time":
+            values[attribute] = parse_time(given)
+            if values[attribute] is None:
+                raise StateCorruptError(path, f"{name} {given!r} is not a time")
+        elif not isinstance(given, _TYPES[bare]) or isinstance(given, bool) != (bare == "bool"):
+            raise StateCorruptError(path, f"{name} is not of kind {bare}")
+        else:
+            values[attribute] = given
+    return values

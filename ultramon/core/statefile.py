@@ -1,0 +1,329 @@
+"""State files on disk: safe paths, locks, atomic replacement, bounded reads, quarantine.
+
+Every writer of a state goes through `StateDirectory`; nothing else opens these files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, suppress
+
+from ultramon.core.files import (
+    close_quietly,
+    make_private_directory,
+    open_private,
+    read_private_file,
+    refused,
+    sync_directory,
+    try_lock,
+    unlock,
+    write_new_file,
+)
+from ultramon.core.ids import check_agent_id, random_hex
+from ultramon.core.record import (
+    SCHEMA,
+    StateRecord,
+    decode_state,
+    encode_state,
+)
+from ultramon.errors import (
+    AgentNotFoundError,
+    FencedError,
+    StateCorruptError,
+    StateDirectoryError,
+    StateSchemaError,
+    StateWriteError,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATES = "subagents"
+KEPT_CORRUPT_FILES = 3
+ORPHAN_SECONDS = 60.0
+_LOCK_RETRY_SECONDS = 0.001
+
+
+def refuse_newer(stored: StateRecord, path: str) -> None:
+    """Make sure that this version may replace a stored state.
+
+    Raises:
+        StateSchemaError: A newer ultramon wrote it.
+    """
+    if stored.schema > SCHEMA:
+        raise StateSchemaError(
+            path,
+            f"schema {stored.schema} was written by a newer ultramon, this one knows {SCHEMA}",
+            "nothing was written; upgrade ultramon, or choose another agent id",
+        )
+
+
+def _is_kept(name: str, prefix: str) -> bool:
+    # An agent may be called "a.json.corrupt-1": its files are no evidence about agent "a".
+    return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb"))
+
+
+class StateDirectory:
+    """The state files under one directory, one agent a file.
+
+    Args:
+        path: The state directory; files lie in its ``subagents`` folder.
+    """
+
+    __slots__ = ("folder", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.folder = os.path.join(self.path, STATES)
+
+    def prepare(self) -> None:
+        """Create both directories where missing, and check them.
+
+        Raises:
+            StateDirectoryError: One of them is not safe to use.
+        """
+        make_private_directory(self.path)
+        make_private_directory(self.folder)
+
+    def file(self, agent_id: str, suffix: str = ".json") -> str:
+        """Return the path of one of an agent's files (``.json``, ``.lock``, ``.hb``).
+
+        Raises:
+            InvalidAgentIdError: The id may not become a file name.
+        """
+        return os.path.join(self.folder, check_agent_id(agent_id) + suffix)
+
+    def list_ids(self) -> list[str]:
+        """Return the ids that have a state file, readable or not, sorted.
+
+        Raises:
+            StateDirectoryError: The directory is there and cannot be listed.
+        """
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
+        return sorted(name[:-5] for name in names if name.endswith(".json") and name[0] != ".")
+
+    def read(self, agent_id: str) -> StateRecord:
+        """Read one agent's state, to look at it.
+
+        Raises:
+            AgentNotFoundError: There is none.
+            StateCorruptError: There is one and it cannot be read.
+        """
+        try:
+            return self._read(agent_id)
+        except OSError as error:
+            raise StateCorruptError(
+                self.file(agent_id), f"cannot be read: {error.strerror}"
+            ) from error
+
+    def read_to_replace(self, agent_id: str) -> StateRecord:
+        """Read one agent's state as its owner, who sets a corrupt one aside. Call inside the lock.
+
+        Raises:
+            AgentNotFoundError: There is none.
+            StateCorruptError: It is no state.
+            StateWriteError: The system refused to read it; it may be a good one.
+        """
+        try:
+            return self._read(agent_id)
+        except OSError as error:
+            raise refused(self.file(agent_id), "cannot be read", error) from error
+
+    def _read(self, agent_id: str) -> StateRecord:
+        path = self.file(agent_id)
+        try:
+            data, _ = read_private_file(path)
+        except FileNotFoundError:
+            raise AgentNotFoundError(agent_id) from None
+        record = decode_state(data, path)
+        if record.agent_id != agent_id:
+            raise StateCorruptError(path, f"holds the state of {record.agent_id!r}")
+        return record
+
+    @contextmanager
+    def locked(self, agent_id: str, timeout_seconds: float) -> Iterator[None]:
+        """Hold an agent's lock; every read-check-write of its state happens inside.
+
+        A directory that was deleted meanwhile is made again.
+
+        Raises:
+            StateWriteError: Not free within the timeout, or the lock file cannot be used.
+        """
+        path = self.file(agent_id, ".lock")
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            fd = self._open_lock(path)
+            try:
+                self._wait_for_lock(fd, path, deadline)
+                # Somebody may have pruned the file between open and lock: that lock is nobody's.
+                if self._is_same_file(fd, path):
+                    yield
+                    return
+            finally:
+                # A child forked meanwhile shares the descriptor; closing ours would not unlock it.
+                unlock(fd)
+                close_quietly(fd)
+            if time.monotonic() >= deadline:
+                raise StateWriteError(path, "cannot be locked: it is replaced again and again")
+
+    def _open_lock(self, path: str) -> int:
+        try:
+            try:
+                return open_private(path, os.O_RDWR)
+            except FileNotFoundError:
+                self.prepare()
+                return open_private(path, os.O_RDWR)
+        except OSError as error:
+            raise refused(path, "cannot be locked", error) from error
+
+    @staticmethod
+    def _is_same_file(fd: int, path: str) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.lstat(path))
+        except OSError:
+            return False
+
+    @staticmethod
+    def _wait_for_lock(fd: int, path: str, deadline: float) -> None:
+        try:
+            while not try_lock(fd):
+                if time.monotonic() >= deadline:
+                    raise StateWriteError(path, "is locked by another process")
+                time.sleep(_LOCK_RETRY_SECONDS)
+        except OSError as error:
+            raise refused(path, "cannot be locked", error) from error
+
+    def check_generation(self, record: StateRecord) -> None:
+        """Make sure that a record may replace what is stored. Call inside the lock.
+
+        Raises:
+            FencedError: Another generation holds the agent, or nothing of it is stored.
+            StateSchemaError: A newer ultramon wrote the stored state.
+        """
+        try:
+            stored = self.read_to_replace(record.agent_id)
+        except AgentNotFoundError:
+            raise FencedError(record.agent_id, record.generation, None) from None
+        except StateCorruptError:
+            self.quarantine(record.agent_id)
+            return
+        refuse_newer(stored, self.file(record.agent_id))
+        if stored.generation != record.generation:
+            raise FencedError(record.agent_id, record.generation, stored.generation)
+
+    def replace(self, record: StateRecord, *, durable: bool) -> None:
+        """Write a state atomically. Call inside the lock, after the generation check.
+
+        Args:
+            record: What to write.
+            durable: Also sync the directory, so that the new state survives a power cut.
+
+        Raises:
+            StateWriteError: Nothing was written, or (reason "durability unknown") it is visible
+                but might not survive a power cut; writing it again is harmless.
+        """
+        path = self.file(record.agent_id)
+        data = encode_state(record, path)
+        temporary = os.path.join(self.folder, f".{record.agent_id}.{random_hex(6)}.tmp")
+        try:
+            write_new_file(temporary, data)
+            os.replace(temporary, path)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, OSError):
+                raise refused(path, "cannot be written", error) from error
+            raise
+        if durable:
+            try:
+                sync_directory(self.folder)
+            except OSError as error:
+                raise refused(path, "is written, durability unknown", error) from error
+
+    def beat(self, agent_id: str, at: float) -> None:
+        """Set the time of the heartbeat file, creating it where missing.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        path = self.file(agent_id, ".hb")
+        try:
+            try:
+                os.utime(path, (at, at), follow_symlinks=False)
+            except FileNotFoundError:
+                close_quietly(open_private(path, os.O_WRONLY))
+                os.utime(path, (at, at), follow_symlinks=False)
+        except OSError as error:
+            raise refused(path, "cannot beat", error) from error
+
+    def heartbeat_at(self, agent_id: str) -> float | None:
+        """Return when the agent last beat, epoch seconds; None when it never did."""
+        try:
+            return os.lstat(self.file(agent_id, ".hb")).st_mtime
+        except OSError:
+            return None
+
+    def quarantine(self, agent_id: str) -> str | None:
+        """Set an unreadable state aside as evidence; the newest three are kept.
+
+        Only the owner does this, inside the lock.
+
+        Returns:
+            The new path, or None when there was nothing to set aside.
+        """
+        path = self.file(agent_id)
+        seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
+        kept = f"{path}.corrupt-{stamp}.{nanoseconds:09}-{random_hex(2)}"
+        try:
+            os.rename(path, kept)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refused(path, "cannot be set aside", error) from error
+        with suppress(OSError):
+            prefix = os.path.basename(path) + ".corrupt-"
+            older = sorted(name for name in os.listdir(self.folder) if _is_kept(name, prefix))
+            for name in older[:-KEPT_CORRUPT_FILES]:
+                os.unlink(os.path.join(self.folder, name))
+        return kept
+
+    def remove(self, agent_id: str) -> None:
+        """Delete an agent's files. Call inside the lock.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        for suffix in (".json", ".hb", ".lock"):
+            path = self.file(agent_id, suffix)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise refused(path, "cannot be deleted", error) from error
+
+    def sweep(self, now: float) -> list[str]:
+        """Delete temporary files that killed writers left behind more than a minute ago.
+
+        Returns:
+            The names deleted.
+        """
+        swept = []
+        with suppress(OSError):
+            for name in os.listdir(self.folder):
+                if not (name[0] == "." and name.endswith(".tmp")):
+                    continue
+                path = os.path.join(self.folder, name)
+                with suppress(OSError):
+                    if now - os.lstat(path).st_mtime > ORPHAN_SECONDS:
+                        os.unlink(path)
+                        swept.append(name)
+        return swept

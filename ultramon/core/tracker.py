@@ -1,0 +1,216 @@
+"""How many tokens are in the window now: the last provider report plus what came since."""
+
+from __future__ import annotations
+
+from ultramon.core.estimator import DEFAULT_FAMILY, check_family, estimate_tokens_float
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.core.record import StateRecord
+
+REPORTED = "reported"
+ANCHORED = "anchored"
+ESTIMATED = "estimated"
+
+UNTAGGED = "untagged"
+REPLY = "reply"
+OTHER = "other"
+
+FALL_RATIO = 0.70
+"""A report below this share of the last one starts a new epoch: the window was compacted."""
+
+_MAX_SOURCES = 32
+_MAX_SOURCE_CHARS = 100
+_LEARN_FROM_TOKENS = 500
+_LEARNING_RATE = 0.5
+_DECAY = 0.9
+_CALIBRATION_RANGE = (0.5, 2.0)
+# Sums of weights carry float noise; without the slack 3.0000000001 tokens would count as 4.
+_ROUNDING_SLACK = 1e-6
+
+
+class ContextTracker:
+    """Counts one context window.
+
+    The anchor is what the provider last reported to be in the window. The reply to that request
+    joins the window with whatever follows it, as a number the provider gave; other text is
+    estimated, and the estimate is scaled by a calibration learned from report to report.
+
+    Args:
+        family: Tokenizer family of the estimate; see `ultramon.core.estimator.FAMILIES`.
+
+    Attributes:
+        cumulative_chars: Characters tracked in this epoch.
+        by_source: Estimated tokens tracked in this epoch, per source.
+        calibration: Factor on the estimate, 0.5-2.0, 1.0 until learned.
+        anchor_at: When the anchor was reported, epoch seconds; None without an anchor.
+    """
+
+    __slots__ = (
+        "_anchor_is_report",
+        "_anchor_tokens",
+        "_estimate",
+        "_exact",
+        "_reply_tokens",
+        "anchor_at",
+        "by_source",
+        "calibration",
+        "cumulative_chars",
+        "family",
+    )
+
+    def __init__(self, family: str = DEFAULT_FAMILY) -> None:
+        self.family = check_family(family)
+        self.calibration = 1.0
+        self.start_epoch()
+
+    def start_epoch(self, tokens_after: int | None = None, at: float | None = None) -> None:
+        """Empty the window, or leave what a compaction says it left.
+
+        Args:
+            tokens_after: Tokens left in the window; None = nothing is known to be in it.
+            at: When, epoch seconds.
+        """
+        self._anchor_tokens = tokens_after
+        self._anchor_is_report = False
+        self.anchor_at = None if tokens_after is None else at
+        self._exact = 0
+        self._reply_tokens = 0
+        self._estimate = 0.0
+        self.cumulative_chars = 0
+        self.by_source: dict[str, float] = {}
+
+    def add(self, text: str, source: str | None = None) -> float:
+        """Count text that entered the window.
+
+        Args:
+            text: Any text, lone surrogates included.
+            source: What brought it, e.g. ``tool:read``; at most 32 names are kept apart, each
+                up to 100 characters.
+
+        Returns:
+            The uncalibrated estimate in tokens.
+        """
+        tokens = estimate_tokens_float(text, self.family)
+        if self._reply_tokens:
+            self._exact += self._reply_tokens
+            self._count(REPLY, self._reply_tokens)
+            self._reply_tokens = 0
+        self._estimate += tokens
+        self.cumulative_chars += len(text)
+        self._count(source[:_MAX_SOURCE_CHARS] if source else UNTAGGED, tokens)
+        return tokens
+
+    def _count(self, source: str, tokens: float) -> None:
+        by_source = self.by_source
+        if source not in by_source and len(by_source) >= _MAX_SOURCES:
+            source = OTHER
+        by_source[source] = by_source.get(source, 0.0) + tokens
+
+    def report(self, tokens: int, output_tokens: int = 0, at: float | None = None) -> bool:
+        """Take a provider's count of what is in the window as the new anchor.
+
+        Args:
+            tokens: Input side of one response: new, cache read and cache creation tokens.
+            output_tokens: Tokens of the reply; they join the window with what follows.
+            at: When, epoch seconds.
+
+        Returns:
+            True when the report lies so far below the last report that the window must have been
+            compacted; the caller starts an epoch. An estimate never counts as the last report.
+        """
+        fell = self._anchor_is_report and tokens < FALL_RATIO * (self._anchor_tokens or 0)
+        if self._anchor_is_report and not fell:
+            self._learn(tokens)
+        self._anchor_tokens = tokens
+        self._anchor_is_report = True
+        self.anchor_at = at
+        self._exact = 0
+        self._estimate = 0.0
+        self._reply_tokens = output_tokens
+        return fell
+
+    def _learn(self, tokens: int) -> None:
+        grown = tokens - (self._anchor_tokens or 0) - self._exact - self._reply_tokens
+        # A window that shrank lost something older: that says nothing about the estimate.
+        if self._estimate < _LEARN_FROM_TOKENS or grown <= 0:
+            self.calibration = 1.0 + (self.calibration - 1.0) * _DECAY
+            return
+        low, high = _CALIBRATION_RANGE
+        observed = min(max(grown / self._estimate, low), high)
+        self.calibration += _LEARNING_RATE * (observed - self.calibration)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window now, rounded up once."""
+        total = self._exact + self.calibration * self._estimate + (self._anchor_tokens or 0)
+        return -int(-(total - _ROUNDING_SLACK) // 1)
+
+    def tokens_with(self, more_tokens: float) -> int:
+        """Return the tokens in the window after so many more (uncalibrated) tokens."""
+        total = self._exact + self._reply_tokens + (self._anchor_tokens or 0)
+        total_float = total + self.calibration * (self._estimate + more_tokens)
+        return -int(-(total_float - _ROUNDING_SLACK) // 1)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was reported or tracked in this epoch."""
+        return self._anchor_tokens is not None or bool(self.by_source)
+
+    @property
+    def source(self) -> str:
+        """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
+        if not self._anchor_is_report:
+            return ESTIMATED
+        return ANCHORED if self._exact or self._estimate else REPORTED
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return the anchor as it stands in a state file, None without one."""
+        if self._anchor_tokens is None:
+            return None
+        return {
+            "tokens": self._anchor_tokens,
+            "isReport": self._anchor_is_report,
+            "replyTokens": self._reply_tokens,
+            "exactTokens": self._exact,
+            "calibration": round(self.calibration, 4),
+        }
+
+    def explain(self) -> dict[str, Any]:
+        """Return the parts of the sum, for the explain screen."""
+        return {
+            "anchorTokens": self._anchor_tokens,
+            "anchorIsReport": self._anchor_is_report,
+            "replyTokens": self._exact,
+            "replyTokensPending": self._reply_tokens,
+            "estimatedDeltaTokens": round(self._estimate, 1),
+            "calibration": round(self.calibration, 4),
+            "family": self.family,
+        }
+
+    def restore(self, record: StateRecord) -> None:
+        """Continue from a saved reading of the same window."""
+        self.start_epoch()
+        anchor, tokens = record.anchor, record.estimated_tokens
+        if anchor is not None:
+            self._anchor_tokens = anchor["tokens"]
+            self._anchor_is_report = anchor["isReport"]
+            self._reply_tokens = anchor["replyTokens"]
+            self._exact = anchor["exactTokens"]
+            self.calibration = anchor["calibration"]
+            self.anchor_at = record.measured_at
+        known = self._exact + (self._anchor_tokens or 0)
+        self._estimate = max(0.0, (tokens - known) / self.calibration)
+        self.cumulative_chars = record.cumulative_chars
+        self.by_source = {name: float(count) for name, count in (record.by_source or {}).items()}
+
+
+def create_context_tracker(family: str = DEFAULT_FAMILY) -> ContextTracker:
+    """Return a tracker of one empty context window, for use without a monitor.
+
+    Raises:
+        ConfigurationError: The tokenizer family does not exist.
+    """
+    return ContextTracker(family)
