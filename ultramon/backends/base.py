@@ -1,0 +1,146 @@
+"""The port every backend fits: what is stored about agents, and who may change it.
+
+`ultramon.testing.backend_contract` checks each sentence here against an implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ultramon.core.liveness import HostIdentity
+    from ultramon.core.record import StateRecord
+    from ultramon.errors import StateError
+
+    Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
+
+
+class StoredAgent(NamedTuple):
+    """One agent as a backend holds it.
+
+    Either ``record`` or ``problem`` is set: a state that cannot be read is listed, not hidden.
+    """
+
+    agent_id: str
+    record: StateRecord | None
+    heartbeat_at: float | None
+    """Epoch seconds; None when the agent never beat."""
+    problem: StateError | None = None
+
+
+class EventPage(NamedTuple):
+    """A stretch of the event log."""
+
+    events: list[dict[str, Any]]
+    cursor: str
+    """Opaque; continue from here. Behind it no event can appear later."""
+
+
+class Backend(Protocol):
+    """Where states, heartbeats, events and claims are kept.
+
+    Safe to use from several threads and processes. Records are passed by value: a backend keeps
+    no reference to one that it was given, and hands out a fresh one each time.
+    """
+
+    url: str
+    """The URL that `open_backend` would open the same store with."""
+
+    def start_agent(
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+    ) -> bool:
+        """Give an agent to a new owner and store its first state, as one step.
+
+        The new owner's generation is one more than the stored one (1 for a new agent); from then
+        on every write of an older generation fails.
+
+        Args:
+            agent_id: The agent.
+            build: Called once with what is stored (None for a new agent or an unreadable state,
+                which is set aside) and the new generation; returns the first state and events.
+            takeover: Take the agent even from an owner that provably lives.
+            now: Epoch seconds.
+            host: Of the caller, to judge whether the present owner lives.
+
+        Returns:
+            Whether the events are stored, as for `record`.
+
+        Raises:
+            AgentAlreadyRunningError: The owner provably lives and ``takeover`` is false.
+            StateSchemaError: A newer ultramon wrote the stored state.
+            StateError: The store refused; nothing changed.
+        """
+
+    def record(
+        self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
+    ) -> bool:
+        """Store a state, and the events that led to it, as one step.
+
+        Never creates an agent for a writer that was fenced. Each event is stored once per
+        `ultramon.core.journal.event_key`, however often it is passed.
+
+        Args:
+            record: The state, with its generation. Its ``seq`` rises with every write.
+            events: Events not stored yet, oldest first.
+            durable: The state must survive a power cut; events always do.
+
+        Returns:
+            True when the events are stored. False when only they could not be stored in time:
+            then the state was stored with them in ``pending``, and they must be passed again.
+
+        Raises:
+            FencedError: Another generation holds the agent; nothing changed.
+            StateSchemaError: A newer ultramon wrote the stored state; nothing changed.
+            StateWriteError: The store refused.
+        """
+
+    def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
+        """Note that agents live, given as (agent id, generation). Cheap, and lost in a power cut.
+
+        Returns:
+            The ids that another generation holds, or that are not stored; they did not beat.
+
+        Raises:
+            StateWriteError: The store refused.
+        """
+
+    def load(self, agent_id: str) -> StoredAgent:
+        """Return one agent. A pure read: nothing about the agent changes.
+
+        Raises:
+            AgentNotFoundError: There is none.
+            StateCorruptError: Its state cannot be read.
+        """
+
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        """Return all agents of a run (None = of all runs), unreadable ones with their problem."""
+
+    def append_events(self, events: Sequence[dict[str, Any]]) -> None:
+        """Store events that belong to no state write, e.g. verdicts; each once per key.
+
+        Raises:
+            StateWriteError: The store refused; nothing was stored.
+        """
+
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        """Return events in commit order, none skipped however late its writer commits.
+
+        Args:
+            after: A cursor from an earlier page, None = from the beginning.
+            limit: At most so many.
+        """
+
+    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+        """Let the first successor win a handoff; return the id of the one that holds it."""
+
+    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+        """Delete ended agents whose last activity, and events that, lie before a time.
+
+        Returns:
+            The ids of the agents deleted (or that would be, with ``dry_run``).
+        """
+
+    def close(self) -> None:
+        """Release what is held open. The backend can be used again afterwards."""

@@ -1,0 +1,232 @@
+"""The default backend: state files and a journal in one directory of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from time import time as wall_clock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from ultramon.backends.base import EventPage, StoredAgent
+from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.core.liveness import ALIVE, judge
+from ultramon.core.statefile import StateDirectory, refuse_newer
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    StateCorruptError,
+    StateError,
+    StateSchemaError,
+    StateWriteError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.base import Build
+    from ultramon.core.liveness import HostIdentity
+    from ultramon.core.record import StateRecord
+
+_log = logging.getLogger("ultramon.backend")
+
+START_TIMEOUT_SECONDS = 1.0
+"""How long a start waits for another writer of the same agent."""
+
+_alive: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
+
+
+class LocalBackend:
+    """States under ``<directory>/subagents``, events in ``<directory>/journal.sqlite3``.
+
+    Args:
+        directory: The state directory; created with mode 0700 when first written to.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = StateDirectory(directory)
+        self.url = f"file://{quote(self.directory.path)}"
+        self._journal = Journal(self.directory.path)
+        self._journal_lock = threading.Lock()
+        self._swept = False
+        _alive.add(self)
+
+    def after_fork(self) -> None:
+        """Replace a lock that another thread of the parent may have held."""
+        self._journal_lock = threading.Lock()
+
+    def start_agent(
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+    ) -> bool:
+        """See `Backend.start_agent`."""
+        self.directory.prepare()
+        if not self._swept:
+            self._swept = True
+            self.directory.sweep(wall_clock())
+        with self.directory.locked(agent_id, START_TIMEOUT_SECONDS):
+            stored: StateRecord | None = None
+            try:
+                stored = self.directory.read_to_replace(agent_id)
+            except AgentNotFoundError:
+                pass
+            except StateCorruptError as error:
+                kept = self.directory.quarantine(agent_id)
+                _log.warning("agent %s: %s; set aside as %s", agent_id, error, kept)
+            if stored is not None:
+                self._check_start(stored, takeover=takeover, now=now, host=host)
+            record, events = build(stored, 1 if stored is None else stored.generation + 1)
+            self.directory.beat(agent_id, now)
+            return self._store(record, events, durable=True)
+
+    def _check_start(
+        self, stored: StateRecord, *, takeover: bool, now: float, host: HostIdentity
+    ) -> None:
+        refuse_newer(stored, self.directory.file(stored.agent_id))
+        if takeover:
+            return
+        beat = self.directory.heartbeat_at(stored.agent_id)
+        if judge(stored, beat, now, host).verdict == ALIVE:
+            raise AgentAlreadyRunningError(stored.agent_id, stored.pid or 0, stored.hostname)
+
+    def record(
+        self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
+    ) -> bool:
+        """See `Backend.record`."""
+        with self.directory.locked(record.agent_id, AGENT_TIMEOUT_SECONDS):
+            self.directory.check_generation(record)
+            return self._store(record, events, durable=durable)
+
+    def _store(
+        self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
+    ) -> bool:
+        stored = self._append(events)
+        record.pending = None if stored else list(events)
+        self.directory.replace(record, durable=durable)
+        return stored
+
+    def _append(self, events: Sequence[dict[str, Any]]) -> bool:
+        if not events:
+            return True
+        # Another thread may be waiting for a busy journal with the patience of a tool.
+        if not self._journal_lock.acquire(timeout=AGENT_TIMEOUT_SECONDS):
+            return False
+        try:
+            self._journal.append(events, AGENT_TIMEOUT_SECONDS)
+        except StateCorruptError as error:
+            _log.warning("%s; set aside as %s", error, self._journal.quarantine())
+            return False
+        except StateWriteError as error:
+            _log.info("events wait in the state file: %s", error)
+            return False
+        finally:
+            self._journal_lock.release()
+        return True
+
+    def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
+        """See `Backend.heartbeat`."""
+        fenced = []
+        refused: StateWriteError | None = None
+        for agent_id, generation in beats:
+            try:
+                held = self.directory.read(agent_id).generation == generation
+            except (AgentNotFoundError, StateSchemaError):
+                held = False
+            except StateCorruptError:
+                held = True  # the owner's next save sets the file aside
+            if not held:
+                fenced.append(agent_id)
+                continue
+            try:
+                self.directory.beat(agent_id, now)
+            except StateWriteError as error:
+                refused = error  # the others beat all the same
+        if refused is not None:
+            raise refused
+        return fenced
+
+    def load(self, agent_id: str) -> StoredAgent:
+        """See `Backend.load`."""
+        record = self.directory.read(agent_id)
+        return StoredAgent(agent_id, record, self.directory.heartbeat_at(agent_id))
+
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        """See `Backend.list_agents`."""
+        found = []
+        for agent_id in self.directory.list_ids():
+            try:
+                agent = self.load(agent_id)
+            except AgentNotFoundError:
+                continue  # pruned since the directory was listed
+            except StateError as error:
+                found.append(StoredAgent(agent_id, None, None, error))
+                continue
+            except ValueError as error:
+                problem = StateCorruptError(self.directory.folder, str(error))
+                found.append(StoredAgent(agent_id, None, None, problem))
+                continue
+            if run is None or (agent.record is not None and agent.record.run == run):
+                found.append(agent)
+        return found
+
+    def append_events(self, events: Sequence[dict[str, Any]]) -> None:
+        """See `Backend.append_events`."""
+        self.directory.prepare()
+        with self._journal_lock:
+            self._journal.append(events, TOOL_TIMEOUT_SECONDS)
+
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        """See `Backend.events`."""
+        with self._journal_lock:
+            events, cursor = self._journal.tail(after, limit)
+        return EventPage(events, cursor)
+
+    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+        """See `Backend.claim_handoff`."""
+        self.directory.prepare()
+        with self._journal_lock:
+            return self._journal.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
+
+    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+        """See `Backend.prune`."""
+        pruned = []
+        for agent in self.list_agents():
+            if not _ended(agent.record, ended_before):
+                continue
+            if not dry_run:
+                with self.directory.locked(agent.agent_id, TOOL_TIMEOUT_SECONDS):
+                    # It may have been started again since it was listed.
+                    if not _ended(self._reread(agent.agent_id), ended_before):
+                        continue
+                    self.directory.remove(agent.agent_id)
+            pruned.append(agent.agent_id)
+        if not dry_run:
+            with self._journal_lock:
+                self._journal.prune(events_before)
+            self.directory.sweep(wall_clock())
+        return pruned
+
+    def _reread(self, agent_id: str) -> StateRecord | None:
+        try:
+            return self.directory.read(agent_id)
+        except (AgentNotFoundError, StateError):
+            return None
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        with self._journal_lock:
+            self._journal.close()
+
+
+def _ended(record: StateRecord | None, before: float) -> bool:
+    return record is not None and not record.active and record.last_activity < before
+
+
+def _after_fork() -> None:
+    for backend in list(_alive):
+        backend.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,160 @@
+"""Why it is 71 %: where the tokens and the limit come from, and what lies ahead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.liveness import Liveness
+from ultramon.core.thresholds import Ladder
+from ultramon.core.times import format_time
+from ultramon.errors import ConfigurationError
+from ultramon.models import AgentState, Model
+
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
+
+_SOURCE_TEXT = {
+    "reported": "counted by the provider",
+    "anchored": "the provider's last count plus an estimate of what came since",
+    "estimated": "an estimate; the provider has reported nothing in this epoch",
+}
+_VERDICT_TEXT = {
+    "binding": "is the limit",
+    "holds": "larger than the limit",
+    "outranked": "a better source is known",
+    "not_believed": "not believed: more than that was reported",
+}
+
+
+class RungAhead(Model):
+    """One rung of the ladder, seen from the present reading."""
+
+    name: str
+    action: str
+    usage_ratio: float
+    tokens: int
+    reached: bool
+    turns_left: int | None
+    seconds_left: float | None
+
+
+class Explanation(Model):
+    """Everything that decides about one agent, as of ``explained_at``. ``str()`` is one screen."""
+
+    explained_at: str
+    state: AgentState
+    liveness: str
+    liveness_reason: str
+    heartbeat_age_seconds: float | None
+    reading_age_seconds: float | None
+    estimated_delta_tokens: int
+    """Tokens beyond what a provider counted."""
+    calibration: float
+    rungs: tuple[RungAhead, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> list[str]:
+        state = self.state
+        share = "" if state.usage_ratio is None else f" = {state.usage_ratio:.1%}"
+        limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
+        lines = [
+            f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
+            f"{state.estimated_tokens:,} of {limit} tokens{share}"
+            f"  level {state.threshold_status or 'unknown'}  action {state.action}",
+            "",
+            f"tokens    {_SOURCE_TEXT.get(state.tokens_source, state.tokens_source)}",
+        ]
+        if state.anchor is not None:
+            kind = "reported" if state.anchor.is_report else "left by the last compaction"
+            lines.append(f"  anchor  {state.anchor.tokens:>12,}  {kind}")
+        if self.estimated_delta_tokens:
+            lines.append(
+                f"  since   {self.estimated_delta_tokens:>12,}  "
+                f"estimate × {self.calibration:.2f} learned calibration, and replies"
+            )
+        if self.reading_age_seconds is not None:
+            lines.append(f"  age     {_age(self.reading_age_seconds):>12}")
+        lines += ["", f"limit     {limit}, source {state.limit_source}"]
+        if state.limit_suspect:
+            lines.append("  suspect: the provider counted more tokens than the window holds")
+        for candidate in state.limit_candidates or ():
+            text = _VERDICT_TEXT.get(candidate.verdict, candidate.verdict)
+            name = f"{candidate.source} {candidate.name}"
+            lines.append(f"  {name:<17} {candidate.tokens:>12,}  {text}")
+        if state.reserved_output_tokens:
+            lines.append(f"  reserved output   {state.reserved_output_tokens:>12,}  off the window")
+        lines += ["", f"ladder    {state.ladder_status}"]
+        for rung in self.rungs:
+            ahead = "reached" if rung.reached else _ahead(rung)
+            at = f"{rung.usage_ratio:.1%}"
+            lines.append(f"  {rung.name:<9} {at:>7} {rung.tokens:>12,}  {rung.action}, {ahead}")
+        lines += ["", f"liveness  {self.liveness}: {self.liveness_reason}"]
+        if self.heartbeat_age_seconds is not None:
+            lines.append(f"  heartbeat {_age(self.heartbeat_age_seconds)}")
+        lines.append(f"  epoch {state.epoch}, generation {state.generation}, phase {state.phase}")
+        return lines
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago"
+
+
+def _ahead(rung: RungAhead) -> str:
+    if rung.turns_left is None or rung.seconds_left is None:
+        return "the pace is not known yet"
+    turns = "1 turn" if rung.turns_left == 1 else f"{rung.turns_left} turns"
+    return f"about {turns} ({rung.seconds_left:.0f} s) ahead"
+
+
+def explain(record: StateRecord, liveness: Liveness, now: float) -> Explanation:
+    """Explain a stored or present state.
+
+    Args:
+        record: The state.
+        liveness: What `core.liveness.judge` says of it.
+        now: Epoch seconds.
+    """
+    state = AgentState.from_record(record)
+    anchor = state.anchor
+    return Explanation(
+        explained_at=format_time(now),
+        state=state,
+        liveness=liveness.verdict,
+        liveness_reason=liveness.reason,
+        heartbeat_age_seconds=liveness.heartbeat_age_seconds,
+        reading_age_seconds=None if record.measured_at is None else now - record.measured_at,
+        estimated_delta_tokens=state.estimated_tokens - (anchor.tokens if anchor else 0),
+        calibration=anchor.calibration if anchor else 1.0,
+        rungs=tuple(_rungs(record)),
+    )
+
+
+def _rungs(record: StateRecord) -> list[RungAhead]:
+    if record.context_limit is None:
+        return []
+    try:
+        ladder = Ladder.from_json(record.ladder).resolve(record.context_limit)
+    except ConfigurationError:
+        return []
+    ahead: dict[str, Any] = (record.forecast or {}).get("rungs", {})
+    rungs = []
+    for rung in ladder.rungs:
+        pace = ahead.get(rung.name, {})
+        rungs.append(
+            RungAhead(
+                name=rung.name,
+                action=rung.action,
+                usage_ratio=rung.ratio,
+                tokens=round(rung.ratio * record.context_limit),
+                reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
+                turns_left=pace.get("turns"),
+                seconds_left=pace.get("seconds"),
+            )
+        )
+    return rungs

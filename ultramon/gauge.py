@@ -1,0 +1,345 @@
+"""How full one window is and what that means: tracker, limit, ladder, machine and forecast.
+
+Everything here is in memory and decides; saving, locking and telling others is the monitor's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.core.forecast import TurnHistory, forecast
+from ultramon.core.limits import resolve_limit
+from ultramon.core.thresholds import NONE, next_level
+from ultramon.core.tracker import ContextTracker
+from ultramon.errors import ConfigurationError
+from ultramon.levels import NoteFacts, ThresholdAction, as_level
+from ultramon.machine import LevelChange, LevelMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.clock import Clock
+    from ultramon.config import ContextConfig
+    from ultramon.core.limits import Limit
+    from ultramon.core.record import StateRecord
+    from ultramon.core.thresholds import ResolvedLadder
+
+
+class Fit(NamedTuple):
+    """Whether a text would fit."""
+
+    ok: bool
+    """False when the context limit would be passed, or a rung that asks to return is reached."""
+    level_after: str | None
+    """Level with the text in the window; None while the limit is unknown."""
+    tokens_over: int
+    """Tokens beyond the context limit, 0 when within it or unknown."""
+
+
+class EpochStart(NamedTuple):
+    """One window ended and the next began."""
+
+    reason: str
+    tokens_before: int
+    tokens_after: int | None
+
+
+class Gauge:
+    """The readings of one agent.
+
+    Args:
+        config: Limits, ladder and estimator.
+        clock: For the times of readings.
+        count_tasks: Gives tasks completed and in all, for notes.
+    """
+
+    def __init__(
+        self,
+        config: ContextConfig,
+        clock: Clock,
+        count_tasks: Callable[[], tuple[int, int | None]] = lambda: (0, None),
+    ) -> None:
+        self._count_tasks = count_tasks
+        self.config = config
+        self.model = config.model
+        self.ladder = config.effective_ladder
+        self._clock = clock
+        self._tracker = ContextTracker(config.effective_family)
+        self._history = TurnHistory()
+        self._machine = LevelMachine([self.ladder.base, *(rung.name for rung in self.ladder.rungs)])
+        self._observed_window_tokens: int | None = None
+        self._highest_report_tokens = 0
+        self.epoch = 1
+        self.epoch_started_at = clock.now()
+        self.measured_at: float | None = None
+        self.announced: dict[str, int] = {}
+        self.limit: Limit
+        self._resolved: ResolvedLadder
+        self._resolve()
+
+    def _resolve(self) -> None:
+        config = self.config
+        self.limit = resolve_limit(
+            model=self.model,
+            explicit_limit_tokens=config.context_limit_tokens,
+            explicit_window_tokens=config.context_window_tokens,
+            observed_window_tokens=self._observed_window_tokens,
+            reserved_output_tokens=config.reserved_output_tokens,
+            default_window_tokens=None if self.model else config.default_window_tokens,
+            suspect_above_tokens=self._highest_report_tokens or None,
+        )
+        self._resolved = self.ladder.resolve(self.limit.context_limit_tokens)
+        self._settle()
+
+    def _settle(self) -> None:
+        # `tokens` of a tracker are compared against this one number on every call.
+        limit = self.limit.context_limit_tokens
+        ratio = self._resolved.next_ratio(self._machine.level)
+        self._act_at_tokens = None if limit is None or ratio is None else ratio * limit - 1
+        level = self._machine.level
+        rung = self.ladder.rung(level) if limit is not None else None
+        name = rung.name if rung else self.ladder.base
+        self._steady = ThresholdAction(
+            as_level(name),
+            rung.action if rung else NONE,
+            self.ladder.message(name),
+            facts=self.facts,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window now."""
+        return self._tracker.tokens
+
+    @property
+    def tokens_source(self) -> str:
+        """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
+        return self._tracker.source
+
+    @property
+    def usage_ratio(self) -> float | None:
+        """Tokens by limit, 0.0 and more, not clamped; None when either is unknown."""
+        limit = self.limit.context_limit_tokens
+        if limit is None or not (self._tracker.is_known or self.epoch == 1):
+            return None
+        return self._tracker.tokens / limit
+
+    @property
+    def level(self) -> str | None:
+        """The level, None while the limit is unknown."""
+        return None if self.limit.context_limit_tokens is None else self._machine.level
+
+    @property
+    def action(self) -> ThresholdAction:
+        """The action of the present level, as nothing new."""
+        return self._steady
+
+    def add(self, text: str, source: str | None) -> bool:
+        """Count text; return whether the level may have to change."""
+        tracker = self._tracker
+        tracker.add(text, source)
+        now = self._clock.now()
+        self.measured_at = now
+        tokens = tracker.tokens
+        self._history.record(tokens, now, reported=False)
+        return self._act_at_tokens is not None and tokens >= self._act_at_tokens
+
+    def report(
+        self, tokens: int, output_tokens: int, window_tokens: int | None, at: float | None
+    ) -> EpochStart | None:
+        """Take a provider's count; return the epoch it started, if it shows that one began.
+
+        One older than this epoch or the last reading is stale and changes nothing. A count of
+        nothing is no reading; a window that comes with it is believed. A time that has not come
+        yet counts as now.
+        """
+        now = self._clock.now()
+        if at is not None and 0 <= at <= now:
+            newest = max(self.epoch_started_at, self._tracker.anchor_at or 0.0)
+            # Where the clock was set back, what is known bears times that are yet to come.
+            if at <= newest <= now:
+                return None
+            now = at
+        if window_tokens is not None and window_tokens != self._observed_window_tokens:
+            self._observe_window(window_tokens)
+        if not tokens:
+            return None
+        started = None
+        before = self.tokens
+        if self._tracker.report(tokens, output_tokens, now):
+            started = self._begin_epoch("fall", before, tokens, now)
+            self._tracker.report(tokens, output_tokens, now)
+        self.measured_at = now
+        self._history.record(tokens, now, reported=True)
+        if tokens > self._highest_report_tokens:
+            self._highest_report_tokens = tokens
+            window = self.limit.context_window_tokens
+            if self.limit.suspect or (window is not None and tokens > window):
+                self._resolve()
+        return started
+
+    def _observe_window(self, window_tokens: int) -> None:
+        previous, self._observed_window_tokens = self._observed_window_tokens, window_tokens
+        try:
+            self._resolve()
+        except ConfigurationError:
+            # A window smaller than the reserved output cannot be meant; keep what was known.
+            self._observed_window_tokens = previous
+            self._resolve()
+
+    def overflow(self, sent_tokens: int | None, window_tokens: int | None) -> None:
+        """Take a provider's refusal as a full window, and believe the size that it names."""
+        if window_tokens is not None:
+            self._observe_window(window_tokens)
+        full = max(sent_tokens or 0, self.limit.context_limit_tokens or 0, self.tokens)
+        if not full:
+            return
+        now = self._clock.now()
+        self._tracker.report(full, 0, now)
+        self.measured_at = now
+
+    def set_model(self, model: str | None) -> None:
+        """Change the model: another window, another tokenizer; what was observed is forgotten.
+
+        Raises:
+            ConfigurationError: The reserved output leaves nothing of the new window.
+        """
+        former = (self.model, self._observed_window_tokens, self._highest_report_tokens)
+        self.model, self._observed_window_tokens, self._highest_report_tokens = model, None, 0
+        try:
+            self._resolve()
+        except ConfigurationError:
+            self.model, self._observed_window_tokens, self._highest_report_tokens = former
+            self._resolve()
+            raise
+        if self.config.tokenizer_family is None:
+            from ultramon.core.estimator import family_for_model
+
+            self._tracker.family = family_for_model(model)
+
+    def start_epoch(self, reason: str, tokens_after: int | None) -> EpochStart:
+        """Advance the epoch: drop level, reading and forecast in one step."""
+        return self._begin_epoch(reason, self.tokens, tokens_after, self._clock.now())
+
+    def _begin_epoch(
+        self, reason: str, before: int, tokens_after: int | None, at: float
+    ) -> EpochStart:
+        self.epoch += 1
+        self.epoch_started_at = at
+        self._tracker.start_epoch(tokens_after, at)
+        self._history.clear()
+        self._machine.place(None)
+        self.announced = {}
+        self.measured_at = None if tokens_after is None else at
+        self._settle()
+        return EpochStart(reason, before, tokens_after)
+
+    def decide(self) -> LevelChange | None:
+        """Move the level to where the reading puts it; return the change, if any."""
+        level = next_level(self._machine.level, self.usage_ratio, self._resolved)
+        if level is None or level == self._machine.level:
+            return None
+        change = self._machine.move(level)
+        if change.rising:
+            self.announced[level] = self.announced.get(level, 0) + 1
+        self._settle()
+        return change
+
+    def changed_action(self) -> ThresholdAction:
+        """Return the present action as a change, with its facts as they are now."""
+        steady = self._steady
+        return ThresholdAction(
+            steady.level, steady.action, steady.message, changed=True, facts=self.facts()
+        )
+
+    def fits(self, more: str | int) -> Fit:
+        """Say what would happen if so much more entered the window."""
+        if isinstance(more, str):
+            from ultramon.core.estimator import estimate_tokens_float
+
+            after = self._tracker.tokens_with(estimate_tokens_float(more, self._tracker.family))
+        else:
+            after = self._tracker.tokens_with(0.0) + more
+        limit = self.limit.context_limit_tokens
+        if limit is None:
+            return Fit(True, None, 0)
+        level = next_level(self._machine.level, after / limit, self._resolved)
+        name = level or self.ladder.base
+        rung = self.ladder.rung(name)
+        returns = rung is not None and rung.action == "force_return"
+        return Fit(after <= limit and not returns, as_level(name), max(0, after - limit))
+
+    def forecast(self) -> dict[str, Any] | None:
+        """Return the pace and what remains before each rung, None when unknowable."""
+        return forecast(self._history, self.tokens, self.limit.context_limit_tokens, self._resolved)
+
+    def facts(self) -> NoteFacts:
+        """Return the numbers for a note, as they are now."""
+        ratio = self._resolved.next_ratio(self._machine.level)
+        turns = None
+        ahead = self.forecast()
+        if ahead is not None and ratio is not None:
+            name = self._resolved.names[self._resolved.rank(self._machine.level) + 1]
+            turns = ahead["rungs"].get(name, {}).get("turns")
+        return NoteFacts(
+            self.tokens,
+            self.limit.context_limit_tokens,
+            self._tracker.source,
+            self.measured_at,
+            ratio,
+            turns,
+            *self._count_tasks(),
+        )
+
+    def fill(self, record: StateRecord) -> None:
+        """Write the readings into a state."""
+        tracker, limit = self._tracker, self.limit
+        level = self.level
+        record.model = self.model
+        record.epoch = self.epoch
+        record.epoch_started_at = self.epoch_started_at
+        record.measured_at = self.measured_at
+        record.cumulative_chars = tracker.cumulative_chars
+        record.estimated_tokens = tracker.tokens
+        record.tokens_source = tracker.source
+        record.anchor = tracker.to_json()
+        record.by_source = {name: round(tokens) for name, tokens in tracker.by_source.items()}
+        record.context_limit = limit.context_limit_tokens
+        record.context_window = limit.context_window_tokens
+        record.reserved_output_tokens = self.config.reserved_output_tokens
+        record.limit_source = limit.source
+        record.limit_suspect = limit.suspect
+        record.limit_candidates = [
+            {"name": c.name, "source": c.source, "tokens": c.tokens, "verdict": c.verdict}
+            for c in limit.candidates
+        ]
+        ratio = self.usage_ratio
+        record.usage_ratio = None if ratio is None else round(ratio, 6)
+        record.threshold_status = level
+        record.action = self._steady.action.value
+        record.ladder = self.ladder.to_json()
+        record.ladder_status = self._resolved.status
+        record.announced = {"epoch": self.epoch, "rungs": dict(self.announced)}
+        record.forecast = self.forecast()
+
+    def restore(self, record: StateRecord) -> None:
+        """Continue the window of an owner that vanished: same epoch, level and announcements."""
+        self.epoch = record.epoch
+        self.epoch_started_at = record.epoch_started_at
+        self.measured_at = record.measured_at
+        self._tracker.restore(record)
+        self._machine.place(record.threshold_status)
+        if record.announced.get("epoch") == record.epoch:
+            self.announced = dict(record.announced["rungs"])
+        for candidate in record.limit_candidates or ():
+            if candidate["source"] == "observed":
+                self._observed_window_tokens = candidate["tokens"]
+            if candidate["verdict"] == "not_believed":
+                beyond = candidate["tokens"] + 1
+                self._highest_report_tokens = max(self._highest_report_tokens, beyond)
+        self._resolve()
+
+    def begin_after(self, record: StateRecord) -> None:
+        """Start a fresh window of an agent that ended before under the same id."""
+        self.epoch = record.epoch + 1
+        self._tracker.start_epoch(0, self.epoch_started_at)

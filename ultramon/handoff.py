@@ -1,0 +1,284 @@
+"""The record an agent leaves for a successor, and the claim that lets exactly one take it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, PrivateAttr
+
+from ultramon.core.codec import dumps
+from ultramon.core.estimator import estimate_tokens
+from ultramon.errors import HandoffTakenError
+from ultramon.models import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.backends.base import Backend
+
+REASONS = (
+    "threshold_warning",
+    "threshold_critical",
+    "task_complete",
+    "clear",
+    "context_overflow",
+    "cancelled",
+    "error",
+    "lost",
+)
+MAX_NOTES_CHARS = 32_768
+MAX_NOTES_BYTES = 64 * 1024
+"""As stored: a state is read back up to 1 MiB, and a character takes up to 12 bytes there."""
+MAX_LIST_ITEMS = 200
+MAX_LIST_BYTES = 16 * 1024
+DEFAULT_PROMPT_TOKENS = 1500
+
+_GIT_SECONDS = 0.5
+_MAX_DIRTY_FILES = 50
+_MAX_ITEM_CHARS = 500
+
+# Items of a list and characters of a text, from the fullest prompt to the barest.
+_SIZES = ((200, 8000), (50, 4000), (20, 2000), (8, 800), (3, 200), (0, 0))
+# Steps into those sizes: what is left to do keeps its size while the rest shrinks before it.
+_CUTS = ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (3, 5), (4, 5), (5, 5))
+
+
+class Workspace(Model):
+    """Where the work lies."""
+
+    cwd: str
+    branch: str | None = None
+    """None where git knows none: no repository, or a detached head."""
+    head: str | None = None
+    dirty_files: tuple[str, ...] = ()
+
+
+class Resume(Model):
+    """How to continue the very same session, where its host can."""
+
+    command: str | None = None
+    transcript: str | None = None
+
+
+class HandoffRecord(Model):
+    """What is done, what may be half done, what is left, and what was learned.
+
+    Lists of tasks are names of plan items. `claim` must win before a successor starts.
+    """
+
+    handoff_id: str
+    agent_id: str
+    run: str
+    predecessor_id: str | None = None
+    generation_count: Annotated[int, Field(ge=1)] = 1
+    """1 for the first agent of a chain, +1 per successor."""
+    epoch: Annotated[int, Field(ge=1)]
+    reason: str
+    goal: str | None = None
+    constraints: tuple[str, ...] = ()
+    completed: tuple[str, ...] = ()
+    interrupted: tuple[str, ...] = ()
+    """May be half done."""
+    remaining: tuple[str, ...] = ()
+    results: dict[str, str] = Field(default_factory=dict)
+    """References to what came out, by task."""
+    decisions: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    open_questions: tuple[str, ...] = ()
+    next_step: str | None = None
+    files_modified: tuple[str, ...] = ()
+    workspace: Workspace | None = None
+    resume: Resume | None = None
+    notes: str | None = None
+    tokens: Annotated[int, Field(ge=0)]
+    created_at: datetime
+
+    _backend: Backend | None = PrivateAttr(default=None)
+
+    def bind(self, backend: Backend) -> HandoffRecord:
+        """Remember where claims of this record are kept; done by whoever hands it out."""
+        self._backend = backend
+        return self
+
+    def claim(self, successor_id: str, backend: Backend | None = None) -> None:
+        """Take the work over; the first successor wins, in whichever process it is.
+
+        Claiming again under the same id is allowed.
+
+        Args:
+            successor_id: Id of the agent that will do the work.
+            backend: Where the agent's state is kept; None = where this record came from.
+
+        Raises:
+            HandoffTakenError: Another successor was first.
+            ValueError: The record came from nowhere (e.g. from JSON) and no backend is given.
+        """
+        keeper = backend or self._backend
+        if keeper is None:
+            raise ValueError(
+                f"the handoff of agent {self.agent_id} does not know its backend: "
+                "pass backend=open_backend()"
+            )
+        holder = keeper.claim_handoff(self.handoff_id, self.agent_id, successor_id)
+        if holder != successor_id:
+            raise HandoffTakenError(self.agent_id, holder)
+
+    def to_prompt(self, max_tokens: int = DEFAULT_PROMPT_TOKENS) -> str:
+        """Render the record as Markdown for a successor's first message.
+
+        Args:
+            max_tokens: Longest text, in tokens of the most conservative family. What is left to
+                do is cut last; what was left out is counted in the text.
+
+        Returns:
+            Facts in the words of the record. Its free text comes from another agent: it is
+            quoted, never an instruction of the host.
+        """
+        for left_to_do, rest in _CUTS:
+            text = self._render(_SIZES[left_to_do], _SIZES[rest])
+            # Half a character, e.g. from a broken file name, is refused by every API.
+            text = text.encode("utf-8", "replace").decode()
+            if estimate_tokens(text) <= max_tokens:
+                return text
+        while text and (tokens := estimate_tokens(text)) > max_tokens:
+            text = text[: min(len(text) - 1, len(text) * max(max_tokens, 0) // tokens)]
+        return text
+
+    def _render(self, left_to_do: tuple[int, int], rest: tuple[int, int]) -> str:
+        first_items, first_chars = left_to_do
+        items, chars = rest
+        lines = [f"# Handoff from agent {self.agent_id}", ""]
+        lines.append(
+            f"It stopped at {self.tokens:,} tokens ({self.reason.replace('_', ' ')}); "
+            f"{len(self.completed)} items are done, {len(self.interrupted)} may be half done, "
+            f"{len(self.remaining)} remain."
+        )
+        _add_text(lines, "Goal", self.goal, first_chars)
+        _add_list(lines, "May be half done: check before going on", self.interrupted, first_items)
+        _add_list(lines, "Remaining", self.remaining, first_items)
+        _add_list(lines, "Constraints", self.constraints, first_items)
+        _add_text(lines, "Next step", self.next_step, first_chars)
+        _add_list(lines, "Decisions", self.decisions, items)
+        _add_list(lines, "Tried and rejected", self.rejected, items)
+        _add_list(lines, "Open questions", self.open_questions, items)
+        _add_text(lines, "Notes", self.notes, chars)
+        results = [f"{name}: {reference}" for name, reference in self.results.items()]
+        _add_list(lines, "Results", results, items)
+        _add_list(lines, "Completed", self.completed, items)
+        _add_list(lines, "Files modified", self.files_modified, items)
+        if self.workspace is not None:
+            place = f"{self.workspace.cwd}"
+            if self.workspace.branch or self.workspace.head:
+                head = self.workspace.head or "no commit yet"
+                place += f" ({self.workspace.branch or 'detached'} at {head})"
+            _add_text(lines, "Workspace", place, 500)
+            _add_list(lines, "Uncommitted files", self.workspace.dirty_files, items)
+        if self.resume is not None and self.resume.command:
+            _add_text(lines, "Resume the same session with", self.resume.command, 500)
+        return "\n".join(lines) + "\n"
+
+
+def _add_list(
+    lines: list[str], title: str, values: tuple[str, ...] | list[str], items: int
+) -> None:
+    if not values:
+        return
+    lines += ["", f"## {title} ({len(values)})"]
+    lines += [f"- {_one_line(value)}" for value in values[:items]]
+    if len(values) > items:
+        lines.append(f"- … and {len(values) - items} more")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= _MAX_ITEM_CHARS else f"{line[:_MAX_ITEM_CHARS]}…"
+
+
+def _add_text(lines: list[str], title: str, text: str | None, chars: int) -> None:
+    if not text:
+        return
+    if not chars:
+        lines += ["", f"## {title} ({len(text):,} characters left out)"]
+        return
+    if len(text) > chars:
+        text = f"{text[:chars]} … ({len(text) - chars:,} more characters)"
+    lines += ["", f"## {title}", *(f"> {line}" for line in text.splitlines())]
+
+
+def bounded_text(text: str | None) -> str | None:
+    """Return free text cut to what a state file may carry, with a mark where it was cut."""
+    if text is None:
+        return None
+    kept = text[:MAX_NOTES_CHARS]
+    while (size := len(dumps(kept))) > MAX_NOTES_BYTES:
+        kept = kept[: len(kept) * MAX_NOTES_BYTES // size]
+    if len(kept) == len(text):
+        return text
+    return f"{kept}\n… {len(text) - len(kept)} more characters were cut"
+
+
+def bounded_list(values: Iterable[object]) -> tuple[str, ...]:
+    """Return at most 200 texts, each cut to 1,000 characters, 16 KiB together as stored.
+
+    Where some had to be left out, the last text says how many.
+    """
+    texts = [str(value)[:1000] for value in values]
+    kept: list[str] = []
+    size = 0
+    for text in texts[:MAX_LIST_ITEMS]:
+        size += len(dumps(text))
+        if size > MAX_LIST_BYTES:
+            break
+        kept.append(text)
+    if len(kept) < len(texts):
+        kept[-1:] = [f"… and {len(texts) - len(kept) + 1} more that were cut"]
+    return tuple(kept)
+
+
+def look_at_workspace(cwd: str | None = None) -> Workspace:
+    """Return where the work lies: directory, and branch, head and dirty files where git knows."""
+    cwd = cwd or _current_directory()
+    status = _git(cwd, "status", "--porcelain=v2", "--branch", "-z")
+    if status is None:
+        return Workspace(cwd=cwd)
+    branch = head = None
+    dirty: list[str] = []
+    entries = iter(status.split("\0"))
+    for entry in entries:
+        if entry.startswith("# branch.head "):
+            branch = None if entry[14:] == "(detached)" else entry[14:]
+        elif entry.startswith("# branch.oid "):
+            head = None if entry[13:] == "(initial)" else entry[13:25]
+        elif entry[:2] in ("1 ", "u "):
+            dirty.append(entry.split(" ", 8 if entry[0] == "1" else 10)[-1])
+        elif entry.startswith("2 "):
+            dirty.append(entry.split(" ", 9)[-1])
+            next(entries, None)
+        elif entry.startswith("? "):
+            dirty.append(entry[2:])
+    return Workspace(cwd=cwd, branch=branch, head=head, dirty_files=tuple(dirty[:_MAX_DIRTY_FILES]))
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "?"
+
+
+def _git(cwd: str, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", cwd, *arguments],
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

@@ -1,0 +1,178 @@
+"""Levels and actions as enums, and the answer a monitor gives. May import core only."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.core import thresholds
+from ultramon.core.times import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.config import ContextConfig
+    from ultramon.core.thresholds import Ladder
+
+
+class Level(StrEnum):
+    """The levels of the default ladder. A ladder of one's own has its rung names as plain text."""
+
+    NORMAL = thresholds.NORMAL
+    WARNING = thresholds.WARNING
+    CRITICAL = thresholds.CRITICAL
+
+
+class Action(StrEnum):
+    """What an agent at a level should do. Nothing is ever done to the agent."""
+
+    NONE = thresholds.NONE
+    PREPARE_HANDOFF = thresholds.PREPARE_HANDOFF
+    FORCE_RETURN = thresholds.FORCE_RETURN
+
+
+_LEVELS: dict[str, Level] = {level.value: level for level in Level}
+_ACTIONS: dict[str, Action] = {action.value: action for action in Action}
+
+
+def as_level(name: str) -> str:
+    """Return the `Level` of a name, or the name itself when the default ladder has no such."""
+    return _LEVELS.get(name, name)
+
+
+def as_action(name: str) -> Action:
+    """Return the `Action` of a name."""
+    return _ACTIONS[name]
+
+
+class NoteFacts(NamedTuple):
+    """The numbers behind a note, as they were when the action was decided."""
+
+    tokens: int
+    context_limit_tokens: int | None
+    tokens_source: str
+    measured_at: float | None
+    next_ratio: float | None
+    turns_left: int | None
+    tasks_completed: int
+    tasks_total: int | None
+
+
+def render_note(facts: NoteFacts) -> str:
+    """Return facts as text that may be put into an agent's context: no orders, numbers only."""
+    if facts.context_limit_tokens is None:
+        parts = [f"Context: {facts.tokens:,} tokens, the limit is unknown"]
+    else:
+        share = facts.tokens / facts.context_limit_tokens
+        parts = [
+            f"Context: {facts.tokens:,} of {facts.context_limit_tokens:,} tokens ({share:.0%})"
+        ]
+    if facts.measured_at is not None:
+        at = format_time(facts.measured_at)
+        parts[0] += f", {facts.tokens_source} {at[11:16]}Z"
+    parts[0] += "."
+    if facts.turns_left is not None and facts.next_ratio is not None:
+        turns = "1 turn remains" if facts.turns_left == 1 else f"{facts.turns_left} turns remain"
+        parts.append(f"At the recent pace about {turns} before {facts.next_ratio:.0%}.")
+    if facts.tasks_total:
+        parts.append(f"{facts.tasks_completed} of {facts.tasks_total} items are recorded.")
+    parts.append("Your instructions are unchanged.")
+    return " ".join(parts)
+
+
+class ThresholdAction:
+    """What a monitor says after every call: the level, and what to do now.
+
+    Attributes:
+        level: A `Level`, or the rung's name on a ladder of one's own; ``normal`` while the level
+            is unknown.
+        action: An `Action`; `Action.NONE` while the level is unknown.
+        message: One line with the configured thresholds.
+        changed: Whether this call changed the level.
+    """
+
+    __slots__ = ("_facts", "action", "changed", "level", "message")
+
+    def __init__(
+        self,
+        level: str,
+        action: Action | str,
+        message: str,
+        *,
+        changed: bool = False,
+        facts: Callable[[], NoteFacts] | NoteFacts | None = None,
+    ) -> None:
+        self.level = level
+        self.action = action if isinstance(action, Action) else as_action(action)
+        self.message = message
+        self.changed = changed
+        self._facts = facts
+
+    def __repr__(self) -> str:
+        return (
+            f"ThresholdAction(level={str(self.level)!r}, action={self.action.value!r}, "
+            f"changed={self.changed}, message={self.message!r})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ThresholdAction):
+            return NotImplemented
+        mine = (self.level, self.action, self.message, self.changed)
+        return mine == (other.level, other.action, other.message, other.changed)
+
+    def __hash__(self) -> int:
+        return hash((self.level, self.action, self.message, self.changed))
+
+    @property
+    def should_prepare(self) -> bool:
+        """Whether a handoff should be prepared; also true when the agent should return."""
+        return self.action is not Action.NONE
+
+    @property
+    def should_return(self) -> bool:
+        """Whether the agent should return now."""
+        return self.action is Action.FORCE_RETURN
+
+    @property
+    def note(self) -> str:
+        """Facts for the agent's own context; empty when there is no monitor behind the action."""
+        if self._facts is None:
+            return ""
+        facts = self._facts() if callable(self._facts) else self._facts
+        return render_note(facts)
+
+
+def _ladder(config: ContextConfig | Ladder | None) -> Ladder:
+    if config is None:
+        return thresholds.DEFAULT_LADDER
+    if isinstance(config, thresholds.Ladder):
+        return config
+    return config.effective_ladder
+
+
+def detect_threshold(usage_ratio: float, config: ContextConfig | Ladder | None = None) -> str:
+    """Return the level of a usage ratio, without memory.
+
+    Args:
+        usage_ratio: 0.0 and more.
+        config: A configuration or a ladder; None = warning at 0.70, critical at 0.85, inclusive.
+    """
+    ladder = _ladder(config)
+    resolved = ladder.resolve(getattr(config, "context_limit_tokens", None))
+    return as_level(resolved.names[resolved.rank_at(usage_ratio)])
+
+
+def get_threshold_action(
+    level: str, config: ContextConfig | Ladder | None = None
+) -> ThresholdAction:
+    """Return the action and message of a level; a level the ladder does not have asks nothing."""
+    ladder = _ladder(config)
+    rung = ladder.rung(level)
+    name = rung.name if rung else ladder.base
+    action = rung.action if rung else thresholds.NONE
+    return ThresholdAction(as_level(name), action, ladder.message(name))
+
+
+def should_emit_event(previous: str | None, current: str | None) -> bool:
+    """Return whether a level changed, in either direction."""
+    return previous != current

@@ -1,0 +1,277 @@
+"""The life of one agent: created, active, ended; what is stored and told on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from ultramon import signals
+from ultramon.gauge import Gauge
+from ultramon.machine import CREATED, LifecycleMachine
+from ultramon.models import AgentState, parse_event
+from ultramon.owner import Owner
+from ultramon.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.config import ContextConfig
+    from ultramon.core.record import StateRecord
+    from ultramon.gauge import EpochStart
+    from ultramon.handoff import HandoffRecord
+    from ultramon.levels import ThresholdAction
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger("ultramon.monitor")
+
+
+class AgentLife:
+    """Start, stop and the context managers; base of `ContextMonitor`.
+
+    Attributes:
+        agent_id: The agent.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        config: ContextConfig,
+        *,
+        identity: dict[str, Any],
+        backend: Backend | None,
+        clock: Clock,
+        goal: str | None = None,
+        predecessor: HandoffRecord | None = None,
+        takeover: bool = False,
+    ) -> None:
+        self.agent_id = agent_id
+        self._run: str = identity["run"]
+        self._clock = clock
+        self._backend = backend
+        self._goal = goal
+        self._predecessor = predecessor
+        self._takeover = takeover
+        self._lifecycle = LifecycleMachine(agent_id)
+        self._active = False
+        self._phase = "working"
+        self._exit: dict[str, Any] | None = None
+        self._handoff: dict[str, Any] | None = None
+        self._handed_off = False
+        self._plan = Plan()
+        self._gauge = Gauge(config, clock, count_tasks=self._count_tasks)
+        self._owner = Owner(
+            agent_id,
+            identity,
+            config,
+            backend=backend,
+            clock=clock,
+            fill=self._fill,
+            resume=self._resume,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.agent_id} {self._lifecycle.phase}>"
+
+    def start(self) -> Self:
+        """Take the agent and store its first state.
+
+        Raises:
+            LifecycleError: It was started before.
+            AgentAlreadyRunningError: The id belongs to an agent whose owner provably lives.
+            HandoffTakenError: Another successor took the handoff that this agent continues.
+            StateError: That handoff could not be claimed for certain, or the store refused and
+                ``on_error`` is ``raise``.
+        """
+        self._lifecycle.require("start")
+        if self._predecessor is not None:
+            self._plan.add((*self._predecessor.interrupted, *self._predecessor.remaining))
+            if self._backend is not None:
+                self._predecessor.claim(self.agent_id, self._backend)
+        with self._owner.lock:
+            self._active = True
+            event = self._owner.event("agent_started", self._gauge.epoch)
+        try:
+            self._owner.start(takeover=self._takeover)
+        except BaseException:
+            self._active = False
+            raise
+        self._lifecycle.begin()
+        self._emit([(signals.agent_started, event)])
+        return self
+
+    def stop(self, outcome: str = "completed") -> None:
+        """End the agent, finally. A second call changes nothing.
+
+        Args:
+            outcome: ``completed``, ``returned``, ``failed``, ``cancelled``, ``expired`` or
+                ``lost``.
+
+        Raises:
+            LifecycleError: It was never started.
+            ValueError: There is no such outcome.
+        """
+        self._lifecycle.require("stop")
+        with self._owner.lock:
+            if not self._active:
+                return
+            self._lifecycle.finish(outcome)
+            self._active = False
+            event = self._owner.event("agent_stopped", self._gauge.epoch, outcome=outcome)
+        try:
+            self._owner.end()
+        finally:
+            self._emit([(signals.agent_stopped, event)])
+
+    def __enter__(self) -> Self:
+        return self.start() if self._lifecycle.phase == CREATED else self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._active:
+            return
+        if kind is None:
+            self.stop("returned" if self._handed_off else "completed")
+        elif issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
+            self.stop("cancelled")
+        else:
+            self._exit = {"error": kind.__qualname__}
+            self.stop("failed")
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await _to_its_end(self.__enter__)
+        except asyncio.CancelledError:
+            if self._active:
+                await _to_its_end(self.stop, "cancelled")
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _to_its_end(self.__exit__, kind, error, traceback)
+
+    def _count_tasks(self) -> tuple[int, int | None]:
+        return self._plan.completed_count, self._plan.total_count
+
+    def _read(self, change: Callable[[], EpochStart | None]) -> ThresholdAction:
+        """Apply a change to the gauge, then save and tell what it led to, outside the lock."""
+        owner, gauge = self._owner, self._gauge
+        with owner.lock:
+            before = gauge.level
+            started = change()
+            facts: list[tuple[Any, dict[str, Any]]] = []
+            if started is not None:
+                facts.append((signals.context_epoch_started, self._epoch_event(started)))
+            level_change = gauge.decide()
+            if level_change is not None:
+                signal = (
+                    signals.context_threshold_reached
+                    if level_change.rising
+                    else signals.context_relaxed
+                )
+                facts.append((signal, self._level_event(signal.name, level_change.previous)))
+            action = gauge.changed_action() if gauge.level != before else gauge.action
+        if not self._active:
+            return action
+        if facts:
+            owner.commit()
+            self._emit(facts)
+        else:
+            owner.changed()
+        return action
+
+    def _epoch_event(self, started: EpochStart) -> dict[str, Any]:
+        return self._owner.event(
+            "context_epoch_started",
+            self._gauge.epoch,
+            reason=started.reason,
+            tokensBefore=started.tokens_before,
+            tokensAfter=started.tokens_after,
+        )
+
+    def _level_event(self, kind: str, previous: str) -> dict[str, Any]:
+        gauge = self._gauge
+        return self._owner.event(
+            kind,
+            gauge.epoch,
+            level=gauge.level,
+            previousLevel=previous,
+            action=gauge.action.action.value,
+            usageRatio=round(gauge.usage_ratio or 0.0, 6),
+            tokens=gauge.tokens,
+            contextLimit=gauge.limit.context_limit_tokens,
+            tokensSource=gauge.tokens_source,
+        )
+
+    def _emit(self, facts: list[tuple[Any, dict[str, Any]]]) -> None:
+        if self._owner.muted:
+            return
+        for signal, event in facts:
+            if signal.receivers:
+                signals.emit(signal, self.agent_id, parse_event(event))
+
+    def _fill(self, record: StateRecord) -> None:
+        self._gauge.fill(record)
+        record.active = self._active
+        record.phase = self._phase
+        record.outcome = self._lifecycle.outcome
+        record.exit = self._exit
+        record.current_task = self._plan.current
+        record.tasks_completed = self._plan.completed_count
+        record.tasks_total = self._plan.total_count
+        record.tasks = self._plan.to_json()
+        record.handoff = self._handoff
+
+    def _resume(self, stored: StateRecord) -> int:
+        """Come after the owner that held the agent before; return the epochs that this moves."""
+        gauge = self._gauge
+        former = gauge.epoch
+        self._handoff = self._handoff or stored.handoff
+        if self._lifecycle.phase != CREATED:
+            # It could not be stored until now; what it counted itself meanwhile is newer.
+            gauge.epoch = max(gauge.epoch, stored.epoch + 1)
+        elif stored.active and _is_sound(stored):
+            gauge.restore(stored)
+            self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
+            self._owner.started_at = stored.started_at
+        else:
+            gauge.begin_after(stored)
+        return gauge.epoch - former
+
+
+def _is_sound(stored: StateRecord) -> bool:
+    """Whether a state that was stored whole also means what this version takes it to mean."""
+    try:
+        AgentState.from_record(stored)
+    except ValidationError as error:
+        _log.warning("agent %s begins anew, its state has no meaning: %s", stored.agent_id, error)
+        return False
+    return True
+
+
+async def _to_its_end(work: Callable[..., Result], *arguments: object) -> Result:
+    """Do blocking work in a thread, and all of it, even when the task is cancelled meanwhile."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from running.exception()
+    return running.result()

@@ -1,0 +1,340 @@
+"""`ContextMonitor`: what an agent's own code calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import datetime
+from math import isfinite
+from typing import TYPE_CHECKING
+
+# Not when it is first needed: by then the process may have no descriptor left to load it with.
+import ultramon.core.windows  # noqa: F401
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.config import ContextConfig, disabled
+from ultramon.core.ids import check_agent_id, generate_agent_id, random_hex
+from ultramon.core.limits import parse_overflow
+from ultramon.core.liveness import judge, this_host
+from ultramon.errors import InvalidUsageError
+from ultramon.explain import Explanation, explain
+from ultramon.models import AgentState
+from ultramon.usage import usage_from_response
+from ultramon.work import TASK_SAVE_SECONDS, AgentWork
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.gauge import Fit
+    from ultramon.handoff import HandoffRecord
+    from ultramon.levels import ThresholdAction
+
+_log = logging.getLogger("ultramon.monitor")
+
+MAX_TOKENS = 1_000_000_000
+"""No provider counts more; a larger number is an error of the caller."""
+
+
+class ContextMonitor(AgentWork):
+    """Knows how full one agent's context window is, and says so at the moment it matters.
+
+    Made by `create_context_monitor`. Use it as a context manager, sync or async: leaving the block
+    ends the agent as ``completed``, after `hand_off` as ``returned``, on cancellation as
+    ``cancelled``, on another exception as ``failed``. Every method is thread-safe. Apart from wrong
+    arguments and a wrong order of calls nothing raises into the agent's turn: a state that cannot
+    be saved is logged and tried again.
+
+    Attributes:
+        agent_id: The agent.
+    """
+
+    def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
+        """Count text that has entered the agent's context and say what to do now.
+
+        Cheap (no I/O) unless the level changes.
+
+        Args:
+            text: Any text; empty is allowed and counts nothing.
+            source: What brought it, e.g. ``tool:read``, for "what filled the window".
+
+        Returns:
+            The action for the level after this text; ``none`` while the limit is unknown.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+            TypeError: Not text.
+
+        Emits:
+            context_threshold_reached: Once per upward crossing, after the state was saved.
+        """
+        if not self._active:
+            self._lifecycle.require("track_content")
+        if not isinstance(text, str):
+            raise TypeError(
+                f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
+            )
+        owner, gauge = self._owner, self._gauge
+        with owner.lock:
+            if not gauge.add(text, source):
+                owner.changed()
+                return gauge.action
+        return self._read(lambda: None)
+
+    def report_usage(
+        self,
+        *,
+        input_tokens: int | None,
+        cache_read_tokens: int | None = 0,
+        cache_creation_tokens: int | None = 0,
+        output_tokens: int | None = 0,
+        cache_in_input: bool = False,
+        context_window_tokens: int | None = None,
+        at: float | datetime | None = None,
+    ) -> ThresholdAction:
+        """Take what the provider counted for one response as the new anchor.
+
+        Report a single response, never a running total. The reply joins the window with what
+        follows it, so do not track it as content too.
+
+        Args:
+            input_tokens: Input of this response in tokens; None counts as 0, as everywhere here.
+            cache_read_tokens: Input read from a cache.
+            cache_creation_tokens: Input written to a cache.
+            output_tokens: Tokens of the reply.
+            cache_in_input: Whether ``input_tokens`` includes the cached ones (OpenAI, LangChain).
+            context_window_tokens: What the provider says the model holds, if it does.
+            at: When the provider counted, epoch seconds or aware datetime; a reading older than
+                the last one or than this epoch changes nothing. None = now, and so is later.
+
+        Returns:
+            The action for the level after this report.
+
+        Raises:
+            InvalidUsageError: A number that no provider can have counted; nothing changes.
+            ValueError: ``at`` is no finite time; nothing changes.
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("report_usage")
+        tokens = self._count("input_tokens", input_tokens)
+        read = self._count("cache_read_tokens", cache_read_tokens)
+        created = self._count("cache_creation_tokens", cache_creation_tokens)
+        output = self._count("output_tokens", output_tokens)
+        window = self._count("context_window_tokens", context_window_tokens) or None
+        if not cache_in_input:
+            tokens += read + created
+        stamp = self._stamp(at)
+        return self._read(lambda: self._gauge.report(tokens, output, window, stamp))
+
+    def report_response(self, response: object) -> ThresholdAction:
+        """Report the usage in a response object of Anthropic, OpenAI or LangChain.
+
+        A response without usage, or with impossible numbers, changes nothing.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("report_response")
+        usage = usage_from_response(response)
+        if usage is None:
+            _log.debug("agent %s: no usage in a %s", self.agent_id, type(response).__name__)
+            return self._gauge.action
+        try:
+            return self.report_usage(
+                input_tokens=usage.input_tokens,
+                cache_read_tokens=usage.cache_read_tokens,
+                cache_creation_tokens=usage.cache_creation_tokens,
+                output_tokens=usage.output_tokens,
+                cache_in_input=usage.cache_in_input,
+            )
+        except InvalidUsageError as error:
+            _log.warning("%s; the response is ignored", error)
+            return self._gauge.action
+
+    def report_overflow(self, error: BaseException | str) -> bool:
+        """Learn from a provider's refusal of a prompt that is too long.
+
+        Args:
+            error: The exception, or its text.
+
+        Returns:
+            True when it is such a refusal: the window counts as full, and the size that the
+            provider names is believed.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("report_overflow")
+        parsed = parse_overflow(str(error))
+        if parsed is None:
+            return False
+        self._overflow_epoch = self._gauge.epoch
+        self._read(lambda: self._gauge.overflow(*parsed))
+        return True
+
+    def fits(self, text_or_tokens: str | int) -> Fit:
+        """Say, before a large text goes in, whether it fits and which level it would lead to.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+            InvalidUsageError: A negative or impossible number of tokens.
+        """
+        self._lifecycle.require("fits")
+        if not isinstance(text_or_tokens, str):
+            self._count("text_or_tokens", text_or_tokens)
+        with self._owner.lock:
+            return self._gauge.fits(text_or_tokens)
+
+    def set_model(self, model: str | None) -> ThresholdAction:
+        """Change the model: its window and tokenizer hold from now on.
+
+        Raises:
+            LifecycleError: The monitor is already stopped.
+            ConfigurationError: The reserved output leaves nothing of the new window.
+        """
+        self._lifecycle.require("set_model")
+        return self._read(lambda: self._gauge.set_model(model))
+
+    def record_compaction(self, tokens_after: int | None = None) -> ThresholdAction:
+        """Note that the context was compacted: a new epoch begins.
+
+        Args:
+            tokens_after: Tokens left in the window; None = not known until the next report.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+            InvalidUsageError: An impossible number of tokens.
+        """
+        self._lifecycle.require("record_compaction")
+        if tokens_after is not None:
+            self._count("tokens_after", tokens_after)
+        return self._read(lambda: self._gauge.start_epoch("compaction", tokens_after))
+
+    def clear(self) -> ThresholdAction:
+        """Note that the context was emptied: a new epoch begins with nothing in the window.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("clear")
+        return self._read(lambda: self._gauge.start_epoch("clear", 0))
+
+    def waiting(self) -> None:
+        """Say that the agent waits for a person or its next call: it is not stale meanwhile.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._enter_phase("waiting")
+
+    def working(self) -> None:
+        """Say that the agent works again.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._enter_phase("working")
+
+    def _enter_phase(self, phase: str) -> None:
+        self._lifecycle.require(phase)
+        self._phase = phase
+        self._owner.changed(TASK_SAVE_SECONDS)
+
+    def update_heartbeat(self) -> None:
+        """Save the state now. Heartbeats come by themselves; this is for a sign in between.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("update_heartbeat")
+        self._owner.commit()
+
+    def get_threshold_action(self) -> ThresholdAction:
+        """Return the action of the present level. A pure read."""
+        return self._gauge.action
+
+    def get_state(self) -> AgentState:
+        """Return the state as it is now, whether saved yet or not. A pure read."""
+        return AgentState.from_record(self._owner.snapshot())
+
+    def explain(self) -> Explanation:
+        """Return where the number comes from: anchor, delta, limit candidates, next rung."""
+        record = self._owner.snapshot()
+        now = self._clock.now()
+        return explain(record, judge(record, now, now, this_host()), now)
+
+    def _count(self, name: str, value: int | None) -> int:
+        if value is None:
+            return 0
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
+            raise InvalidUsageError(self.agent_id, name, value)
+        return value
+
+    def _stamp(self, at: float | datetime | None) -> float | None:
+        if at is None:
+            return None
+        seconds = at.timestamp() if isinstance(at, datetime) else at
+        if not isfinite(seconds):
+            raise ValueError(f"agent {self.agent_id}: at={at!r} is not a time")
+        return seconds
+
+
+def create_context_monitor(
+    agent_id: str | None = None,
+    config: ContextConfig | None = None,
+    *,
+    run: str | None = None,
+    parent_id: str | None = None,
+    session_id: str | None = None,
+    label: str | None = None,
+    goal: str | None = None,
+    continues: HandoffRecord | None = None,
+    takeover: bool = False,
+    backend: Backend | str | None = None,
+    clock: Clock | None = None,
+) -> ContextMonitor:
+    """Make a monitor for one agent. It begins with `start`, or with its ``with`` block.
+
+    Args:
+        agent_id: 1-128 of ``A-Z a-z 0-9 . _ -``, starting with a letter or digit; None =
+            ``ULTRAMON_AGENT_ID``, else a generated one. Two living agents never share an id.
+        config: Limits, thresholds, intervals; None = from environment, file and defaults.
+        run: The orchestration it belongs to; None = ``ULTRAMON_RUN``, else ``default``.
+        parent_id: The agent that started it; None = ``ULTRAMON_PARENT_ID``.
+        session_id: Of the conversation; None = generated.
+        label: A name for people.
+        goal: What the agent is for; goes into its handoff.
+        continues: The handoff this agent takes over: it is claimed at the start, and what it left
+            is the plan.
+        takeover: Take the id even from an owner that provably lives.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Raises:
+        InvalidAgentIdError: An id that cannot name a state file.
+        ConfigurationError: A configured value is out of range.
+    """
+    from ultramon.backends import open_backend
+
+    environ = os.environ
+    agent_id = agent_id or environ.get("ULTRAMON_AGENT_ID") or generate_agent_id()
+    parent_id = parent_id or environ.get("ULTRAMON_PARENT_ID") or None
+    identity = {
+        "run": check_agent_id(run or environ.get("ULTRAMON_RUN") or "default"),
+        "session_id": session_id or random_hex(16),
+        "parent_id": None if parent_id is None else check_agent_id(parent_id),
+        "predecessor_id": None if continues is None else continues.agent_id,
+        "label": label,
+    }
+    if disabled():
+        backend = None
+    elif backend is None or isinstance(backend, str):
+        backend = open_backend(backend)
+    return ContextMonitor(
+        check_agent_id(agent_id),
+        config or ContextConfig(),
+        identity=identity,
+        backend=backend,
+        clock=clock or SYSTEM_CLOCK,
+        goal=goal,
+        predecessor=continues,
+        takeover=takeover,
+    )

@@ -1,0 +1,327 @@
+"""The stored side of one monitor: whose agent it is, its generation, its events and its saves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.ids import random_hex
+from ultramon.core.liveness import process_started_at, this_host
+from ultramon.core.record import StateRecord
+from ultramon.core.times import format_time
+from ultramon.errors import FencedError, StateError, StateSchemaError, UltramonError
+from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.config import ContextConfig
+
+_log = logging.getLogger("ultramon.monitor")
+
+HOST = "sdk"
+REPLACE_SECONDS = 30.0
+"""A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
+
+
+class Owner:
+    """Owns one agent in one backend.
+
+    Args:
+        agent_id: The agent.
+        identity: Fields of the state that never change: run, session, parent, label.
+        config: Intervals and what to do about errors.
+        backend: Where to store; None keeps everything in memory (``ULTRAMON_DISABLED``).
+        clock: Gives the times.
+        fill: Writes what the monitor knows into a state.
+        resume: Called with the state of an owner that vanished, to continue it, or with the one
+            of an agent that ended, to come after it; returns by how many epochs that moved it.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        identity: dict[str, Any],
+        config: ContextConfig,
+        *,
+        backend: Backend | None,
+        clock: Clock,
+        fill: Callable[[StateRecord], None],
+        resume: Callable[[StateRecord], int],
+    ) -> None:
+        self.agent_id = agent_id
+        self.lock = threading.RLock()
+        self.generation = 0
+        self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
+        self.backend: Backend = backend  # type: ignore[assignment]
+        self.started_at = self.last_activity = clock.now()
+        self.takeover = False
+        self.muted = backend is None
+        """True where nothing is stored or announced: disabled, fenced, or a forked copy."""
+        self._identity = identity
+        self._config = config
+        self._clock = clock
+        self._fill = fill
+        self._resume = resume
+        self._keeper = keeper_for(clock)
+        self._host = this_host()
+        # Looked up once: a system call under the lock lets go of the interpreter, and an event
+        # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
+        self._cwd = _working_directory()
+        self._pid = os.getpid()
+        self._pid_started_at = process_started_at(self._pid)
+        self._raises = config.on_error == "raise"
+        self._save_lock = threading.Lock()
+        self._seq = 0
+        self._dirty = False
+        self._ended = False
+        self._outbox: list[dict[str, Any]] = []
+        self._counts: dict[tuple[int, str, str], int] = {}
+        self._extra: dict[str, Any] = {}
+        self._error: UltramonError | None = None
+
+    def event(self, kind: str, epoch: int, **details: Any) -> dict[str, Any]:
+        """Make an event of this agent and keep it until it is stored."""
+        count = (epoch, kind, str(details.get("level", "")))
+        number = self._counts.get(count, 0)
+        self._counts[count] = number + 1
+        event = {
+            "eventId": random_hex(16),
+            "type": kind,
+            "agentId": self.agent_id,
+            "sessionId": self._identity["session_id"],
+            "run": self._identity["run"],
+            "generation": self.generation,
+            "epoch": epoch,
+            "source": f"agent:{self.agent_id}",
+            "occurredAt": format_time(self._clock.now()),
+            "n": number,
+            **details,
+        }
+        if not self.muted:
+            self._outbox.append(event)
+        return event
+
+    def start(self, *, takeover: bool) -> None:
+        """Take the agent in the backend and begin to beat.
+
+        Where the store refuses, the agent runs on unsaved and the keeper tries again.
+
+        Raises:
+            AgentAlreadyRunningError: Its owner provably lives.
+            StateSchemaError: A newer ultramon wrote the stored state.
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        if self.muted:
+            return
+        self.takeover = takeover
+        self._keeper.add(self)
+        try:
+            with self._save_lock:
+                self._register()
+        except StateError as error:
+            if self._raises or isinstance(error, StateSchemaError):
+                self._abandon()
+                raise
+            self._failed(error)
+        except UltramonError:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        self._keeper.discard(self, saved=True)
+        self._outbox.clear()
+        self._counts.clear()
+
+    def _register(self) -> None:
+        inherited: list[dict[str, Any]] = []
+        own: list[dict[str, Any]] = []
+
+        def build(
+            stored: StateRecord | None, generation: int
+        ) -> tuple[StateRecord, list[dict[str, Any]]]:
+            with self.lock:
+                if stored is not None:
+                    self._extra = stored.extra
+                    self._seq = stored.seq + 1
+                    inherited.extend(stored.pending or [])
+                    self._move_epochs(self._resume(stored))
+                self.generation = generation
+                self._dirty = False
+                for event in self._outbox:
+                    event["generation"] = generation
+                own.extend(self._outbox)
+                return self.snapshot(), inherited + own
+
+        try:
+            stored_events = self.backend.start_agent(
+                self.agent_id, build, takeover=self.takeover, now=self._clock.now(), host=self._host
+            )
+        except BaseException:
+            self.generation = 0
+            raise
+        with self.lock:
+            self._outbox[: len(own)] = [] if stored_events else inherited + own
+        self._saved()
+
+    def _move_epochs(self, steps: int) -> None:
+        for event in self._outbox:
+            event["epoch"] += steps
+        self._counts = {
+            (epoch + steps, kind, level): number
+            for (epoch, kind, level), number in self._counts.items()
+        }
+
+    def snapshot(self) -> StateRecord:
+        """Return the state as it is now, whether stored or not."""
+        with self.lock:
+            now = self._clock.now()
+            config = self._config
+            record = StateRecord(
+                self.agent_id,
+                **self._identity,
+                extra=dict(self._extra),
+                host=HOST,
+                cwd=self._cwd,
+                active=True,
+                phase="working",
+                started_at=self.started_at,
+                last_heartbeat=now,
+                last_activity=self.last_activity,
+                heartbeat_interval_seconds=config.heartbeat_interval_seconds,
+                lost_after_seconds=config.lost_after_seconds,
+                grace_seconds=config.grace_seconds,
+                pid=self._pid,
+                pid_started_at=self._pid_started_at,
+                boot_id=self._host.boot_id,
+                hostname=self._host.hostname,
+                generation=self.generation,
+                seq=self._seq,
+            )
+            self._fill(record)
+            return record
+
+    def changed(self, delay_seconds: float | None = None) -> None:
+        """Note progress, to be saved with others; None = within the save interval."""
+        self.last_activity = self._clock.now()
+        if self.muted:
+            return
+        if not self._dirty or delay_seconds is not None:
+            self._dirty = True
+            delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
+            self._keeper.schedule(self, delay)
+
+    def commit(self) -> None:
+        """Save now, durably; wait for it no longer than an agent may be kept waiting.
+
+        Raises:
+            UltramonError: The save failed and ``on_error`` is ``raise``.
+        """
+        self.last_activity = self._clock.now()
+        if self.muted:
+            return
+        wait = None if self._raises else AGENT_WAIT_SECONDS
+        self._keeper.save_now(self, durable=True, wait_seconds=wait)
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong in the background, once, where ``on_error`` asks for it."""
+        if self._raises and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def end(self) -> None:
+        """Save the last state and stop beating."""
+        self._ended = True
+        try:
+            self.commit()
+        finally:
+            if not self.muted:
+                with self.lock:
+                    saved = not self._outbox and not self._dirty
+                self._keeper.discard(self, saved=saved)
+
+    def save(self, *, durable: bool) -> bool:
+        """Store the newest state; True when nothing is left to store. See `keeper.Kept`."""
+        with self._save_lock:
+            if self.muted:
+                return True
+            try:
+                if self.generation:
+                    self._record(durable)
+                else:
+                    self._register()
+            except StateError as error:
+                self._failed(error)
+                return False
+            except UltramonError as error:
+                self._fence(error)
+                return True
+            return not self._outbox
+
+    def _record(self, durable: bool) -> None:
+        with self.lock:
+            self._seq += 1
+            self._dirty = False
+            record = self.snapshot()
+            events = list(self._outbox)
+        try:
+            stored = self.backend.record(record, events, durable=durable or bool(events))
+        except FencedError as error:
+            if error.current_generation is not None:
+                raise
+            # Somebody deleted the record of a living agent: it starts again, unless another did.
+            self.takeover = False
+            self._register()
+            return
+        with self.lock:
+            del self._outbox[: len(events) if stored else 0]
+        self._saved()
+
+    def _saved(self) -> None:
+        # With nothing new to store the state is still replaced for those who poll plain JSON.
+        if self._outbox:
+            interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
+            self._keeper.schedule(self, interval)
+        elif not self._ended:
+            self._keeper.schedule(self, REPLACE_SECONDS)
+
+    def _failed(self, error: StateError) -> None:
+        self._error = error
+        with self.lock:
+            self._dirty = True
+        self._keeper.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
+        self._keeper.schedule(self, self._config.save_interval_seconds)
+
+    def _fence(self, error: UltramonError) -> None:
+        self._error = error
+        self.muted = True
+        _log.warning(
+            "agent %s was taken over by another process (%s); this one writes nothing more",
+            self.agent_id,
+            error,
+        )
+        self._keeper.discard(self, saved=True)
+
+    def after_fork(self) -> None:
+        """Become a mute copy: the agent belongs to the parent process."""
+        self.lock = threading.RLock()
+        self._save_lock = threading.Lock()
+        if not self.muted:
+            self.muted = True
+            _log.warning(
+                "agent %s belongs to the parent process; what this forked copy tracks is not "
+                "stored, create a monitor of its own here",
+                self.agent_id,
+            )
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None

@@ -1,0 +1,195 @@
+"""The items an agent works through: what is done, what may be half done, what is left."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.codec import dumps
+from ultramon.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PENDING = "pending"
+IN_PROGRESS = "in_progress"
+DONE = "done"
+INTERRUPTED = "interrupted"
+
+MAX_PLAN_BYTES = 640 * 1024
+"""What the items may take up in a state, which is read back up to 1 MiB: some 3,400 paths of 40
+characters. Each name stands in the tasks, in the handoff and before its result there."""
+
+MAX_RESULTS_BYTES = 128 * 1024
+"""What the results may take up on top of that; a result is a reference, not the work itself."""
+
+_MAX_TEXT_CHARS = 1000
+_CUT = "…"
+_ITEM_FRAME_BYTES = len('{"name":,"status":"in_progress","result":"\\u2026"},,:"\\u2026",')
+
+
+def _item_bytes(name: str) -> int:
+    return 3 * len(dumps(name)) + _ITEM_FRAME_BYTES
+
+
+def _result_bytes(result: str) -> int:
+    return 2 * len(dumps(result))
+
+
+def _name_of(item: object) -> str:
+    if isinstance(item, os.PathLike):
+        item = os.fspath(item)
+    if not isinstance(item, str) or not item:
+        raise ConfigurationError("plan item", item, "non-empty text or a path")
+    return item
+
+
+class Plan:
+    """Items by name, in order. Not thread-safe: the monitor's lock guards it."""
+
+    def __init__(self) -> None:
+        self._status: dict[str, str] = {}
+        self._results: dict[str, str] = {}
+        self._size_bytes = 0
+        self._results_bytes = 0
+        self._is_planned = False
+        self._unnamed_done = 0
+        self._total: int | None = None
+        self._current: list[str] = []
+
+    def add(self, items: Iterable[object]) -> None:
+        """Add items that are not in the plan yet.
+
+        Raises:
+            ConfigurationError: An item is no text or path, or the plan grows beyond 640 KiB as
+                a state stores it; then nothing is added.
+        """
+        if isinstance(items, str | bytes):
+            raise ConfigurationError("plan", items, "a list of items, not one text")
+        self._add(items)
+        self._is_planned = bool(self._status)
+
+    def _add(self, items: Iterable[object]) -> None:
+        wanted = dict.fromkeys(map(_name_of, items))
+        names = [name for name in wanted if name not in self._status]
+        added = sum(map(_item_bytes, names))
+        if self._size_bytes + added > MAX_PLAN_BYTES:
+            raise ConfigurationError(
+                "plan",
+                f"{len(self._status) + len(names)} items, {self._size_bytes + added} bytes",
+                f"at most {MAX_PLAN_BYTES} bytes as stored: give each agent a part of the work",
+            )
+        self._size_bytes += added
+        self._status.update((name, PENDING) for name in names)
+
+    def pending(self) -> list[str]:
+        """Return the items that are not done, interrupted ones included, in order."""
+        return [name for name, status in self._status.items() if status != DONE]
+
+    def with_status(self, *statuses: str) -> tuple[str, ...]:
+        """Return the items that have one of the statuses, in order."""
+        return tuple(name for name, status in self._status.items() if status in statuses)
+
+    def begin(self, item: object) -> str:
+        """Mark an item as being worked on, adding it when it is new; return its name."""
+        name = _name_of(item)
+        self._add([name])
+        self._status[name] = IN_PROGRESS
+        self._current.append(name)
+        return name
+
+    def interrupt(self, name: str) -> None:
+        """Mark an item that was begun as possibly half done."""
+        self._leave(name)
+        if self._status.get(name) == IN_PROGRESS:
+            self._status[name] = INTERRUPTED
+
+    def complete(self, item: object | None, result: str | None) -> None:
+        """Mark an item as done; None = the current one, or one without a name."""
+        if item is None:
+            if not self._current:
+                self._unnamed_done += 1
+                return
+            item = self._current[-1]
+        name = _name_of(item)
+        self._add([name])
+        self._leave(name)
+        self._status[name] = DONE
+        if result is not None:
+            self._keep_result(name, str(result)[:_MAX_TEXT_CHARS])
+
+    def _keep_result(self, name: str, result: str) -> None:
+        former = self._results.get(name)
+        if former is not None:
+            self._results_bytes -= _result_bytes(former)
+        # The work is done; a result that finds no room any more must not undo that.
+        if self._results_bytes + _result_bytes(result) > MAX_RESULTS_BYTES:
+            result = _CUT
+        self._results_bytes += _result_bytes(result)
+        self._results[name] = result
+
+    def _leave(self, name: str) -> None:
+        if name in self._current:
+            self._current.remove(name)
+
+    def set_current(self, item: object | None) -> None:
+        """Name the current task without putting it into the plan; None = there is none."""
+        self._current = [] if item is None else [_name_of(item)[:_MAX_TEXT_CHARS]]
+
+    def set_total(self, total: int | None) -> None:
+        """Fix the number of tasks; None = as many as the plan has.
+
+        Raises:
+            ConfigurationError: Not a whole number from 0 on.
+        """
+        if total is not None and (
+            not isinstance(total, int) or isinstance(total, bool) or total < 0
+        ):
+            raise ConfigurationError("tasks_total", total, "None or a whole number >= 0")
+        self._total = total
+
+    @property
+    def current(self) -> str | None:
+        """The task begun last and not finished."""
+        return self._current[-1] if self._current else None
+
+    @property
+    def completed_count(self) -> int:
+        """Tasks done, with and without a name."""
+        return self._unnamed_done + sum(1 for status in self._status.values() if status == DONE)
+
+    @property
+    def total_count(self) -> int | None:
+        """Tasks in all, None when nobody said."""
+        if self._total is not None:
+            return self._total
+        return len(self._status) + self._unnamed_done if self._is_planned else None
+
+    @property
+    def results(self) -> dict[str, str]:
+        """References to results, by item."""
+        return dict(self._results)
+
+    def to_json(self) -> list[dict[str, Any]] | None:
+        """Return the items as they stand in a state file, None without a plan."""
+        if not self._status:
+            return None
+        return [
+            {"name": name, "status": status, "result": self._results.get(name)}
+            for name, status in self._status.items()
+        ]
+
+    def restore(
+        self, tasks: Iterable[dict[str, Any]] | None, completed: int, total: int | None
+    ) -> None:
+        """Continue a plan whose agent vanished: what it was working on may be half done."""
+        for task in tasks or ():
+            name, status = task["name"], task["status"]
+            self._status[name] = INTERRUPTED if status == IN_PROGRESS else status
+            if task.get("result") is not None:
+                self._keep_result(name, task["result"])
+        self._size_bytes = sum(map(_item_bytes, self._status))
+        self._is_planned = total is not None and bool(self._status)
+        self._unnamed_done = max(0, completed - len(self.with_status(DONE)))
+        if total is not None and total != self.total_count:
+            self._total = total

@@ -1,0 +1,135 @@
+"""The signals of ultramon: what happened, in the past tense, for receivers in the same process.
+
+The sender is the agent id as text; the fact itself comes as the keyword ``event``. Receivers run
+in the thread that noticed the fact, after the state was saved and outside all locks, in no
+particular order. A receiver that raises is logged by name and stops nobody. `blinker` keeps weak
+references: a lambda or a bound method of a temporary is dropped silently; `on` keeps strong ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blinker import ANY, Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from blinker import Signal
+
+    Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+_log = logging.getLogger("ultramon.monitor")
+_namespace = Namespace()
+
+context_threshold_reached = _namespace.signal(
+    "context_threshold_reached", "An agent reached a higher rung. event: ThresholdEvent"
+)
+context_relaxed = _namespace.signal(
+    "context_relaxed", "An agent fell to a lower level. event: ThresholdEvent"
+)
+context_epoch_started = _namespace.signal(
+    "context_epoch_started", "A window was compacted or cleared. event: EpochEvent"
+)
+agent_started = _namespace.signal("agent_started", "An agent became active. event: AgentEvent")
+agent_stopped = _namespace.signal("agent_stopped", "An agent ended. event: AgentEvent")
+agent_stale = _namespace.signal("agent_stale", "A heartbeat is overdue. event: AgentEvent")
+agent_recovered = _namespace.signal(
+    "agent_recovered", "A stale agent beat again. event: AgentEvent"
+)
+agent_lost = _namespace.signal("agent_lost", "An agent vanished. event: AgentEvent")
+handoff_ready = _namespace.signal(
+    "handoff_ready", "A handoff record is stored. event: HandoffEvent"
+)
+notice_queued = _namespace.signal("notice_queued", "A notice waits for a recipient. event: Notice")
+
+FRIENDLY_NAMES = {
+    "threshold": context_threshold_reached,
+    "relaxed": context_relaxed,
+    "epoch_started": context_epoch_started,
+    "started": agent_started,
+    "stopped": agent_stopped,
+    "stale": agent_stale,
+    "recovered": agent_recovered,
+    "lost": agent_lost,
+    "handoff_ready": handoff_ready,
+    "notice_queued": notice_queued,
+}
+
+_connected: list[tuple[Callable[..., Any], Signal, Callable[..., Any]]] = []
+_running: set[asyncio.Task[Any]] = set()
+
+
+def on(name: str, agent_id: str | None = None) -> Callable[[Handler], Handler]:
+    """Return a decorator that calls a handler with the event whenever something happens.
+
+    The handler takes the event as its only argument. It may be a lambda, a method or a coroutine
+    function; a coroutine becomes a task of the running loop, or runs to its end where there is
+    none. It stays connected until `off`.
+
+    Args:
+        name: One of `FRIENDLY_NAMES`, e.g. ``threshold``.
+        agent_id: Only events of this agent; None = of all.
+
+    Raises:
+        ValueError: There is no such name.
+    """
+    signal = FRIENDLY_NAMES.get(name)
+    if signal is None:
+        raise ValueError(f"no event {name!r}: choose one of {', '.join(FRIENDLY_NAMES)}")
+
+    def connect(handler: Handler) -> Handler:
+        def receive(_sender: str, event: object) -> Any:
+            return handler(event)
+
+        receive.__qualname__ = getattr(handler, "__qualname__", repr(handler))
+        receive.__module__ = getattr(handler, "__module__", __name__)
+        signal.connect(receive, sender=ANY if agent_id is None else agent_id, weak=False)
+        _connected.append((handler, signal, receive))
+        return handler
+
+    return connect
+
+
+def off(handler: Callable[..., Any]) -> None:
+    """Disconnect a handler from everything `on` connected it to."""
+    for entry in [entry for entry in _connected if entry[0] == handler]:
+        _connected.remove(entry)
+        entry[1].disconnect(entry[2])
+
+
+def emit(signal: Signal, agent_id: str, event: object) -> None:
+    """Tell every receiver of a signal, whatever the others do."""
+    for receiver in signal.receivers_for(agent_id):
+        try:
+            result = receiver(agent_id, event=event)
+            if inspect.iscoroutine(result):
+                _run(result, receiver)
+        except Exception:  # noqa: BLE001 - foreign code must not reach the agent's turn
+            _log_failure(receiver)
+
+
+def _log_failure(receiver: object) -> None:
+    name = getattr(receiver, "__qualname__", repr(receiver))
+    module = getattr(receiver, "__module__", "?")
+    _log.exception("signal receiver %s.%s raised", module, name)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any], receiver: object) -> None:
+    async def guarded() -> None:
+        try:
+            await coroutine
+        except Exception:  # noqa: BLE001 - the same foreign code, later
+            _log_failure(receiver)
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(guarded())
+        return
+    task = loop.create_task(guarded())
+    _running.add(task)
+    task.add_done_callback(_running.discard)
