@@ -1,0 +1,1 @@
+"""OpenAI Codex CLI: its hook payloads and the rollout files it writes, one per thread."""

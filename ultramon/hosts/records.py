@@ -1,0 +1,212 @@
+"""The facts that the transcript reader of every host yields. Knows no host and reads nothing."""
+
+from __future__ import annotations
+
+
+class Record:
+    """One fact read from a transcript; equal when class and fields are."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def _fields(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._fields() == self._fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._fields()))
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+
+class Content(Record):
+    """Text that entered the context window.
+
+    Attributes:
+        text: The text, never empty; may hold lone surrogates, as JSON allows.
+        source: ``user``, ``assistant``, ``summary``, ``developer``, ``instructions``,
+            ``tool:<name>`` or ``attachment:<type>``.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        counted: True when the numbers of a Report or Boundary beside it include this text, so
+            that estimating it as well would count it twice.
+    """
+
+    __slots__ = ("at", "counted", "source", "text")
+
+    def __init__(self, text: str, source: str, at: float | None, counted: bool = False) -> None:
+        self.text = text
+        self.source = source
+        self.at = at
+        self.counted = counted
+
+
+class Report(Record):
+    """What the provider counted for one response.
+
+    Attributes:
+        message_id: The response, or None when the host does not name it.
+        model: The model that answered.
+        requested_model: The model as asked for, with a window suffix such as ``[1m]``.
+        input_tokens: The input, including both caches only if `cache_in_input`.
+        cache_read_tokens: Input read from the cache.
+        cache_creation_tokens: Input written to the cache.
+        output_tokens: The reply, in the window from the next request on.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        session_id: The session of the host.
+        agent_id: The host's name for the subagent, None for the main agent.
+        sidechain: True for a subagent.
+        update: True when this corrects the numbers of the previous Report, which has the same
+            `message_id`; text read between the two came after the response and still counts.
+        cache_in_input: Which of the two ways of counting the provider uses.
+    """
+
+    __slots__ = (
+        "agent_id",
+        "at",
+        "cache_creation_tokens",
+        "cache_in_input",
+        "cache_read_tokens",
+        "input_tokens",
+        "message_id",
+        "model",
+        "output_tokens",
+        "requested_model",
+        "session_id",
+        "sidechain",
+        "update",
+    )
+
+    def __init__(
+        self,
+        *,
+        message_id: str | None,
+        model: str | None,
+        requested_model: str | None,
+        input_tokens: int,
+        cache_read_tokens: int,
+        cache_creation_tokens: int,
+        output_tokens: int,
+        at: float | None = None,
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        sidechain: bool = False,
+        update: bool = False,
+        cache_in_input: bool = False,
+    ) -> None:
+        self.message_id = message_id
+        self.model = model
+        self.requested_model = requested_model
+        self.input_tokens = input_tokens
+        self.cache_read_tokens = cache_read_tokens
+        self.cache_creation_tokens = cache_creation_tokens
+        self.output_tokens = output_tokens
+        self.at = at
+        self.session_id = session_id
+        self.agent_id = agent_id
+        self.sidechain = sidechain
+        self.update = update
+        self.cache_in_input = cache_in_input
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window when the request was made: new and cached input, no output."""
+        if self.cache_in_input:
+            return self.input_tokens
+        return self.input_tokens + self.cache_read_tokens + self.cache_creation_tokens
+
+
+class Boundary(Record):
+    """A compaction: what was read before describes a window that no longer exists.
+
+    Attributes:
+        trigger: ``auto`` or ``manual``, or None when the host does not say.
+        pre_tokens: Tokens before, as the host counted them, or None.
+        post_tokens: The host's estimate of the tokens after, or None.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    __slots__ = ("at", "post_tokens", "pre_tokens", "trigger")
+
+    def __init__(
+        self,
+        trigger: str | None,
+        pre_tokens: int | None,
+        post_tokens: int | None,
+        at: float | None,
+    ) -> None:
+        self.trigger = trigger
+        self.pre_tokens = pre_tokens
+        self.post_tokens = post_tokens
+        self.at = at
+
+
+class Window(Record):
+    """The context window the host works with: at its first mention and whenever it changes.
+
+    Attributes:
+        tokens: The window, at least 1.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    __slots__ = ("at", "tokens")
+
+    def __init__(self, tokens: int, at: float | None) -> None:
+        self.tokens = tokens
+        self.at = at
+
+
+class Broken(Record):
+    """A line that could not be read; the lines around it were.
+
+    Attributes:
+        line_number: Counted from 1.
+        reason: What is wrong, in words, without any of the line's text.
+        line_bytes: How long the line is, as far as it was read.
+        truncated: True for a last line without its line end: the host is still writing it.
+    """
+
+    __slots__ = ("line_bytes", "line_number", "reason", "truncated")
+
+    def __init__(
+        self, line_number: int, reason: str, line_bytes: int, truncated: bool = False
+    ) -> None:
+        self.line_number = line_number
+        self.reason = reason
+        self.line_bytes = line_bytes
+        self.truncated = truncated
+
+
+class TranscriptIdentity(Record):
+    """Whose transcript a file is.
+
+    Attributes:
+        session_id: The session of the host.
+        agent_id: The host's name for the subagent, None for the main agent.
+        cwd: Where the agent works, if said.
+        version: The version of the host, if said.
+        model: The model as asked for, with a window suffix such as ``[1m]``, if said.
+    """
+
+    __slots__ = ("agent_id", "cwd", "model", "session_id", "version")
+
+    def __init__(
+        self,
+        session_id: str,
+        agent_id: str | None = None,
+        cwd: str | None = None,
+        version: str | None = None,
+        model: str | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.agent_id = agent_id
+        self.cwd = cwd
+        self.version = version
+        self.model = model
+
+    @property
+    def qualified_id(self) -> str:
+        """``<session_id>`` or ``<session_id>.<agent_id>``; not checked to be an allowed id."""
+        return self.session_id if self.agent_id is None else f"{self.session_id}.{self.agent_id}"
