@@ -1,0 +1,34 @@
+"""Every test keeps its states in a directory of its own and sees no settings of the caller."""
+
+import os
+from functools import partial
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("ULTRAMON_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("ANTHROPIC_1M_CONTEXT", raising=False)
+    monkeypatch.setenv("ULTRAMON_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-configuration"))
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request, tmp_path):
+    """A backend of each kind that ultramon ships."""
+    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.memory import MemoryBackend
+
+    backend = (
+        MemoryBackend() if request.param == "memory" else LocalBackend(str(tmp_path / "state"))
+    )
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def make(ultramon_monitor, store):
+    """A factory of started monitors on each kind of backend."""
+    return partial(ultramon_monitor, backend=store)

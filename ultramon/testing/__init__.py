@@ -1,0 +1,46 @@
+"""What tests of agents, orchestrators and backends need; public, and used by ultramon's own tests.
+
+Nothing here is loaded until its name is used. The pytest fixtures are in `ultramon.testing.plugin`.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.testing.agents import ScriptedAgent, Step, capture_signals, fill
+    from ultramon.testing.clock import FakeClock
+    from ultramon.testing.contract import BackendContract
+    from ultramon.testing.samples import make_event, make_record
+
+__all__ = [
+    "BackendContract",
+    "FakeClock",
+    "ScriptedAgent",
+    "Step",
+    "capture_signals",
+    "fill",
+    "make_event",
+    "make_record",
+]
+
+_ROOMS = {
+    "agents": "ScriptedAgent Step capture_signals fill",
+    "clock": "FakeClock",
+    "contract": "BackendContract",
+    "samples": "make_event make_record",
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+# Under TYPE_CHECKING a __getattr__ would make every misspelt name valid.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        room = _HOMES.get(name)
+        if room is None:
+            raise AttributeError(f"module 'ultramon.testing' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"ultramon.testing.{room}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted([*globals(), *__all__])

@@ -1,0 +1,296 @@
+"""Conformance of backends, second half: events, claims, pruning, and many threads at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ultramon.core.liveness import this_host
+from ultramon.errors import AgentNotFoundError, StateWriteError
+from ultramon.testing.clock import START
+from ultramon.testing.contract_states import held, start, write
+from ultramon.testing.samples import make_event, make_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.backends.base import Backend
+    from ultramon.core.record import StateRecord
+
+THREADS = 8
+
+
+def numbers(backend: Backend, after: str | None = None, limit: int = 500) -> list[int]:
+    """Return the ``n`` of the events of one page."""
+    return [event["n"] for event in backend.events(after, limit).events]
+
+
+def insist(action: Callable[[], Any]) -> Any:
+    """Do something that a busy store may refuse for a moment."""
+    for _ in range(200):
+        try:
+            return action()
+        except StateWriteError:
+            continue
+    return action()
+
+
+class EventContract:
+    """The event log, handoff claims, pruning, and the same under load."""
+
+    def test_an_empty_log_has_a_cursor(self, backend: Backend) -> None:
+        """A page of nothing gives a cursor behind which the first event appears."""
+        page = backend.events()
+        assert page.events == []
+        backend.append_events([make_event("scout-1")])
+        assert numbers(backend, page.cursor) == [0]
+
+    def test_an_event_comes_back_as_it_was(self, backend: Backend) -> None:
+        """Every member of an event survives."""
+        event = make_event("scout-1", note="naïve 探", handoff={"remaining": ["a"], "n": None})
+        backend.append_events([event])
+        assert backend.events().events == [event]
+
+    def test_events_are_values(self, backend: Backend) -> None:
+        """Changing an event after it was stored, or after it was read, changes no other one."""
+        event = make_event("scout-1", handoff={"remaining": ["a"]})
+        backend.append_events([event])
+        event["handoff"]["remaining"].append("b")
+        (read,) = backend.events().events
+        read["handoff"]["remaining"].append("c")
+        (again,) = backend.events().events
+        assert again["handoff"] == {"remaining": ["a"]}
+
+    def test_events_keep_their_order(self, backend: Backend) -> None:
+        """Events come in the order they were stored, within one call and from call to call."""
+        backend.append_events([make_event("scout-1", n=n) for n in (3, 1, 2)])
+        backend.append_events([make_event("scout-1", n=0)])
+        assert numbers(backend) == [3, 1, 2, 0]
+
+    def test_a_cursor_never_skips_or_repeats(self, backend: Backend) -> None:
+        """Reading page by page, while more is written, gives each event once."""
+        backend.append_events([make_event("scout-1", n=n) for n in range(6)])
+        seen: list[int] = []
+        cursor = None
+        for n in (6, 7, 8, 9, 10):
+            page = backend.events(cursor, 2)
+            seen += [event["n"] for event in page.events]
+            cursor = page.cursor
+            backend.append_events([make_event("scout-1", n=n)])
+        assert seen == list(range(10))
+        assert numbers(backend, cursor) == [10]
+
+    def test_a_page_is_limited(self, backend: Backend) -> None:
+        """A page has at most as many events as asked for."""
+        backend.append_events([make_event("scout-1", n=n) for n in range(5)])
+        assert numbers(backend, limit=3) == [0, 1, 2]
+
+    def test_an_old_cursor_can_be_used_again(self, backend: Backend) -> None:
+        """Reading moves nothing: the same cursor gives the same events."""
+        backend.append_events([make_event("scout-1", n=n) for n in range(3)])
+        cursor = backend.events(None, 1).cursor
+        assert numbers(backend, cursor) == numbers(backend, cursor) == [1, 2]
+
+    def test_an_event_is_stored_once_per_key(self, backend: Backend) -> None:
+        """Who, which filling, what and how often make the key; the first event of a key stays."""
+        first = make_event("scout-1", "context_threshold_reached", level="warning")
+        others = [
+            {**first, "agentId": "scout-2"},
+            {**first, "generation": 2},
+            {**first, "epoch": 2},
+            {**first, "type": "context_relaxed"},
+            {**first, "level": "critical"},
+            {**first, "n": 1},
+        ]
+        backend.append_events([first, {**first, "eventId": "retried", "tokens": 5}])
+        backend.append_events([first, *others])
+        assert backend.events().events == [first, *others]
+
+    def test_a_retried_write_stores_its_events_once(self, backend: Backend) -> None:
+        """Passing an event with several states stores it once, and says each time that it is."""
+        event = make_event("scout-1", "agent_started")
+        record = start(backend, events=[event])
+        for seq in (1, 2):
+            again = make_record("scout-1", record.generation, seq=seq)
+            assert backend.record(again, [event, make_event("scout-1", n=1)], durable=True)
+        backend.append_events([event])
+        assert [stored["type"] for stored in backend.events().events] == [
+            "agent_started",
+            "agent_stale",
+        ]
+        assert held(backend).pending is None
+
+    def test_an_event_with_a_state_is_there_with_it(self, backend: Backend) -> None:
+        """When a write returns true, its state and its events can both be read."""
+        record = start(backend)
+        crossed = make_record("scout-1", record.generation, seq=1, threshold_status="warning")
+        event = make_event("scout-1", "context_threshold_reached", level="warning")
+        assert backend.record(crossed, [event], durable=True)
+        assert held(backend).threshold_status == "warning"
+        assert backend.events().events == [event]
+
+    def test_events_survive_reopening(
+        self, backend: Backend, reopen: Callable[[Backend], Backend] | None
+    ) -> None:
+        """Another process goes on from the same cursor, and keeps keys unique."""
+        if reopen is None:
+            pytest.skip("not durable")
+        backend.append_events([make_event("scout-1", n=n) for n in range(3)])
+        cursor = backend.events(None, 1).cursor
+        backend.close()
+        again = reopen(backend)
+        assert numbers(again, cursor) == [1, 2]
+        again.append_events([make_event("scout-1", n=n) for n in (2, 3)])
+        assert numbers(again, cursor) == [1, 2, 3]
+        assert numbers(again) == [0, 1, 2, 3]
+
+    def test_two_open_backends_see_each_other(
+        self, backend: Backend, reopen: Callable[[Backend], Backend] | None
+    ) -> None:
+        """What one process stores, another one that is open at the same time reads and fences."""
+        if reopen is None:
+            pytest.skip("not durable")
+        other = reopen(backend)
+        write(backend, start(backend, pid_started_at="gone"), pid_started_at="gone")
+        other.append_events([make_event("scout-1", n=1)])
+        backend.append_events([make_event("scout-1", n=2)])
+        assert start(other).generation == 2
+        assert held(backend).generation == 2
+        assert numbers(backend) == numbers(other) == [1, 2]
+        assert backend.claim_handoff("handoff-1", "scout-1", "scout-2") == "scout-2"
+        assert other.claim_handoff("handoff-1", "scout-1", "scout-3") == "scout-2"
+        other.close()
+
+    def test_the_first_claim_wins(self, backend: Backend) -> None:
+        """A claim gives the holder; for the holder itself it may be repeated."""
+        claim = backend.claim_handoff
+        assert claim("handoff-1", "scout-1", "scout-2") == "scout-2"
+        assert claim("handoff-1", "scout-1", "scout-3") == "scout-2"
+        assert claim("handoff-1", "scout-1", "scout-2") == "scout-2"
+        assert claim("handoff-2", "scout-1", "scout-3") == "scout-3"
+
+    def test_claims_survive_reopening(
+        self, backend: Backend, reopen: Callable[[Backend], Backend] | None
+    ) -> None:
+        """A claim holds against successors in later processes."""
+        if reopen is None:
+            pytest.skip("not durable")
+        backend.claim_handoff("handoff-1", "scout-1", "scout-2")
+        backend.close()
+        assert reopen(backend).claim_handoff("handoff-1", "scout-1", "scout-3") == "scout-2"
+
+    def test_ended_agents_are_pruned(self, backend: Backend) -> None:
+        """Deleted is what has ended and was last active before the time, and nothing else."""
+        write(backend, start(backend, "old"), active=False, last_activity=START - 1)
+        write(backend, start(backend, "fresh"), active=False, last_activity=START)
+        start(backend, "running", last_activity=START - 100)
+        prune = {"ended_before": START, "events_before": START - 100}
+        assert backend.prune(**prune, dry_run=True) == ["old"]
+        assert backend.load("old").agent_id == "old"
+        assert backend.prune(**prune, dry_run=False) == ["old"]
+        assert backend.prune(**prune, dry_run=False) == []
+        with pytest.raises(AgentNotFoundError):
+            backend.load("old")
+        kept = sorted(agent.agent_id for agent in backend.list_agents())
+        assert kept == ["fresh", "running"]
+        assert backend.heartbeat([("old", 1)], START) == ["old"]
+
+    def test_a_pruned_agent_begins_anew(self, backend: Backend) -> None:
+        """Nothing of a pruned agent is left for the next one of its name."""
+        record = start(backend, extra={"kept": True}, cumulative_chars=9)
+        write(backend, record, active=False)
+        backend.prune(ended_before=START + 1, events_before=START, dry_run=False)
+        seen: list[StateRecord | None] = []
+
+        def build(
+            stored: StateRecord | None, generation: int
+        ) -> tuple[StateRecord, list[dict[str, Any]]]:
+            seen.append(stored)
+            return make_record("scout-1", generation), []
+
+        backend.start_agent("scout-1", build, takeover=False, now=START, host=this_host())
+        assert seen == [None]
+
+    def test_old_events_are_pruned(self, backend: Backend) -> None:
+        """Events before the time go; cursors of those who read them stay good."""
+        ages = (START - 20, START - 10, START, START + 10)
+        backend.append_events([make_event("scout-1", at=at, n=n) for n, at in enumerate(ages)])
+        behind_first, behind_third = (backend.events(None, n).cursor for n in (1, 3))
+        prune = {"ended_before": 0.0, "events_before": START}
+        backend.prune(**prune, dry_run=True)
+        assert numbers(backend) == [0, 1, 2, 3]
+        backend.prune(**prune, dry_run=False)
+        assert numbers(backend) == [2, 3]
+        assert numbers(backend, behind_first) == [2, 3]
+        assert numbers(backend, behind_third) == [3]
+        backend.append_events([make_event("scout-1", n=4)])
+        assert numbers(backend, behind_third) == [3, 4]
+
+    def test_a_log_pruned_empty_keeps_its_place(self, backend: Backend) -> None:
+        """After every event was deleted, new ones still appear behind the old cursors."""
+        backend.append_events([make_event("scout-1", n=n) for n in range(3)])
+        cursor = backend.events().cursor
+        backend.prune(ended_before=0.0, events_before=START + 1, dry_run=False)
+        backend.append_events([make_event("scout-1", n=3)])
+        assert numbers(backend, cursor) == [3]
+
+    def test_one_of_many_claims_wins(self, backend: Backend) -> None:
+        """Of successors that claim at the same time, one wins, and all are told the same one."""
+
+        def claim(number: int) -> str:
+            return str(
+                insist(lambda: backend.claim_handoff("handoff-1", "scout-1", f"scout-{number}"))
+            )
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            holders = set(threads.map(claim, range(2, 2 + 3 * THREADS)))
+        assert len(holders) == 1
+
+    def test_one_of_many_starts_wins(self, backend: Backend) -> None:
+        """Owners that take an agent at the same time get a generation each, none twice."""
+
+        def take(_: int) -> int:
+            return int(insist(lambda: start(backend, takeover=True)).generation)
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            generations = sorted(threads.map(take, range(THREADS)))
+        assert generations == list(range(1, THREADS + 1))
+        assert held(backend).generation == THREADS
+
+    def test_many_threads_lose_nothing(self, backend: Backend) -> None:
+        """Under load every acknowledged state and event is there, and readers see none torn."""
+        writes = 12
+
+        def work(worker: int) -> None:
+            agent_id = f"scout-{worker}"
+            generation = insist(lambda: start(backend, agent_id)).generation
+            seqs = count(1)
+
+            def save(number: int) -> bool:
+                marks = {"a": number, "b": number}
+                state = make_record(agent_id, generation, seq=next(seqs), by_source=marks)
+                return backend.record(state, [make_event(agent_id, n=number)], durable=False)
+
+            for number in range(1, writes + 1):
+                # False = the state is stored, the event has to be passed again.
+                while not insist(partial(save, number)):
+                    pass
+                for seen in backend.list_agents():
+                    assert seen.record is not None
+                    marks = seen.record.by_source
+                    assert not marks or marks["a"] == marks["b"]
+                assert insist(lambda: backend.heartbeat([(agent_id, generation)], START)) == []
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            for _ in threads.map(work, range(THREADS)):
+                pass
+        for worker in range(THREADS):
+            assert held(backend, f"scout-{worker}").by_source == {"a": writes, "b": writes}
+        events = backend.events(None, 2 * THREADS * writes).events
+        for worker in range(THREADS):
+            own = [event["n"] for event in events if event["agentId"] == f"scout-{worker}"]
+            assert own == list(range(1, writes + 1))

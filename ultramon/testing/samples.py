@@ -1,0 +1,97 @@
+"""States and events as an agent would write them, for tests of backends and of readers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.ids import random_hex
+from ultramon.core.liveness import process_started_at, this_host
+from ultramon.core.record import StateRecord
+from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.core.times import format_time
+from ultramon.testing.clock import START
+
+if TYPE_CHECKING:
+    from ultramon.core.liveness import HostIdentity
+
+
+def make_record(
+    agent_id: str,
+    generation: int = 1,
+    *,
+    at: float = START,
+    host: HostIdentity | None = None,
+    **fields: Any,
+) -> StateRecord:
+    """Return a valid state of an active agent that this process owns.
+
+    Args:
+        agent_id: The agent.
+        generation: Of its owner.
+        at: Start, heartbeat and activity, epoch seconds.
+        host: Where the owner runs; None = here. Its process cannot be looked up elsewhere.
+        fields: Attributes of a `StateRecord`, to be other than the defaults here. ``schema`` too.
+    """
+    host = host or this_host()
+    schema = fields.pop("schema", None)
+    values: dict[str, Any] = {
+        "run": "default",
+        "session_id": "session-1",
+        "host": "sdk",
+        "active": True,
+        "phase": "working",
+        "started_at": at,
+        "last_heartbeat": at,
+        "last_activity": at,
+        "heartbeat_interval_seconds": 15.0,
+        "grace_seconds": 30.0,
+        "pid": os.getpid(),
+        "pid_started_at": process_started_at(os.getpid()),
+        "boot_id": host.boot_id,
+        "hostname": host.hostname,
+        "generation": generation,
+        "epoch": 1,
+        "epoch_started_at": at,
+        "tokens_source": "estimated",
+        "context_limit": 200_000,
+        "context_window": 200_000,
+        "limit_source": "default",
+        "usage_ratio": 0.0,
+        "threshold_status": "normal",
+        "action": "none",
+        "ladder": DEFAULT_LADDER.to_json(),
+        "ladder_status": "ok",
+        "announced": {"epoch": 1, "rungs": {}},
+        **fields,
+    }
+    record = StateRecord(agent_id, **values)
+    if schema is not None:
+        record.schema = schema
+    return record
+
+
+def make_event(
+    agent_id: str, kind: str = "agent_stale", *, at: float = START, **fields: Any
+) -> dict[str, Any]:
+    """Return an event as it stands in the log.
+
+    Args:
+        agent_id: The agent it is about.
+        kind: Its ``type``.
+        at: When it happened, epoch seconds.
+        fields: Members to be other than the defaults here, under their JSON names.
+    """
+    return {
+        "eventId": random_hex(16),
+        "type": kind,
+        "agentId": agent_id,
+        "sessionId": "session-1",
+        "run": "default",
+        "generation": 1,
+        "epoch": 1,
+        "source": f"agent:{agent_id}",
+        "occurredAt": format_time(at),
+        "n": 0,
+        **fields,
+    }
