@@ -1,0 +1,56 @@
+"""`ultramon explain`: one screen that says where an agent's number comes from."""
+
+from __future__ import annotations
+
+import click
+
+from ultramon.cli.agents import find_agent, json_option, open_store, state_dir_option
+from ultramon.cli.output import (
+    CommandFailed,
+    ExitCode,
+    field,
+    print_json,
+    sanitize,
+    sanitize_values,
+)
+
+
+@click.command("explain")
+@click.argument("agent")
+@state_dir_option()
+@json_option
+def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
+    """Say why an agent stands at its percentage.
+
+    Where the tokens come from (last report, estimate since, calibration), which limits were
+    considered and which one binds, how far the next rung is, and how old all of that is.
+
+    AGENT is an id, the beginning of one, or a label.
+    """
+    from pydantic import ValidationError
+
+    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.core.liveness import judge, this_host
+    from ultramon.explain import explain
+
+    stored = find_agent(open_store(state_dir), agent)
+    record = stored.record
+    if record is None:
+        raise CommandFailed(str(stored.problem))
+    now = SYSTEM_CLOCK.now()
+    if not json:
+        for name in record.__slots__:
+            setattr(record, name, sanitize_values(getattr(record, name)))
+    try:
+        explanation = explain(record, judge(record, stored.heartbeat_at, now, this_host()), now)
+    except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
+        # A state with a right checksum can still hold numbers that no agent ever had.
+        reason = str(error).partition("\n")[0]
+        raise CommandFailed(f"{field(stored.agent_id)}: its values make no sense: {reason}") from (
+            error
+        )
+    if json:
+        print_json(explanation.model_dump(mode="json", by_alias=True))
+    else:
+        click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
+    return ExitCode.OK

@@ -1,0 +1,193 @@
+"""The print boundary: exit codes, sanitising, JSON, consoles, and how numbers are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MAX_FIELD_CHARS = 200
+"""A label or task name is cut here before anything measures its width."""
+_PIPE_WIDTH = 160
+_MAX_MARKS = 4
+_ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
+# Letters and marks that draw nothing: they hide text, or move everything behind them.
+_INVISIBLE = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+class ExitCode(IntEnum):
+    """How a command ended. 50-54 are kept for levels of alert."""
+
+    OK = 0
+    FAILURE = 1
+    """The command ran and could not do its work; one line on stderr says why."""
+    USAGE = 2
+    """An unknown option, a missing argument, a value out of range."""
+    NOT_FOUND = 3
+    """No agent has that id, prefix or label."""
+    AMBIGUOUS = 4
+    """Several agents begin with that prefix, or bear that label."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+class CommandFailed(click.ClickException):
+    """Ends a command with one line on stderr."""
+
+    exit_code = int(ExitCode.FAILURE)
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class NobodyFound(CommandFailed):
+    """No agent is meant by what was given."""
+
+    exit_code = int(ExitCode.NOT_FOUND)
+
+
+class SeveralFound(CommandFailed):
+    """More than one agent is meant."""
+
+    exit_code = int(ExitCode.AMBIGUOUS)
+
+
+def sanitize(text: str, *, max_chars: int = 10_000, keep_lines: bool = False) -> str:
+    r"""Return text that can do nothing to a terminal but show itself.
+
+    Control characters, bidi controls, zero-width and tag characters, surrogates and line
+    separators become a visible escape such as ``\x1b``; of marks stacked on one letter four stay.
+
+    Args:
+        text: Anything that came from a state, a recording or an error.
+        max_chars: Longer text is cut, and ends in ``…``.
+        keep_lines: Let ``\n`` be: for text whose line ends are our own.
+    """
+    if len(text) > max_chars:
+        text = text[: max_chars - 1] + "…"
+    if text.isascii() and text.isprintable():
+        return text
+    shown: list[str] = []
+    marks = 0
+    for char in text:
+        category = unicodedata.category(char)
+        marks = marks + 1 if category[0] == "M" else 0
+        hidden = category in _ESCAPED_CATEGORIES or char in _INVISIBLE or marks > _MAX_MARKS
+        shown.append(_escape(char) if hidden and not (keep_lines and char == "\n") else char)
+    return "".join(shown)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def field(text: str | None) -> str:
+    """Return one value of a state for a table or a line; empty for None."""
+    return "" if text is None else sanitize(text, max_chars=MAX_FIELD_CHARS)
+
+
+def sanitize_values(value: Any) -> Any:
+    """Return decoded JSON with every text in it sanitised."""
+    if isinstance(value, str):
+        return field(value)
+    if isinstance(value, list):
+        return [sanitize_values(item) for item in value]
+    if isinstance(value, dict):
+        return {sanitize_values(name): sanitize_values(item) for name, item in value.items()}
+    return value
+
+
+def json_text(value: Any) -> str:
+    """Return one JSON document in printable ASCII: it can do nothing to a terminal either."""
+    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json_text(value))
+
+
+def say(text: str) -> None:
+    """Say one line to the person, on stderr."""
+    click.echo(sanitize(text), err=True)
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that takes text as it is: no markup, no emoji codes, no highlighting.
+
+    Where nothing measures the width (a pipe), lines are as long as they need to be.
+    """
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None
+    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit():
+        width = _PIPE_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def make_table() -> Table:
+    """Return a table without lines, in the one look that all tables here have."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+
+
+def tokens(count: int | None) -> str:
+    """Write a token count; ``?`` when unknown."""
+    return "?" if count is None else f"{count:,}"
+
+
+def short_tokens(count: int | None) -> str:
+    """Write a token count in few cells: ``950``, ``2.5k``, ``20k``, ``1.2M``."""
+    if count is None or count < 1_000:
+        return tokens(count)
+    if count < 9_950:
+        return f"{count / 1_000:.1f}k"
+    if count < 999_500:
+        return f"{count / 1_000:.0f}k"
+    return f"{count / 1_000_000:.1f}M"
+
+
+def percent(ratio: float | None) -> str:
+    """Write a ratio as a percentage with one decimal; ``?`` when unknown."""
+    return "?" if ratio is None else f"{ratio * 100:.1f} %"
+
+
+def turns(count: int | None) -> str:
+    """Write a number of turns."""
+    if count is None:
+        return ""
+    return "1 turn" if count == 1 else f"{count:,} turns"
+
+
+def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:
+    """Draw how full a window is, exact to an eighth of a cell; beyond the limit it stays full."""
+    share = min(max(ratio or 0.0, 0.0), 1.0)
+    if ascii_only:
+        return ("#" * round(share * width)).ljust(width, ".")
+    full, eighth = divmod(round(share * width * 8), 8)
+    return ("█" * full + (_EIGHTHS[eighth] if full < width else "")).ljust(width)
+
+
+def action_style(action: str, level: str | None = "") -> str:
+    """Return the colour of a level, by what it asks of the agent."""
+    if level is None:
+        return "dim"
+    return {"force_return": "bold red", "prepare_handoff": "yellow"}.get(action, "green")

@@ -1,0 +1,190 @@
+"""`ultramon status`: every agent, the most urgent first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+from ultramon.cli.agents import (
+    SeenAgent,
+    find_agent,
+    json_option,
+    look_at,
+    open_store,
+    state_dir_option,
+)
+from ultramon.cli.output import (
+    ExitCode,
+    action_style,
+    field,
+    make_console,
+    make_table,
+    percent,
+    print_json,
+    say,
+    short_tokens,
+    tokens,
+    turns,
+    usage_bar,
+)
+from ultramon.core.liveness import ENDED, LOST, STALE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.table import Table
+
+_WIDE = 100
+
+
+@click.command("status")
+@click.argument("agent", required=False)
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    envvar="ULTRAMON_STATUS_ALL",
+    show_envvar=True,
+    help="Show ended agents too.",
+)
+@click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
+@state_dir_option()
+@json_option
+def command(
+    *, agent: str | None, show_all: bool, run: str | None, state_dir: str | None, json: bool
+) -> ExitCode:
+    """Show how full every agent's window is, the most urgent first.
+
+    AGENT is an id, the beginning of one, or a label; without it all living agents are shown. Lost
+    agents (their process is gone, or silent for long) and stale ones are marked.
+    """
+    backend = open_store(state_dir)
+    stored = backend.list_agents(run) if agent is None else [find_agent(backend, agent)]
+    seen, unreadable = look_at(stored)
+    hidden = 0
+    if agent is None and not show_all:
+        living = [one for one in seen if one.liveness.verdict != ENDED]
+        seen, hidden = living, len(seen) - len(living)
+    if json:
+        print_json(
+            {
+                "agents": [one.to_json() for one in seen],
+                "unreadable": [
+                    {"agentId": one.agent_id, "reason": one.reason} for one in unreadable
+                ],
+            }
+        )
+        return ExitCode.OK
+    if seen:
+        console = make_console()
+        ascii_only = console.options.ascii_only
+        console.print(status_table(seen, console.width, ascii_only=ascii_only))
+    for problem in unreadable:
+        say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")
+    if hidden:
+        say(f"{hidden} ended, shown with --all")
+    elif not seen and not unreadable:
+        say("no agents")
+    return ExitCode.OK
+
+
+class _Column(NamedTuple):
+    header: str
+    from_width: int
+    """Narrower terminals leave the column out."""
+    cell: Callable[[SeenAgent, _Look], tuple[str, str]]
+    """Returns the text and its style."""
+    options: dict[str, Any]
+
+
+class _Look(NamedTuple):
+    is_wide: bool
+    ascii_only: bool
+
+
+def _name(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    record = one.record
+    label = f" ({field(record.label)})" if record.label else ""
+    return field(record.agent_id) + label, ""
+
+
+def _level(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return field(one.record.threshold_status) or "unknown", _style(one)
+
+
+def _bar(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return usage_bar(
+        one.record.usage_ratio, 12 if look.is_wide else 8, ascii_only=look.ascii_only
+    ), _style(one)
+
+
+def _usage(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return percent(one.record.usage_ratio), _style(one)
+
+
+def _tokens(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    used, limit = one.record.estimated_tokens, one.record.context_limit
+    if look.is_wide:
+        return f"{tokens(used)} of {tokens(limit)}", ""
+    return f"{short_tokens(used)}/{short_tokens(limit)}", ""
+
+
+def _runway(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return "" if one.liveness.verdict == ENDED else turns(one.runway_turns), ""
+
+
+def _tasks(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    done, total = one.record.tasks_completed, one.record.tasks_total
+    if total is not None:
+        return f"{done}/{total}", ""
+    return str(done) if done else "", ""
+
+
+def _doing(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return field(one.record.current_task), ""
+
+
+def _state(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    verdict, reason = one.liveness.verdict, field(one.liveness.reason)
+    if verdict in (LOST, STALE):
+        return f"{verdict.upper()}: {reason}", "bold red" if verdict == LOST else "yellow"
+    return reason if verdict == ENDED else field(one.record.phase), ""
+
+
+def _style(one: SeenAgent) -> str:
+    return action_style(one.record.action, one.record.threshold_status)
+
+
+_WHOLE = {"no_wrap": True}
+_RIGHT = {"no_wrap": True, "justify": "right"}
+_COLUMNS = (
+    _Column("agent", 0, _name, {"min_width": 8}),
+    _Column("level", 0, _level, _WHOLE),
+    _Column("", 60, _bar, _WHOLE),
+    _Column("usage", 0, _usage, _RIGHT),
+    _Column("tokens", 60, _tokens, _RIGHT),
+    _Column("runway", 70, _runway, _RIGHT),
+    _Column("tasks", 70, _tasks, _RIGHT),
+    _Column("doing", _WIDE, _doing, {"max_width": 32}),
+    _Column("state", 0, _state, {}),
+)
+
+
+def status_table(seen: list[SeenAgent], width: int, *, ascii_only: bool) -> Table:
+    """Draw agents as a table with as many columns as the width allows."""
+    from rich.text import Text
+
+    table = make_table()
+    columns = [column for column in _COLUMNS if width >= column.from_width]
+    look = _Look(width >= _WIDE, ascii_only)
+    for column in columns:
+        table.add_column(column.header, **column.options)
+    # Rich takes missing room from columns that may wrap; these cut their text instead.
+    overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
+    for one in seen:
+        cells = [
+            Text(*column.cell(one, look), no_wrap=True, overflow=overflow) for column in columns
+        ]
+        table.add_row(*cells, style="dim" if one.liveness.verdict == ENDED else None)
+    return table

@@ -1,0 +1,20 @@
+"""What a monitor would have said over a recording, and when. Prints nothing.
+
+`find_recordings` says what is under a path, `replay` makes a `Timeline` of one recording.
+"""
+
+from ultramon.replay.player import replay
+from ultramon.replay.recordings import Found, Recording, Skipped, find_recordings
+from ultramon.replay.timeline import Compaction, Crossing, RungLine, Timeline
+
+__all__ = [
+    "Compaction",
+    "Crossing",
+    "Found",
+    "Recording",
+    "RungLine",
+    "Skipped",
+    "Timeline",
+    "find_recordings",
+    "replay",
+]

@@ -1,0 +1,269 @@
+"""Which recordings a path holds, and what is in them, record by record. Nothing is guessed at."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.hosts.jsonl import (
+    bounded_lines,
+    decode_object,
+    parse_time,
+    read_lines,
+    text_or_none,
+    token_count,
+)
+from ultramon.hosts.records import Content, Record, Report
+from ultramon.usage import usage_from_response
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ultramon.hosts.records import TranscriptIdentity
+
+CLAUDE_CODE = "claude-code"
+CODEX = "codex"
+JSON_LINES = "json-lines"
+TEXT = "text"
+
+_HEAD_BYTES = 64 * 1024
+_TEXT_CHUNK_BYTES = 16 * 1024
+_JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
+_MAX_FILE_SOURCES = 24
+
+
+class Recording(NamedTuple):
+    """What one agent left behind.
+
+    Attributes:
+        id: ``<session>`` or ``<session>.<agent>`` where the recording says so, else its name;
+            free text.
+        kind: `CLAUDE_CODE`, `CODEX`, `JSON_LINES` or `TEXT`.
+        paths: The files in the order they are read; several only for a directory of text.
+        model: The model as asked for, None when the beginning does not say.
+    """
+
+    id: str
+    kind: str
+    paths: tuple[str, ...]
+    model: str | None = None
+
+
+class Skipped(NamedTuple):
+    """A file that is no recording."""
+
+    path: str
+    reason: str
+
+
+class Found(NamedTuple):
+    """What lies under some paths."""
+
+    recordings: list[Recording]
+    skipped: list[Skipped]
+
+
+def find_recordings(paths: Iterable[str]) -> Found:
+    """Find the recordings in files and directories, sorted by path within each.
+
+    With a Claude Code session come its subagents. A directory that holds recordings gives each of
+    them; one that holds none is taken as text which one agent reads, file by file. Hidden files
+    and symbolic links in a directory are passed over.
+
+    Args:
+        paths: Existing files and directories.
+    """
+    found = Found([], [])
+    seen: set[str] = set()
+    for path in paths:
+        if os.path.isdir(path):
+            _look_into(path, found, seen)
+        else:
+            _look_at(path, found, seen)
+            subagents = os.path.join(os.path.splitext(path)[0], "subagents")
+            for name in _sorted_files(subagents):
+                if name.endswith(".jsonl"):
+                    _look_at(name, found, seen)
+    return found
+
+
+def _look_at(path: str, found: Found, seen: set[str]) -> None:
+    if _is_new(path, seen):
+        recording = _recognise(path)
+        if isinstance(recording, Recording):
+            found.recordings.append(recording)
+        else:
+            found.skipped.append(recording)
+
+
+def _look_into(directory: str, found: Found, seen: set[str]) -> None:
+    holds_recordings = False
+    texts: list[str] = []
+    for path in _sorted_files(directory):
+        recording = _recognise(path)
+        is_text = isinstance(recording, Recording) and recording.kind == TEXT
+        holds_recordings |= isinstance(recording, Recording) and not is_text
+        if not _is_new(path, seen):
+            continue
+        if isinstance(recording, Skipped):
+            found.skipped.append(recording)
+        elif is_text:
+            texts.append(path)
+        else:
+            found.recordings.append(recording)
+    if holds_recordings:
+        reason = "text beside recordings: name it to replay it"
+        found.skipped.extend(Skipped(path, reason) for path in texts)
+    elif texts:
+        name = os.path.basename(os.path.abspath(directory)) or directory
+        found.recordings.append(Recording(name, TEXT, tuple(texts)))
+
+
+def _sorted_files(directory: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if not name.startswith(".") and not os.path.islink(path):
+                yield path
+
+
+def _is_new(path: str, seen: set[str]) -> bool:
+    real = os.path.realpath(path)
+    if real in seen:
+        return False
+    seen.add(real)
+    return True
+
+
+def _recognise(path: str) -> Recording | Skipped:
+    try:
+        # Asked before opening: a pipe without a writer would block for ever.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return Skipped(path, "not a regular file")
+        with open(path, "rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+            return _recognise_head(path, head)
+    except OSError as error:
+        return Skipped(path, f"cannot be read: {error.strerror}")
+
+
+def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
+    from ultramon.hosts.claude_code import transcript as claude_code
+    from ultramon.hosts.codex import transcript as codex
+
+    if not head:
+        return Skipped(path, "empty")
+    name = os.path.splitext(os.path.basename(path))[0]
+    for kind, host in ((CODEX, codex), (CLAUDE_CODE, claude_code)):
+        if host.looks_like_transcript(head):
+            with open(path, "rb") as stream:
+                identity: TranscriptIdentity | None = host.identify(bounded_lines(stream))
+            if identity is None:
+                return Recording(name, kind, (path,))
+            return Recording(identity.qualified_id, kind, (path,), identity.model)
+    first = _first_objects(head)
+    if first and (isinstance(first[0].get("text"), str) or isinstance(first[0].get("usage"), dict)):
+        return Recording(name, JSON_LINES, (path,), text_or_none(first[0].get("model")))
+    if len(first) > 1 or path.endswith(_JSON_LINES_SUFFIXES):
+        keys = ", ".join(key[:40] for key in list(first[0])[:5]) if first else "none"
+        return Skipped(path, f"JSON lines of an unknown kind (keys of the first: {keys})")
+    if b"\0" in head:
+        return Skipped(path, "not text")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return Skipped(path, "not UTF-8 text")
+    return Recording(os.path.basename(path), TEXT, (path,))
+
+
+def _first_objects(head: bytes) -> list[dict[str, Any]]:
+    """Return up to two objects that open a file of JSON lines; a long first line may be cut."""
+    objects: list[dict[str, Any]] = []
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    for line in lines[:2]:
+        try:
+            objects.append(decode_object(line))
+        except ValueError:
+            break
+    if not objects and lines and len(lines[0]) >= _HEAD_BYTES - 1:
+        start = lines[0].lstrip()
+        if start.startswith(b'{"text":"') or start.startswith(b'{"text": "'):
+            return [{"text": ""}]
+    return objects
+
+
+def read_records(recording: Recording) -> Iterator[Record]:
+    """Yield the records of one recording, holding no more than one line or piece of text.
+
+    Raises:
+        OSError: A file vanished or cannot be read on.
+    """
+    if recording.kind == TEXT:
+        yield from _read_texts(recording.paths)
+        return
+    with open(recording.paths[0], "rb") as stream:
+        lines = bounded_lines(stream)
+        if recording.kind == JSON_LINES:
+            yield from read_lines(lines, _read_json_line, lambda line: False)
+        elif recording.kind == CODEX:
+            from ultramon.hosts.codex.transcript import read_transcript as read_rollout
+
+            yield from read_rollout(lines)
+        else:
+            from ultramon.hosts.claude_code.transcript import read_transcript
+
+            yield from read_transcript(lines)
+
+
+def _read_texts(paths: tuple[str, ...]) -> Iterator[Record]:
+    for path in paths:
+        # A window that is full of hundreds of files is better understood by their kinds.
+        by_name = len(paths) <= _MAX_FILE_SOURCES
+        source = os.path.basename(path) if by_name else os.path.splitext(path)[1] or "no suffix"
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with open(path, "rb") as stream:
+            while chunk := stream.read(_TEXT_CHUNK_BYTES):
+                text = decoder.decode(chunk)
+                if text:
+                    yield Content(text, f"file:{source}", None)
+
+
+def _read_json_line(entry: dict[str, Any]) -> Iterable[Record]:
+    at = _time(entry)
+    records: list[Record] = []
+    if isinstance(entry.get("usage"), dict):
+        records.append(_report(entry, at))
+    text = entry.get("text")
+    if isinstance(text, str) and text:
+        records.append(Content(text, text_or_none(entry.get("source")) or "text", at))
+    elif not records and text != "":
+        raise ValueError("neither text nor usage")
+    return records
+
+
+def _report(entry: dict[str, Any], at: float | None) -> Report:
+    usage = usage_from_response(entry)
+    if usage is None:
+        raise ValueError("its usage has no tokens of one response")
+    counts = usage._asdict()
+    return Report(
+        message_id=None,
+        model=usage.model,
+        requested_model=usage.model,
+        input_tokens=token_count(counts, "input_tokens"),
+        cache_read_tokens=token_count(counts, "cache_read_tokens"),
+        cache_creation_tokens=token_count(counts, "cache_creation_tokens"),
+        output_tokens=token_count(counts, "output_tokens"),
+        at=at,
+        cache_in_input=usage.cache_in_input,
+    )
+
+
+def _time(entry: dict[str, Any]) -> float | None:
+    given = entry.get("at", entry.get("timestamp"))
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return float(given) if 0 <= given < 1e11 else None
+    return parse_time(given)

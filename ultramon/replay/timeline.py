@@ -1,0 +1,116 @@
+"""What a replay tells: a timeline per agent, of bounded size however long the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from ultramon.models import Model
+
+MAX_POINTS = 512
+"""A timeline has at most so many points."""
+MAX_EVENTS = 1_000
+"""Crossings and compactions beyond this are counted, not listed."""
+UNRECORDED = "unrecorded"
+"""Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
+
+
+class Crossing(Model):
+    """A rung was reached."""
+
+    at: datetime | None
+    """None when the recording has no times."""
+    position: int
+    """Readings taken before."""
+    level: str
+    previous_level: str
+    action: str
+    tokens: int
+    tokens_source: str
+    usage_ratio: float
+    context_limit: int
+    next_rung: str | None
+    turns_left: int | None
+    """Turns that still end below the next rung, None when unknowable or at the top."""
+
+
+class Compaction(Model):
+    """A window ended and the next began."""
+
+    at: datetime | None
+    position: int
+    reason: str
+    """``boundary``: the recording says so; ``fall``: the reports show it."""
+    trigger: str | None
+    tokens_before: int
+    tokens_after: int | None
+
+
+class RungLine(Model):
+    """One rung against the limit that held at the end."""
+
+    name: str
+    action: str
+    usage_ratio: float
+    tokens: int
+
+
+class Timeline(Model):
+    """What a monitor would have known about one agent."""
+
+    id: str
+    kind: str
+    path: str
+    model: str | None
+    context_limit: int | None
+    context_window: int | None
+    limit_source: str
+    limit_suspect: bool
+    rungs: tuple[RungLine, ...]
+    started_at: datetime | None
+    ended_at: datetime | None
+    records: int
+    reports: int
+    broken_lines: int
+    peak_tokens: int
+    """The highest single report, or without reports the highest estimate."""
+    peak_source: str
+    """``reported`` or ``estimated``."""
+    epochs: int
+    crossings: tuple[Crossing, ...]
+    crossing_count: int
+    compactions: tuple[Compaction, ...]
+    compaction_count: int
+    by_source: dict[str, int]
+    """Tokens that entered the windows, largest first."""
+    points: tuple[int, ...]
+    """Tokens in the window, highest of each stretch."""
+    readings: int
+    readings_per_point: int
+
+
+class Series:
+    """A curve of bounded length: when it is full, neighbours merge and the higher one stays."""
+
+    def __init__(self) -> None:
+        self.points: list[int] = []
+        self.stride = 1
+        self.count = 0
+
+    def add(self, measure: Callable[[], int], *, exact: bool = False) -> None:
+        """Take one reading.
+
+        Args:
+            measure: Returns the tokens; not called where the curve is too coarse to show them.
+            exact: Measure in any case.
+        """
+        opens = self.count % self.stride == 0
+        self.count += 1
+        if opens:
+            self.points.append(measure())
+        elif exact:
+            self.points[-1] = max(self.points[-1], measure())
+        if len(self.points) > MAX_POINTS:
+            pairs = zip(self.points[::2], [*self.points[1::2], 0], strict=False)
+            self.points = [max(pair) for pair in pairs]
+            self.stride *= 2
