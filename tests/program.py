@@ -1,0 +1,52 @@
+"""Runs the command line as a program of its own, for the tests of what it prints."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CAPTURES = ROOT / "tests" / "data" / "captures"
+PROGRAM = str(Path(sys.executable).parent / "ultramon")
+"""The installed script, as people call it."""
+
+
+def environment(**changes):
+    """The environment of a person who has configured nothing."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("ULTRAMON_") and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+    }
+    return {**kept, "PYTHONUTF8": "1", "TERM": "xterm-256color", **changes}
+
+
+def run(*arguments, **changes):
+    """Run the program to its end; `changes` are environment variables."""
+    return subprocess.run(
+        [PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(**changes),
+        check=False,
+        timeout=60,
+    )
+
+
+def draw(*arguments, columns=100, rows=50, **changes):
+    """Run the program on a real terminal; return its raw bytes, its screen and its exit code."""
+    import pexpect
+    import pyte
+
+    child = pexpect.spawn(
+        PROGRAM,
+        [str(argument) for argument in arguments],
+        dimensions=(rows, columns),
+        env=environment(**changes),
+        timeout=60,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    screen = pyte.Screen(columns, rows)
+    pyte.ByteStream(screen).feed(child.before)
+    return child.before, [line.rstrip() for line in screen.display], child.exitstatus

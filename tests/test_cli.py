@@ -1,0 +1,323 @@
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import click
+import pexpect
+import pytest
+from program import CAPTURES, PROGRAM, ROOT, draw, environment, run
+
+from ultramon import __version__
+from ultramon.backends.local import LocalBackend
+from ultramon.cli import COMMANDS, cli
+from ultramon.cli.demo import check_records, standard_library_files
+from ultramon.cli.output import ExitCode
+
+DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")
+
+
+def commands():
+    """Every command of the program with its context."""
+    root = cli.make_context("ultramon", [], resilient_parsing=True)
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        yield name, command, click.Context(command, parent=root, info_name=name)
+
+
+def test_version_is_the_packages():
+    """--version prints the program and the version of the package."""
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"ultramon {__version__}\n", "")
+
+
+def test_the_package_runs_as_a_module():
+    """`python -m ultramon` is the same program."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ultramon", "--version"],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(),
+        check=False,
+    )
+    assert done.stdout == f"ultramon {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], *[[name, "--help"] for name in COMMANDS]]
+)
+def test_help_and_version_load_nothing_heavy(arguments):
+    """Asking what there is imports neither pydantic nor transitions, rich, blinker or sqlite3."""
+    heavy = ["pydantic", "transitions", "rich", "blinker", "sqlite3", "ultramon.config"]
+    code = f"""
+import sys
+from ultramon.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    print(end.code, sorted(set({heavy!r}) & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(),
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_every_option_names_its_environment_variable():
+    """--help says under which variable each option can be set."""
+    for name, command, context in commands():
+        text = "".join(command.get_help(context).split())
+        for option in command.params:
+            if isinstance(option, click.Option):
+                flag = option.opts[-1].removeprefix("--").replace("-", "_").upper()
+                own = "STATE_DIR" if flag == "STATE_DIR" else f"{name.upper()}_{flag}"
+                assert f"ULTRAMON_{own}" in text, (name, option.opts)
+
+
+def test_every_command_that_shows_something_takes_json():
+    """--json is on every command."""
+    for name, command, _ in commands():
+        assert any("--json" in option.opts for option in command.params), name
+
+
+def test_the_documentation_holds_every_help_text():
+    """docs/cli.md is as `python scripts/generate_cli_docs.py` would write it now."""
+    path = ROOT / "scripts" / "generate_cli_docs.py"
+    spec = importlib.util.spec_from_file_location("generate_cli_docs", path)
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert generator.render(DOCS) == DOCS
+    for name, command, _ in commands():
+        assert f"Usage: ultramon {name}" in DOCS
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.opts[-1] in DOCS
+
+
+def test_the_documentation_holds_every_exit_code():
+    """docs/cli.md lists each exit code under its name; 50-54 stay free."""
+    documented = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS, re.MULTILINE))
+    assert documented == {str(int(code)): code.name for code in ExitCode}
+    assert not {50, 51, 52, 53, 54} & set(ExitCode)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["replay"], ["status", "--no-such"], ["demo", "--agents=0"]]
+)
+def test_wrong_usage_ends_with_2(arguments):
+    """A wrong call explains itself on stderr and prints no data."""
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "Error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_option_can_be_set_by_its_variable(tmp_path):
+    """A variable counts like the option, and the option stands above it."""
+    variable = {"ULTRAMON_STATUS_JSON": "1", "ULTRAMON_STATE_DIR": str(tmp_path)}
+    assert json.loads(run("status", **variable).stdout) == {"agents": [], "unreadable": []}
+    text = CAPTURES / "codex-0.169.0" / "rollout_c1_user.jsonl"
+    arguments = ("replay", "--json", text)
+    limits = [
+        json.loads(run(*arguments, *more, ULTRAMON_REPLAY_LIMIT="1000").stdout)["agents"][0]
+        for more in ((), ("--limit", "2000"))
+    ]
+    assert [agent["contextLimit"] for agent in limits] == [1000, 2000]
+
+
+def test_a_wrong_configuration_is_one_line(tmp_path):
+    """An exception of ultramon becomes `Error: ...` without a traceback."""
+    done = run("replay", CAPTURES, "--warning", "0.9", "--critical", "0.5")
+    assert done.returncode == ExitCode.FAILURE
+    assert done.stderr.startswith("Error: warning_threshold=0.9 (from argument) is not allowed")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_end_of_a_pipe_is_no_error():
+    """When the reader is gone the program ends quietly and well."""
+    with subprocess.Popen(
+        [PROGRAM, "replay", "--json", str(CAPTURES)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == ExitCode.OK
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_one_line():
+    """Output that cannot be written ends with 1 and says so, once."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [PROGRAM, "replay", "--json", str(CAPTURES)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            env=environment(),
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+
+
+def test_an_output_that_is_not_unicode_gets_ascii():
+    """Where stdout speaks ASCII, charts and tables do too."""
+    session = CAPTURES / "claude-code-2.1.330" / "transcript_r3_main.jsonl"
+    done = run("replay", session, PYTHONUTF8="0", PYTHONIOENCODING="ascii", COLUMNS="80")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "\\u" not in done.stdout
+    assert "####" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colours_go_where_they_are_wanted(changes, coloured):
+    """A pipe has no colours unless they are forced; NO_COLOR wins."""
+    session = CAPTURES / "claude-code-2.1.330" / "transcript_r3_main.jsonl"
+    shown = run("replay", session, **changes).stdout
+    assert bool(re.search(r"\x1b\[[0-9;]*3[1-6]m", shown)) is coloured
+
+
+def test_a_dumb_terminal_gets_plain_text():
+    """With TERM=dumb nothing but text reaches the terminal."""
+    session = CAPTURES / "claude-code-2.1.330" / "transcript_r3_main.jsonl"
+    raw, _, code = draw("replay", session, TERM="dumb")
+    assert code == 0
+    assert b"\x1b" not in raw
+
+
+def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
+    """Its private state directory is gone afterwards."""
+    done = run(*SMALL_DEMO, TMPDIR=str(tmp_path), ULTRAMON_WARNING_THRESHOLD="0.5")
+    assert done.returncode == 0, done.stderr
+    assert "all 36 files were read, each exactly once" in done.stdout
+    assert re.search(r"agent\s+ended\s+files\s+tokens\s+usage", done.stdout)
+    assert "handed off: " in done.stdout
+    assert "Context warning (70%+)" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demos_records_agree_with_its_summary(tmp_path):
+    """In a directory of one's own the records stay and tell the same story."""
+    done = run(*SMALL_DEMO, "--json", "--state-dir", tmp_path)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["problems"]) == (0, [])
+    assert summary["everyItemDoneOnce"] is True
+    backend = LocalBackend(str(tmp_path))
+    records = [agent.record for agent in backend.list_agents(summary["run"])]
+    done_items = Counter(
+        task["name"] for record in records for task in record.tasks if task["status"] == "done"
+    )
+    assert len(done_items) == summary["itemsDone"] == summary["items"] == 36
+    assert set(done_items.values()) == {1}
+    handed = {record.agent_id for record in records if record.handoff}
+    assert len(handed) == summary["handoffs"] >= 3
+    assert {record.predecessor_id for record in records} == {None, *handed}
+    assert set(summary["handoffReasons"]) == {"threshold_warning", "threshold_critical"}
+    kinds = Counter(event["type"] for event in backend.events(limit=1000).events)
+    assert kinds["agent_started"] == kinds["agent_stopped"] == summary["agents"] == len(records)
+    assert kinds["handoff_ready"] == summary["handoffs"]
+    again = run("status", "--all", "--json", "--run", summary["run"], "--state-dir", tmp_path)
+    assert len(json.loads(again.stdout)["agents"]) == summary["agents"]
+
+
+def test_the_demo_draws_a_live_table():
+    """On a terminal the agents are shown with bars, levels, tokens and tasks; it cleans up."""
+    raw, screen, code = draw(*SMALL_DEMO, columns=80, rows=40)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode())
+    assert code == 0
+    assert re.search(r"\d files read", text)
+    assert re.search(r"[█▏▎▍▌▋▊▉]+ +\d+\.\d %", text)
+    assert re.search(r"\d+(\.\d)?k/24k", text)
+    assert re.search(r"\d+/12", text)
+    assert screen[0].startswith("agent ")
+    assert any("each exactly once" in line for line in screen)
+    assert raw.rfind(b"\x1b[?25h") > raw.rfind(b"\x1b[?25l"), "the cursor is back"
+
+
+def test_an_interrupted_demo_ends_quietly(tmp_path):
+    """Ctrl-C ends with 130, without a traceback and without leftovers."""
+    child = pexpect.spawn(
+        PROGRAM,
+        ["demo", "--items", "500"],
+        env=environment(TMPDIR=str(tmp_path)),
+        timeout=60,
+    )
+    child.expect("files read")
+    child.kill(signal.SIGINT)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == ExitCode.INTERRUPTED
+    assert b"Traceback" not in child.before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_needs_records():
+    """Disabled, there would be nothing to prove."""
+    done = run("demo", ULTRAMON_DISABLED="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ULTRAMON_DISABLED is set")
+
+
+def test_demo_items_are_files_of_the_standard_library():
+    """As many as asked for, every one once."""
+    names = standard_library_files(50)
+    assert len(set(names)) == len(names) == 50
+    assert all(name.endswith(".py") for name in names)
+
+
+def ended(agent_id, done, *, left=(), predecessor=None, active=False, handed_off=False):
+    """What the check looks at in a state."""
+    tasks = [{"name": name, "status": "done"} for name in done]
+    tasks += [{"name": name, "status": "pending"} for name in left]
+    return SimpleNamespace(
+        agent_id=agent_id,
+        tasks=tasks,
+        predecessor_id=predecessor,
+        active=active,
+        handoff={"reason": "threshold_warning"} if handed_off else None,
+    )
+
+
+def test_the_check_accepts_work_that_was_handed_on():
+    """An item left by one and done by its successor was done once."""
+    first = ended("a", ["1"], left=["2"], handed_off=True)
+    assert check_records(["1", "2"], [first, ended("a.2", ["2"], predecessor="a")]) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "problem"),
+    [
+        ([ended("a", ["1"], left=["2"])], "2 was never done"),
+        ([ended("a", ["1", "2"]), ended("b", ["2"])], "2 was done 2 times"),
+        ([ended("a", ["1", "2", "3"])], "3 was not asked for"),
+        ([ended("a", ["1", "2"], active=True)], "agent a did not end"),
+        ([ended("a", ["1", "2"], handed_off=True)], "agent a handed off to 0 successors"),
+        (
+            [
+                ended("a", ["1"], handed_off=True),
+                ended("b", ["2"], predecessor="a"),
+                ended("c", [], predecessor="a"),
+            ],
+            "agent a handed off to 2 successors",
+        ),
+    ],
+)
+def test_the_check_sees_what_went_wrong(records, problem):
+    """Lost, repeated and unknown items, agents that live on, handoffs without one successor."""
+    assert check_records(["1", "2"], records) == [problem]

@@ -1,0 +1,322 @@
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from program import draw, environment, run
+
+from ultramon import ContextConfig, create_context_monitor
+from ultramon.backends.local import LocalBackend
+from ultramon.core.record import FIELD_NAMES, StateRecord, encode_state
+from ultramon.core.statefile import StateDirectory
+from ultramon.core.thresholds import DEFAULT_LADDER
+
+HOSTILE = "\x1b[31mred\x1b]8;;http://x\x07\x9b1m\r\n\u202etxt\u2066\u200b\U000e0041[bold]:smile:"
+ACTIONS = {"warning": "prepare_handoff", "critical": "force_return"}
+
+
+def store(directory, agent_id, **values):
+    """Write the state of an agent that beats on another host, unless told otherwise."""
+    now = time.time()
+    record = StateRecord(
+        agent_id,
+        **{
+            "run": "default",
+            "session_id": "s",
+            "host": "sdk",
+            "active": True,
+            "phase": "working",
+            "started_at": now - 300,
+            "last_heartbeat": now,
+            "last_activity": now,
+            "heartbeat_interval_seconds": 15.0,
+            "grace_seconds": 30.0,
+            "hostname": "elsewhere",
+            "generation": 1,
+            "epoch": 1,
+            "announced": {"epoch": 1, "rungs": {}},
+            "epoch_started_at": now - 300,
+            "estimated_tokens": 20_000,
+            "tokens_source": "reported",
+            "context_limit": 200_000,
+            "limit_source": "model",
+            "usage_ratio": 0.1,
+            "threshold_status": "normal",
+            "action": ACTIONS.get(values.get("threshold_status"), "none"),
+            "ladder": DEFAULT_LADDER.to_json(),
+            "ladder_status": "ok",
+            **values,
+        },
+    )
+    states = StateDirectory(str(directory))
+    states.prepare()
+    with open(states.file(agent_id), "wb") as file:
+        file.write(encode_state(record, agent_id))
+
+
+@pytest.fixture
+def crowd(tmp_path):
+    """Agents of every urgency."""
+    silent = time.time() - 60
+    store(tmp_path, "calm", usage_ratio=0.2)
+    store(tmp_path, "calmer", usage_ratio=0.1)
+    store(tmp_path, "full", threshold_status="critical", usage_ratio=0.9)
+    store(tmp_path, "warm", threshold_status="warning", usage_ratio=0.75, label="night shift")
+    store(tmp_path, "warmer", threshold_status="warning", usage_ratio=0.8)
+    store(tmp_path, "quiet", last_heartbeat=silent, started_at=silent, usage_ratio=0.05)
+    store(tmp_path, "gone", last_heartbeat=1e9, started_at=1e9)
+    store(tmp_path, "past", active=False, outcome="returned", usage_ratio=0.95)
+    store(tmp_path, "vague", usage_ratio=None, context_limit=None, threshold_status=None)
+    return tmp_path
+
+
+def shown(*arguments):
+    """The agents in JSON."""
+    done = run("status", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["agents"]
+
+
+def test_the_most_urgent_comes_first(crowd):
+    """Lost, critical, warning by usage, stale, calm by usage, unknown; ended only with --all."""
+    order = [agent["agentId"] for agent in shown("--state-dir", crowd)]
+    assert order == ["gone", "full", "warmer", "warm", "quiet", "calm", "calmer", "vague"]
+    assert shown("--state-dir", crowd, "--all")[-1]["agentId"] == "past"
+
+
+def test_the_table_marks_lost_and_stale_agents(crowd):
+    """Both say why; the number of hidden agents goes to stderr."""
+    done = run("status", "--state-dir", crowd)
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert "LOST: no heartbeat for" in lines["gone"]
+    assert "STALE: no heartbeat for 6" in lines["quiet"]
+    assert "past" not in lines
+    assert done.stderr == "1 ended, shown with --all\n"
+    assert re.search(
+        r"warm \(night shift\) +warning +█+▏* +75\.0 % +20,000 of 200,000", lines["warm"]
+    )
+    assert re.search(r"vague +unknown +\? +20,000 of \?", lines["vague"])
+
+
+def test_json_has_the_names_of_the_state_file(crowd):
+    """Every field of the state file, and the verdict about the agent's life."""
+    agent = shown("--state-dir", crowd)[0]
+    verdict = {"liveness", "livenessReason", "heartbeatAgeSeconds"}
+    assert set(agent) == set(FIELD_NAMES.values()) | verdict
+    assert agent["liveness"] == "lost"
+
+
+def test_a_real_agent_is_seen_while_it_works(tmp_path):
+    """What a monitor saved is what status, explain and their JSON show."""
+    config = ContextConfig(context_limit_tokens=100_000, model="claude-sonnet-4-5")
+    backend = LocalBackend(str(tmp_path))
+    with create_context_monitor("scout-1", config, backend=backend, label="scout") as monitor:
+        monitor.plan(["a.py", "b.py"])
+        for tokens in (20_000, 40_000, 60_000):
+            monitor.report_usage(input_tokens=tokens)
+        with monitor.task("a.py"):
+            monitor.track_content("x" * 100, source="tool:read")
+            monitor.report_usage(input_tokens=71_300)
+            monitor.update_heartbeat()
+            (agent,) = shown("--state-dir", tmp_path)
+            line = run("status", "--state-dir", tmp_path).stdout.splitlines()[1]
+            screen = run("explain", "scout", "--state-dir", tmp_path).stdout
+            explained = json.loads(run("explain", "sc", "--json", "--state-dir", tmp_path).stdout)
+    assert (agent["usageRatio"], agent["liveness"]) == (0.713, "alive")
+    assert "71.3 %" in line
+    assert "0 turns" in line
+    assert "0/2" in line
+    assert "a.py" in line
+    assert "71,300 of 100,000 tokens = 71.3%  level warning" in screen
+    for fact in ("anchor", "explicit limit", "model window", "critical", "heartbeat", "age"):
+        assert fact in screen
+    assert len(screen.splitlines()) < 24
+    assert all(len(line) < 80 for line in screen.splitlines())
+    assert explained["state"]["agentId"] == "scout-1"
+    assert explained["rungs"][1]["turnsLeft"] == 0
+
+
+def test_an_agent_whose_process_died_is_lost(tmp_path):
+    """A vanished process on this host is lost at the next look."""
+    code = """
+import os
+from ultramon import create_context_monitor
+create_context_monitor("scout-1").start()
+os._exit(9)
+"""
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(ULTRAMON_STATE_DIR=str(tmp_path)),
+        check=False,
+    )
+    (agent,) = shown("--state-dir", tmp_path)
+    assert agent["liveness"] == "lost"
+    assert re.fullmatch(r"process \d+ is gone", agent["livenessReason"])
+
+
+@pytest.mark.parametrize(
+    ("name", "agent_id"),
+    [("fu", "full"), ("calm", "calm"), ("warme", "warmer"), ("night shift", "warm")],
+)
+def test_an_agent_is_found_by_id_prefix_or_label(crowd, name, agent_id):
+    """A whole id stands above a longer one that begins with it; an ended agent is found too."""
+    assert [agent["agentId"] for agent in shown(name, "--state-dir", crowd)] == [agent_id]
+    screen = run("explain", name, "--state-dir", crowd)
+    assert screen.stdout.startswith(f"agent {agent_id}  ")
+
+
+def test_an_ended_agent_can_be_asked_for(crowd):
+    """Naming an agent shows it, ended or not."""
+    assert "returned" in run("status", "past", "--state-dir", crowd).stdout
+
+
+@pytest.mark.parametrize("command", ["status", "explain"])
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("nobody", 3, "no agent nobody: "),
+        ("", 3, "no agent : "),
+        ("../calm", 3, "no agent ../calm: "),
+        ("ca", 4, "prefix ca fits 2 agents: calm, calmer"),
+    ],
+)
+def test_a_name_that_means_nobody_or_several_says_so(crowd, command, name, code, words):
+    """3 for nobody, 4 for several, one line each."""
+    done = run(command, name, "--state-dir", crowd)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"Error: {words}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_shared_label_is_ambiguous(tmp_path):
+    """Two agents of one label are both named."""
+    for number in range(7):
+        store(tmp_path, f"agent-{number}", label="twin")
+    done = run("explain", "twin", "--state-dir", tmp_path)
+    assert done.returncode == 4
+    assert "label twin fits 7 agents: agent-0, agent-1" in done.stderr
+    assert done.stderr.endswith("and 2 more\n")
+
+
+def test_an_empty_directory_has_no_agents(tmp_path):
+    """A directory that does not exist yet is as good as an empty one, and is not created."""
+    done = run("status", "--state-dir", tmp_path / "none")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no agents\n")
+    assert not (tmp_path / "none").exists()
+
+
+def test_garbage_in_the_directory_hides_nobody(crowd):
+    """Torn, foreign, nonsensical and special files are named; every readable agent is shown."""
+    folder = crowd / "subagents"
+    (folder / "torn.json").write_bytes((folder / "calm.json").read_bytes()[:100])
+    (folder / "empty.json").touch()
+    (folder / "noise.json").write_bytes(os.urandom(1000))
+    (folder / "other.json").write_text('{"hello": "world"}')
+    (folder / "con.json").write_text("{}")
+    (folder / "big.json").write_bytes(b" " * 2_000_000)
+    (folder / "folder.json").mkdir()
+    (folder / "link.json").symlink_to(folder / "calm.json")
+    (folder / "notes.txt").write_text("not a state")
+    (folder / "bad\x1b[31mname.json").write_text("{}")
+    (folder / os.fsdecode(b"bytes\xff.json")).write_text("{}")
+    os.mkfifo(folder / "pipe.json")
+    store(crowd, "swapped")
+    os.replace(folder / "swapped.json", folder / "stolen.json")
+    store(crowd, "absurd", lost_after_seconds=10**400)
+    store(crowd, "strange", forecast={"rungs": {"warning": 5}})
+    done = run("status", "--json", "--state-dir", crowd)
+    listed = json.loads(done.stdout)
+    assert done.returncode == 0
+    order = [agent["agentId"] for agent in listed["agents"]]
+    assert order == ["gone", "full", "warmer", "warm", "quiet", "calm", "calmer", "vague"]
+    expected = ["absurd", "bad\x1b[31mname", "big", "bytes\udcff", "con", "empty", "folder", "link"]
+    expected += ["noise", "other", "pipe", "stolen", "strange", "torn"]
+    assert sorted(one["agentId"] for one in listed["unreadable"]) == expected
+    table = run("status", "--state-dir", crowd)
+    assert table.stderr.count("Warning: ") == len(expected)
+    assert r"Warning: bad\x1b[31mname cannot be read" in table.stderr
+    assert "\x1b" not in table.stderr
+    for name in ("torn", "absurd", "strange"):
+        explained = run("explain", name, "--state-dir", crowd)
+        assert (explained.returncode, explained.stderr.count("\n")) == (1, 1), explained.stderr
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "--all"], ["explain", "evil"]])
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_hostile_state_cannot_touch_the_terminal(tmp_path, command, columns):
+    """Whatever stands in a state, the terminal receives text, line ends and our own colours."""
+    texts = ("run", "session_id", "label", "model", "phase", "current_task", "limit_source")
+    values = dict.fromkeys(texts, HOSTILE)
+    store(
+        tmp_path,
+        "evil",
+        **values,
+        threshold_status=HOSTILE,
+        limit_candidates=[
+            {"name": HOSTILE, "source": HOSTILE, "tokens": 5, "verdict": HOSTILE},
+        ],
+    )
+    raw, screen, code = draw(*command, "--state-dir", tmp_path, columns=columns, FORCE_COLOR="1")
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode())
+    assert set(re.findall(r"[^\x20-\x7e]", plain)) <= set("\r\n…█▏▎▍▌▋▊▉×")
+    assert r"\x1b[31m" in plain or columns == 40
+    assert max(map(len, screen)) <= columns
+
+
+def test_a_label_is_no_markup(tmp_path):
+    """Square brackets and colons in a label are shown, not obeyed."""
+    store(tmp_path, "a", label="[bold]x[/] :smile:")
+    assert "a ([bold]x[/] :smile:)" in run("status", "--state-dir", tmp_path).stdout
+
+
+@pytest.mark.parametrize("columns", [30, 45, 60, 80, 100, 200])
+def test_the_table_fits_every_terminal(crowd, columns):
+    """No line is longer than the terminal is wide, and none wraps."""
+    store(crowd, "n" * 128, label="a very long label " * 20, current_task="task " * 50)
+    _, screen, code = draw("status", "--state-dir", crowd, columns=columns)
+    assert code == 0
+    rows = [line for line in screen if line and not line.startswith("1 ended")]
+    assert len(rows) == 10
+    usage = [line for line in rows if "90.0 %" in line]
+    assert len(usage) == 1
+
+
+def test_only_one_run_can_be_shown(crowd):
+    """--run leaves the others out."""
+    store(crowd, "of-audit", run="audit")
+    assert [agent["agentId"] for agent in shown("--state-dir", crowd, "--run", "audit")] == [
+        "of-audit"
+    ]
+
+
+def test_a_state_directory_may_have_any_name(tmp_path):
+    """Characters that mean something in a URL are part of a directory's name."""
+    directory = tmp_path / "a b#c?d%41"
+    store(directory, "here")
+    assert [agent["agentId"] for agent in shown("--state-dir", directory)] == ["here"]
+
+
+def test_prune_deletes_only_what_ended_long_ago(crowd):
+    """--dry-run tells, prune deletes, ids go to stdout; what lives or is lost stays."""
+    store(crowd, "old", active=False, outcome="completed", last_activity=1e9)
+    dry = run("prune", "--dry-run", "--state-dir", crowd)
+    assert (dry.stdout, dry.stderr) == ("old\n", "1 ended agent would be deleted\n")
+    done = run("prune", "--json", "--state-dir", crowd)
+    assert json.loads(done.stdout) == {"agents": ["old"], "dryRun": False}
+    left = {agent["agentId"] for agent in shown("--state-dir", crowd, "--all")}
+    assert {"past", "gone"} <= left
+    assert "old" not in left
+    everything = run("prune", "--older-than", "0s", "--state-dir", crowd)
+    assert (everything.stdout, everything.stderr) == ("past\n", "1 ended agent deleted\n")
+
+
+@pytest.mark.parametrize("given", ["7", "d", "-1d", "1y", "1e3s", "٣d", "nan"])
+def test_prune_refuses_what_is_no_duration(tmp_path, given):
+    """A duration is a number and a unit."""
+    done = run("prune", f"--older-than={given}", "--state-dir", tmp_path)
+    assert done.returncode == 2
+    assert "is not a number followed by s, m, h, d or w" in " ".join(done.stderr.split())

@@ -1,0 +1,322 @@
+"""Configuration: keyword over environment over file over default, and what is refused."""
+
+import math
+import pickle
+
+import pytest
+
+from ultramon.config import ContextConfig, disabled, state_directory
+from ultramon.core.thresholds import DEFAULT_LADDER, Ladder, Rung
+from ultramon.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch, tmp_path):
+    """An empty working directory and an empty home."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def toml(text, path="ultramon.toml"):
+    """Write a configuration file into the working directory."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def refused(**given):
+    """Making a configuration that must be refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        ContextConfig(**given)
+    return caught.value
+
+
+def test_nothing_given_is_the_documented_default():
+    """Warning at 0.70, critical at 0.85, 5 % margin, no limit of one's own."""
+    config = ContextConfig()
+    assert config.effective_ladder == DEFAULT_LADDER
+    assert (config.save_interval_seconds, config.heartbeat_interval_seconds) == (5.0, 15.0)
+    assert (config.grace_seconds, config.lost_after_seconds, config.on_error) == (30.0, None, "log")
+    assert config.context_limit_tokens is None
+    assert config.default_window_tokens == 200_000
+
+
+def test_keyword_beats_environment_beats_file_beats_default(monkeypatch):
+    """Each source fills only what the better ones left open."""
+    toml("[context]\nwarning_threshold = 0.5\ncritical_threshold = 0.6\ngrace_seconds = 7\n")
+    monkeypatch.setenv("ULTRAMON_WARNING_THRESHOLD", "0.4")
+    monkeypatch.setenv("ULTRAMON_CRITICAL_THRESHOLD", "0.55")
+    config = ContextConfig(warning_threshold=0.3)
+    assert config.warning_threshold == 0.3
+    assert config.critical_threshold == 0.55
+    assert config.grace_seconds == 7
+    assert config.save_interval_seconds == 5.0
+
+
+def test_the_file_is_found_by_variable_then_here_then_at_home(monkeypatch, tmp_path):
+    """ULTRAMON_CONFIG, the working directory, the user's configuration directory."""
+    (tmp_path / "home" / "ultramon").mkdir(parents=True)
+    toml("[context]\ngrace_seconds = 3\n", tmp_path / "home" / "ultramon" / "ultramon.toml")
+    assert ContextConfig().grace_seconds == 3
+    toml("[context]\ngrace_seconds = 2\n")
+    assert ContextConfig().grace_seconds == 2
+    toml("[context]\ngrace_seconds = 1\n", "other.toml")
+    monkeypatch.setenv("ULTRAMON_CONFIG", "other.toml")
+    assert ContextConfig().grace_seconds == 1
+
+
+def test_texts_of_the_environment_become_numbers(monkeypatch):
+    """Whole numbers, fractions and `none` mean what they say; an empty variable is none at all."""
+    for name, text in {
+        "CONTEXT_LIMIT_TOKENS": "150_000",
+        "WARNING_TOKENS_LEFT": "40000",
+        "REARM_MARGIN": "None",
+        "SAVE_INTERVAL_SECONDS": "2",
+        "LOST_AFTER_SECONDS": "90.5",
+        "MODEL": "gpt-4.1",
+        "ON_ERROR": "raise",
+        "GRACE_SECONDS": "",
+    }.items():
+        monkeypatch.setenv(f"ULTRAMON_{name}", text)
+    config = ContextConfig()
+    assert (config.context_limit_tokens, config.warning_tokens_left) == (150_000, 40_000)
+    assert config.rearm_margin is None
+    assert (config.save_interval_seconds, config.lost_after_seconds) == (2.0, 90.5)
+    assert (config.model, config.on_error, config.grace_seconds) == ("gpt-4.1", "raise", 30.0)
+
+
+def test_a_ladder_stands_in_the_file():
+    """Rungs are tables with the arguments of Rung; the margin beside them holds for them."""
+    toml(
+        "[context]\nrearm_margin = 0.1\n"
+        '[[context.ladder]]\nname = "early"\nratio = 0.5\n'
+        '[[context.ladder]]\nname = "late"\ntokens_left = 20000\naction = "force_return"\n'
+    )
+    assert ContextConfig().effective_ladder == Ladder(
+        [Rung("early", 0.5), Rung("late", None, 20_000, "force_return")], rearm_margin=0.1
+    )
+
+
+def test_a_ladder_of_ones_own_replaces_the_thresholds():
+    """Thresholds beside a ladder do not decide, so their order does not matter either."""
+    ladder = Ladder([Rung("full", 0.9, action="force_return")])
+    config = ContextConfig(ladder=ladder, warning_threshold=0.95)
+    assert config.effective_ladder is ladder
+
+
+def test_thresholds_make_the_default_ladder():
+    """Ratios, tokens left and margin go into its two rungs."""
+    config = ContextConfig(
+        warning_threshold=0.5,
+        critical_threshold=1.0,
+        warning_tokens_left=40_000,
+        critical_tokens_left=10_000,
+        rearm_margin=None,
+    )
+    low, high = config.effective_ladder.rungs
+    assert (low.ratio, low.tokens_left, low.action) == (0.5, 40_000, "prepare_handoff")
+    assert (high.ratio, high.tokens_left, high.action) == (1.0, 10_000, "force_return")
+    assert config.effective_ladder.rearm_margin is None
+
+
+RATIO = "a finite ratio, 0 < ratio <= 1"
+BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1, True, False, "0.5", "many", [1], {}]
+
+
+@pytest.mark.parametrize("value", [*BAD_NUMBERS, 0, 1.01, None], ids=repr)
+@pytest.mark.parametrize("name", ["warning_threshold", "critical_threshold"])
+def test_a_threshold_out_of_range_is_refused(name, value):
+    """The error names the setting, the value, the range and where it came from."""
+    error = refused(**{name: value})
+    assert (error.name, error.allowed, error.source) == (name, RATIO, "argument")
+    assert error.value is value
+    assert str(error) == f"{name}={value!r} (from argument) is not allowed: must be {RATIO}"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("context_limit_tokens", [*BAD_NUMBERS, 0, 1.5, 10**10]),
+        ("context_window_tokens", [*BAD_NUMBERS, 0, 1.5, 10**10]),
+        ("warning_tokens_left", [*BAD_NUMBERS, 0, 10**10]),
+        ("critical_tokens_left", [*BAD_NUMBERS, 0, 10**10]),
+        ("reserved_output_tokens", [*BAD_NUMBERS, 0.5, None]),
+        ("rearm_margin", [*BAD_NUMBERS, 1, 1.5]),
+        ("save_interval_seconds", [*BAD_NUMBERS, 0, None, 10**9]),
+        ("heartbeat_interval_seconds", [*BAD_NUMBERS, 0, None]),
+        ("grace_seconds", [*BAD_NUMBERS, None]),
+        ("lost_after_seconds", [*BAD_NUMBERS, 0]),
+        ("on_error", ["ignore", None, True, 1]),
+        ("model", [7, True, ["gpt-4.1"]]),
+        ("tokenizer_family", ["words", "", 4]),
+        ("ladder", ["warning", 3, Rung("low", 0.7)]),
+    ],
+)
+def test_every_setting_refuses_what_is_out_of_its_range(name, values):
+    """No setting takes NaN, infinity, a boolean for a number, or a text for a number."""
+    for value in values:
+        error = refused(**{name: value})
+        assert (error.name, error.source) == (name, "argument"), value
+        assert error.value is value
+        assert error.allowed
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-0.5", "1.5", "true", "seventy", "70%"])
+def test_a_bad_variable_is_named(monkeypatch, text):
+    """Whoever set the variable can find it from the message."""
+    monkeypatch.setenv("ULTRAMON_WARNING_THRESHOLD", text)
+    error = refused()
+    assert error.source == "ULTRAMON_WARNING_THRESHOLD"
+    assert (error.name, error.allowed) == ("warning_threshold", RATIO)
+
+
+@pytest.mark.parametrize("line", ["nan", "inf", "0", "-0.5", "1.5", "true", '"0.7"', "[0.7]"])
+def test_a_bad_line_of_the_file_is_named(line):
+    """The message leads to the file and its section."""
+    toml(f"[context]\nwarning_threshold = {line}\n")
+    error = refused()
+    assert error.source == "ultramon.toml [context]"
+    assert (error.name, error.allowed) == ("warning_threshold", RATIO)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "allowed"),
+    [
+        ({"warning_threshold": 0.9}, "warning_threshold", "below critical_threshold=0.85"),
+        (
+            {"warning_threshold": 0.5, "critical_threshold": 0.5},
+            "warning_threshold",
+            "below critical_threshold=0.5",
+        ),
+        (
+            {"warning_tokens_left": 10, "critical_tokens_left": 10},
+            "warning_tokens_left",
+            "above critical_tokens_left=10",
+        ),
+        (
+            {"context_window_tokens": 1000, "reserved_output_tokens": 1000},
+            "reserved_output_tokens",
+            "below context_window_tokens=1000",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(given, name, allowed):
+    """The error names one of them and the other's value."""
+    error = refused(**given)
+    assert (error.name, error.value, error.allowed) == (name, given[name], allowed)
+    assert error.source == "argument"
+
+
+def test_a_default_is_not_blamed_on_an_argument(monkeypatch):
+    """Where the configured value clashes with a default, the error says that it is one."""
+    monkeypatch.setenv("ULTRAMON_CRITICAL_THRESHOLD", "0.6")
+    assert refused().source == "default"
+
+
+@pytest.mark.parametrize("source", ["argument", "ultramon.toml [context]"])
+def test_an_unknown_setting_is_refused_with_the_known_ones(source):
+    """A misspelt name would silently leave the default in force."""
+    if source == "argument":
+        error = refused(warning_treshold=0.7)
+    else:
+        toml("[context]\nwarning_treshold = 0.7\n")
+        error = refused()
+    assert (error.name, error.value, error.source) == ("warning_treshold", 0.7, source)
+    assert "warning_threshold" in error.allowed
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        'ladder = [{name = "low", rato = 0.5}]',
+        "ladder = [{ratio = 0.5}]",
+        "ladder = [5]",
+        'ladder = [{name = "low", ratio = 2}]',
+        'ladder = [{name = "low", ratio = 0.5}, {name = "low", ratio = 0.6}]',
+        'ladder = [{name = "low", ratio = 0.5}, {name = "high", ratio = 0.4}]',
+        "ladder = []",
+        "ladder = 0.7",
+    ],
+)
+def test_a_bad_ladder_in_the_file_is_refused(rows):
+    """Unknown arguments, missing names, ranges, order: all of it leads to the file."""
+    toml(f"[context]\n{rows}\n")
+    assert refused().source == "ultramon.toml [context]"
+
+
+@pytest.mark.parametrize("text", ["[context", "[context]\na =", "\0", "context = 5"])
+def test_a_broken_file_is_refused_by_its_path(text):
+    """A file that cannot be read is not the same as none."""
+    toml(text)
+    assert refused().source == "ultramon.toml"
+
+
+def test_a_file_in_another_encoding_is_refused_by_its_path(tmp_path):
+    """TOML is UTF-8."""
+    (tmp_path / "ultramon.toml").write_bytes(b'[context]\nmodel = "caf\xe9"\n')
+    assert refused().source == "ultramon.toml"
+
+
+def test_a_named_file_must_exist(monkeypatch, tmp_path):
+    """Who names a file means it; a typing error would silently leave the defaults in force."""
+    for path in (tmp_path / "nowhere.toml", tmp_path):
+        monkeypatch.setenv("ULTRAMON_CONFIG", str(path))
+        error = refused()
+        assert (error.name, error.source) == (str(path), "ULTRAMON_CONFIG")
+        assert error.allowed == "a readable TOML file"
+
+
+def test_where_no_file_can_be_there_is_none(monkeypatch):
+    """A home that is no directory holds no configuration of ours, and is no error."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/passwd")
+    assert ContextConfig().grace_seconds == 30.0
+
+
+def test_other_tables_of_the_file_belong_to_others():
+    """Only the context section is read."""
+    toml("[serve]\nport = 8000\n")
+    assert ContextConfig() == ContextConfig(grace_seconds=30.0)
+
+
+def test_a_configuration_is_a_value():
+    """Frozen, comparable, and the same in another process."""
+    config = ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)]))
+    with pytest.raises(ValueError, match="frozen"):
+        config.model = "other"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)])))
+
+
+def test_the_assumed_window_depends_on_the_environment(monkeypatch):
+    """A million where the variable says so, and none at all for a named model."""
+    monkeypatch.setenv("ANTHROPIC_1M_CONTEXT", "1")
+    assert ContextConfig().default_window_tokens == 1_000_000
+    assert ContextConfig(model="anything").default_window_tokens is None
+
+
+def test_the_tokenizer_family_follows_the_model_unless_it_is_named():
+    """A named family wins over the model's."""
+    assert ContextConfig(model="gpt-4.1").effective_family == "o200k_base"
+    assert ContextConfig(model="gpt-4.1", tokenizer_family="chars/4").effective_family == "chars/4"
+
+
+@pytest.mark.parametrize(
+    ("text", "off"),
+    [("1", True), ("true", True), ("yes", True), ("", False), ("0", False), ("False", False),
+     ("no", False), ("OFF", False)],
+)  # fmt: skip
+def test_monitoring_is_turned_off_by_one_variable(text, off):
+    """ULTRAMON_DISABLED in any usual spelling of yes and no."""
+    assert disabled({"ULTRAMON_DISABLED": text}) is off
+    assert disabled({}) is False
+
+
+def test_the_state_directory_is_absolute(monkeypatch, tmp_path):
+    """A relative or home path becomes the directory it meant when it was asked for."""
+    monkeypatch.setenv("ULTRAMON_STATE_DIR", "here")
+    assert state_directory() == str(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ULTRAMON_STATE_DIR", "~/state")
+    assert state_directory() == str(tmp_path / "state")
+    monkeypatch.delenv("ULTRAMON_STATE_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state_directory() == str(tmp_path / "xdg" / "ultramon")

@@ -1,0 +1,97 @@
+"""What the documents show is run, and prints what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def blocks():
+    for path in DOCUMENTS:
+        for number, match in enumerate(BLOCK.finditer(path.read_text(encoding="utf-8")), 1):
+            yield pytest.param(match[1], match[2], id=f"{path.name}-{number}")
+
+
+def run_python(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("code", "expected"), list(blocks()))
+def test_every_python_block_runs_and_prints_what_the_document_says(code, expected, tmp_path):
+    """A reader who copies an example gets what the page promises."""
+    done = run_python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    if expected is not None:
+        assert done.stdout == expected
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_local_link_leads_somewhere(path):
+    """No page links to a file that is not there."""
+    for target in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), target
+
+
+def test_the_state_file_page_names_every_field():
+    """docs/state-file.md is the contract: it and the writer know the same names."""
+    from ultramon.core.record import FIELD_NAMES
+
+    page = (ROOT / "docs" / "state-file.md").read_text(encoding="utf-8")
+    table = page[page.index("| field |") :]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([A-Za-z0-9]+)`", line.split("|")[1])
+    }
+    assert named == {*FIELD_NAMES.values(), "crc32"}
+
+
+def test_the_signals_page_names_every_signal():
+    """docs/signals.md lists each signal and its friendly name."""
+    from ultramon.signals import FRIENDLY_NAMES
+
+    page = (ROOT / "docs" / "signals.md").read_text(encoding="utf-8")
+    for name, signal in FRIENDLY_NAMES.items():
+        assert f"`{signal.name}`" in page
+        assert f"`{name}`" in page
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs_and_shows_what_its_first_lines_say(path, tmp_path):
+    """Each example says on top what one should see, and it is seen."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    top = path.read_text(encoding="utf-8").split('"""')[1]
+    assert "What you should see:" in top
+    promised = top.split("What you should see:")[1]
+    for line in re.findall(r"^    (.+)$", promised, re.MULTILINE):
+        assert line in done.stdout, f"{line!r} not in:\n{done.stdout}"

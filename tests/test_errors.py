@@ -1,0 +1,177 @@
+"""The exceptions: one tree, typed fields, and messages that say what to do."""
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from ultramon import errors
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    ConfigurationError,
+    FencedError,
+    HandoffTakenError,
+    InvalidAgentIdError,
+    InvalidUsageError,
+    LifecycleError,
+    MissingExtraError,
+    StateCorruptError,
+    StateDirectoryError,
+    StateError,
+    StateSchemaError,
+    StateWriteError,
+    UltramonError,
+)
+
+# error, builtin that a caller expects, fields, message
+CASES = [
+    (
+        ConfigurationError("warning_threshold", 2, "0 < ratio <= 1", "ULTRAMON_WARNING_THRESHOLD"),
+        ValueError,
+        {"name": "warning_threshold", "value": 2, "source": "ULTRAMON_WARNING_THRESHOLD"},
+        "warning_threshold=2 (from ULTRAMON_WARNING_THRESHOLD) is not allowed: "
+        "must be 0 < ratio <= 1",
+    ),
+    (
+        InvalidAgentIdError("../x", "it does not start with a letter or digit"),
+        ValueError,
+        {"agent_id": "../x", "reason": "it does not start with a letter or digit"},
+        "agent id '../x' is not allowed: it does not start with a letter or digit; "
+        "use 1-128 of A-Z a-z 0-9 . _ - starting with a letter or digit, "
+        "or leave the id out to have one generated",
+    ),
+    (
+        InvalidUsageError("a", "input_tokens", -1),
+        ValueError,
+        {"agent_id": "a", "name": "input_tokens", "value": -1},
+        "agent a: input_tokens=-1 is not a token count: must be a whole number from 0 to "
+        "1,000,000,000, or None; report one response, not a running total",
+    ),
+    (
+        LifecycleError("a", "ended", "track_content", ["stop", "get_state"]),
+        RuntimeError,
+        {"agent_id": "a", "phase": "ended", "allowed": ("stop", "get_state")},
+        "agent a is ended: track_content() is not allowed; allowed now: stop, get_state",
+    ),
+    (
+        AgentAlreadyRunningError("a", 7, "host"),
+        RuntimeError,
+        {"agent_id": "a", "pid": 7, "hostname": "host"},
+        "agent a is already running in process 7 on host; choose another id (or none, to have "
+        "one generated), stop() the other one, or pass takeover=True",
+    ),
+    (
+        FencedError("a", 1, 2),
+        RuntimeError,
+        {"agent_id": "a", "generation": 1, "current_generation": 2},
+        "agent a: generation 1 was taken over by generation 2; nothing was written, end this agent",
+    ),
+    (
+        HandoffTakenError("a", "b"),
+        RuntimeError,
+        {"agent_id": "a", "successor_id": "b"},
+        "the handoff of agent a was already claimed by b; do not start a second successor",
+    ),
+    (
+        AgentNotFoundError("a"),
+        LookupError,
+        {"agent_id": "a"},
+        "no agent a: list the known agents with `ultramon status --all`",
+    ),
+    (
+        MissingExtraError("postgresql:// backends", "psycopg", "postgres"),
+        ImportError,
+        {"feature": "postgresql:// backends", "package": "psycopg", "extra": "postgres"},
+        "postgresql:// backends needs psycopg: pip install 'ultramon[postgres]'",
+    ),
+    (
+        StateCorruptError("/s/a.json", "the checksum does not match"),
+        ValueError,
+        {"path": "/s/a.json", "reason": "the checksum does not match"},
+        "/s/a.json: the checksum does not match",
+    ),
+    (
+        StateSchemaError("/s/a.json", "schema 9", "upgrade ultramon"),
+        ValueError,
+        {"path": "/s/a.json", "reason": "schema 9"},
+        "/s/a.json: schema 9; upgrade ultramon",
+    ),
+    (
+        StateWriteError("/s/a.json", "no space left", "free some"),
+        OSError,
+        {"path": "/s/a.json", "reason": "no space left"},
+        "/s/a.json: no space left; free some",
+    ),
+    (
+        StateDirectoryError("/s", "belongs to user 7"),
+        OSError,
+        {"path": "/s", "reason": "belongs to user 7"},
+        "/s: belongs to user 7",
+    ),
+    (StateError("/s", "odd"), UltramonError, {"path": "/s", "reason": "odd"}, "/s: odd"),
+]
+CLASSES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if inspect.isclass(kind) and kind.__module__ == errors.__name__
+}
+
+
+def ids(case):
+    return type(case).__name__ if isinstance(case, Exception) else ""
+
+
+@pytest.mark.parametrize(("error", "builtin", "fields", "message"), CASES, ids=ids)
+def test_an_error_says_what_where_and_what_to_do(error, builtin, fields, message):
+    """The text, the typed fields, and the builtin that a caller would expect."""
+    assert str(error) == message
+    assert isinstance(error, UltramonError)
+    assert isinstance(error, builtin)
+    assert {name: getattr(error, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(("error", "builtin", "fields", "message"), CASES, ids=ids)
+def test_an_error_crosses_a_process_border(error, builtin, fields, message):
+    """A process pool pickles what its worker raised; one that cannot be read breaks the pool."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(again), str(again)) == (type(error), message)
+        assert {name: getattr(again, name) for name in fields} == fields
+
+
+def test_every_error_has_a_case_here():
+    """A new exception needs its message tested."""
+    assert {type(error) for error, *_ in CASES} == set(CLASSES.values()) - {UltramonError}
+
+
+def test_the_drawn_tree_is_the_real_one():
+    """Name, builtin and place in the docstring are those of the classes."""
+    drawn, parents = {}, {-1: None}
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"^([│├└─ ]*)(\w+Error)(?: \((\w+)\))?", line)
+        if match:
+            depth = len(match[1]) // 4
+            parents[depth] = match[2]
+            drawn[match[2]] = (parents[depth - 1], match[3])
+    real = {}
+    for name, kind in CLASSES.items():
+        ours = [base.__name__ for base in kind.__bases__ if base.__name__ in CLASSES]
+        builtins = [base.__name__ for base in kind.__bases__ if base.__name__ not in CLASSES]
+        real[name] = (ours[0] if ours else None, builtins[0] if ours and builtins else None)
+    assert drawn == real
+
+
+def test_every_error_documents_its_fields():
+    """What a caller can read from an error stands in its docstring or its parent's."""
+    for error, _, fields, _ in CASES:
+        documented = "".join(kind.__doc__ or "" for kind in type(error).__mro__)
+        assert all(f"{name}: " in documented for name in fields), type(error)
+
+
+def test_the_public_face_offers_every_error():
+    """All of them can be caught without knowing the module."""
+    import ultramon
+
+    assert all(getattr(ultramon, name) is kind for name, kind in CLASSES.items())

@@ -1,0 +1,187 @@
+"""Every system call of one update fails once, or is the last one: the file is old or new."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fault_writer import AGENT, answer, finish, make_event, run_writer, start
+from needs import missing, require_tool
+
+from ultramon.backends.local import LocalBackend
+from ultramon.core.statefile import StateDirectory
+
+WORKERS = 2
+ERRORS = ("ENOSPC", "EIO", "EMFILE", "EACCES")
+# What SQLite and the state file do to the disk; a failing read of a clock or a lock byte is none.
+CALLS = (
+    "openat,newfstatat,fstat,flock,fchmod,chmod,mkdir,write,pwrite64,read,pread64,lseek,ftruncate,"
+    "fallocate,fsync,fdatasync,rename,unlink,utimensat,fcntl,close"
+)
+
+
+def traced(directory, log, event, *inject):
+    """Run one update under strace; return what it said in the end, and the calls it made."""
+    writer = run_writer(directory, "once", event)
+    assert answer(writer) == "ready"
+    command = [require_tool("strace"), "-e", f"trace={CALLS},getppid", "-o", str(log), *inject]
+    with subprocess.Popen(
+        [*command, "-p", str(writer.pid)], stderr=subprocess.PIPE, text=True
+    ) as tracer:
+        first = tracer.stderr.readline()
+        if "attached" not in first:
+            finish(writer)
+            missing(f"strace may not attach here: {first.strip()}")
+        writer.stdin.write("go")
+        said = finish(writer)
+        tracer.stderr.read()
+    return said, update_of(log.read_text().splitlines())
+
+
+def update_of(lines):
+    """Return the calls between the two markers as (name, how many of that name came, text)."""
+    counts, update, markers = Counter(), [], 0
+    for line in lines:
+        found = re.match(r"(\w+)\(", line)
+        if found is None:
+            continue
+        name = found[1]
+        counts[name] += 1
+        if name == "getppid":
+            markers += 1
+        elif markers == 1:
+            update.append((name, counts[name], line))
+    return update
+
+
+@pytest.fixture(scope="module")
+def update_calls(tmp_path_factory):
+    """The system calls of one update, without and with an event, from an undisturbed run."""
+    calls = {}
+    for event in ("state", "event"):
+        path = tmp_path_factory.mktemp("dry")
+        said, update = traced(path / "state", path / "trace", event)
+        assert said == [["stored", "True"]]
+        calls[event] = [(name, nth) for name, nth, _ in update]
+    return calls
+
+
+def problem_of(directory, fault, said, update):
+    """Return what is wrong after one injected fault, None when nothing is."""
+    files = StateDirectory(str(directory))
+    killed = fault == "KILL"
+    if not killed and not any("(INJECTED)" in line for _, _, line in update):
+        return "the fault was not injected into the update"
+    if killed != (said == []):
+        return f"said {said}"
+    seq = files.read(AGENT).seq
+    if killed:
+        allowed = {1, 2}
+    else:
+        kind, reason = said[0]
+        if kind not in ("stored", "StateWriteError"):
+            return f"raised {kind}: {reason}"
+        allowed = {2} if kind == "stored" or "durability unknown" in reason else {1}
+    if seq not in allowed:
+        return f"seq {seq} after {said}"
+    left = [path.name for path in Path(files.folder).iterdir()]
+    if any(".corrupt-" in name for name in left):
+        return "a good state was set aside"
+    if not killed and any(name.endswith(".tmp") for name in left):
+        return "a temporary file was left behind"
+    return problem_afterwards(directory, said)
+
+
+def problem_afterwards(directory, said):
+    """Go on after the fault as the next owner would; return what is wrong then."""
+    backend = LocalBackend(str(directory))
+    record = start(backend)
+    if record.generation != 2:
+        return f"the next owner got generation {record.generation}"
+    pending = backend.load(AGENT).record.pending or []
+    if backend.record(record, [*pending, make_event(n=3)], durable=True) is not True:
+        return "the next save did not reach the journal"
+    numbers = [event["n"] for event in backend.events().events]
+    backend.close()
+    if numbers not in ([1, 3], [1, 2, 3]):
+        return f"events {numbers} after {said}"
+    return None
+
+
+def sweep_faults(tmp_path, calls, event, faults):
+    """Inject each fault at each call; return the problems by fault and call."""
+    number = itertools.count()
+
+    def one(case):
+        fault, (name, nth) = case
+        path = tmp_path / f"{next(number)}"
+        path.mkdir()
+        what = "signal=KILL" if fault == "KILL" else f"error={fault}"
+        inject = ("-e", f"inject={name}:{what}:when={nth}")
+        found = problem_of(
+            path / "state", fault, *traced(path / "state", path / "trace", event, *inject)
+        )
+        return found and f"{fault} at {name} {nth}: {found}"
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return [found for found in pool.map(one, itertools.product(faults, calls)) if found]
+
+
+def test_the_update_is_what_the_design_says(update_calls):
+    """One update locks, checks, writes, syncs the file, renames and syncs the directory."""
+    names = [name for name, _ in update_calls["state"]]
+    assert names.count("fsync") == 2
+    assert names.index("flock") < names.index("write") < names.index("fsync")
+    assert names.index("fsync") < names.index("rename")
+    assert "fsync" in names[names.index("rename") :]
+    assert "fdatasync" not in names
+    assert "fdatasync" in [name for name, _ in update_calls["event"]]
+
+
+@pytest.mark.parametrize("fault", ["KILL", *ERRORS])
+def test_a_fault_at_any_call_of_an_update_leaves_the_old_or_the_new_state(
+    tmp_path, update_calls, fault
+):
+    """The state is never torn or gone, errors are typed, and only a kill leaves an orphan."""
+    assert sweep_faults(tmp_path, update_calls["state"], "state", [fault]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", ["KILL", "EIO", "ENOSPC"])
+def test_a_fault_at_any_call_of_a_crossing_loses_and_repeats_no_event(
+    tmp_path, update_calls, fault
+):
+    """The same with the journal written first: each event is stored once or waits in the state."""
+    assert sweep_faults(tmp_path, update_calls["event"], "event", [fault]) == []
+
+
+PERMANENT = {
+    "no data reaches the disk": "inject=fsync,fdatasync:error=EIO",
+    "nothing is renamed": "inject=rename:error=ENOSPC",
+    "no modes are set": "inject=fchmod:error=EACCES",
+    "no directory is made": "inject=mkdir:error=EACCES",
+    "no lock is had": "inject=flock:error=ENOLCK",
+    "nothing is written at a place": "inject=pwrite64:error=ENOSPC",
+}
+
+
+@pytest.mark.parametrize("fault", PERMANENT.values(), ids=PERMANENT.keys())
+def test_no_verb_hurts_the_agent_while_a_call_fails_for_good(tmp_path, fault):
+    """Each verb returns, and at most one warning is logged."""
+    calls = fault.split(":")[0].removeprefix("inject=")
+    before = [require_tool("strace"), "-f", "-qq", "--seccomp-bpf", "-e", "signal=none"]
+    before += ["-o", tmp_path / "trace", "-e", f"trace={calls}", "-e", fault]
+    writer = run_writer(tmp_path / "state", "verbs", "log", before=before)
+    (said,) = finish(writer)
+    assert writer.returncode == 0
+    assert "(INJECTED)" in (tmp_path / "trace").read_text()
+    assert said["raised"] == {}
+    assert said["level"] == "force_return"
+    journal_only = "pwrite64" in fault
+    assert len(said["log"]) == (0 if journal_only else 1), said["log"]

@@ -1,0 +1,124 @@
+"""Levels, actions and notes: what a caller is answered."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ultramon.config import ContextConfig
+from ultramon.core.thresholds import Ladder, Rung
+from ultramon.levels import (
+    Action,
+    Level,
+    NoteFacts,
+    ThresholdAction,
+    as_level,
+    detect_threshold,
+    get_threshold_action,
+    render_note,
+    should_emit_event,
+)
+
+CASES = json.loads((Path(__file__).parent / "data" / "ultraplan.json").read_text(encoding="utf-8"))
+FACTS = NoteFacts(142_300, 200_000, "reported", 1_700_000_000.0, 0.85, 6, 7, 20)
+
+
+@pytest.mark.parametrize("case", CASES["levels"], ids=lambda case: str(case["usage_ratio"]))
+def test_a_ratio_has_the_level_and_action_of_the_design(case):
+    """Thresholds are inclusive; below them is normal."""
+    level = detect_threshold(case["usage_ratio"])
+    assert level == case["level"]
+    assert isinstance(level, Level)
+    assert get_threshold_action(level).action == case["action"]
+
+
+@pytest.mark.parametrize(("level", "message"), CASES["messages"].items())
+def test_a_level_has_the_message_of_the_design(level, message):
+    """The words are the design's."""
+    assert get_threshold_action(level).message == message
+
+
+@pytest.mark.parametrize("case", CASES["events"], ids=str)
+def test_any_change_of_level_is_an_event(case):
+    """Both directions count, and a level that becomes known."""
+    assert should_emit_event(case["previous"], case["current"]) is case["emits"]
+
+
+def test_messages_show_the_configured_numbers():
+    """The percent in the text is the threshold in force, never a fixed one."""
+    config = ContextConfig(warning_threshold=0.4, critical_threshold=0.625)
+    assert detect_threshold(0.4, config) == "warning"
+    assert "(40%+)" in get_threshold_action("warning", config).message
+    assert "(62.5%+)" in get_threshold_action("critical", config).message
+
+
+def test_a_ladder_of_ones_own_answers_with_its_names():
+    """Names beyond the default ladder stay plain text; an unknown one asks nothing."""
+    ladder = Ladder([Rung("busy", 0.5, action="prepare_handoff")], base="calm")
+    assert detect_threshold(0.1, ladder) == "calm"
+    assert detect_threshold(0.5, ladder) == "busy"
+    assert get_threshold_action("busy", ladder).should_prepare
+    unknown = get_threshold_action("critical", ladder)
+    assert (unknown.level, unknown.action) == ("calm", Action.NONE)
+    assert as_level("warning") is Level.WARNING
+    assert as_level("busy") == "busy"
+
+
+def test_tokens_left_count_where_the_configured_limit_is_known():
+    """detect_threshold works tokens-left arms out against the configured cap."""
+    config = ContextConfig(context_limit_tokens=100_000, warning_tokens_left=50_000)
+    assert detect_threshold(0.5, config) == "warning"
+    assert detect_threshold(0.5, ContextConfig(warning_tokens_left=50_000)) == "normal"
+
+
+@pytest.mark.parametrize(
+    ("action", "prepare", "leave"),
+    [("none", False, False), ("prepare_handoff", True, False), ("force_return", True, True)],
+)
+def test_an_action_says_what_to_do(action, prepare, leave):
+    """Who should return should also prepare."""
+    told = ThresholdAction("any", action, "")
+    assert (told.should_prepare, told.should_return) == (prepare, leave)
+    assert told.note == ""
+
+
+def test_actions_compare_by_what_they_say():
+    """Two answers with equal fields are equal, and no other kind of value is."""
+    one, same = get_threshold_action("warning"), get_threshold_action("warning")
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != get_threshold_action("critical")
+    assert one != "warning"
+    assert repr(one).startswith("ThresholdAction(level='warning', action='prepare_handoff'")
+
+
+def test_a_note_states_the_facts_and_no_orders():
+    """Numbers, their origin, the pace and the plan, and that the instructions still hold."""
+    assert render_note(FACTS) == (
+        "Context: 142,300 of 200,000 tokens (71%), reported 22:13Z. "
+        "At the recent pace about 6 turns remain before 85%. "
+        "7 of 20 items are recorded. Your instructions are unchanged."
+    )
+
+
+def test_a_note_leaves_out_what_nobody_knows():
+    """Without limit, time, pace and plan only the tokens are told."""
+    facts = NoteFacts(10, None, "estimated", None, None, None, 3, None)
+    assert render_note(facts) == (
+        "Context: 10 tokens, the limit is unknown. Your instructions are unchanged."
+    )
+
+
+def test_one_turn_is_not_called_turns():
+    """The note of the last turn reads like a sentence."""
+    assert "about 1 turn remains before 85%." in render_note(FACTS._replace(turns_left=1))
+
+
+def test_a_note_is_rendered_when_it_is_read():
+    """Facts may be given as a function, which is asked each time."""
+    tokens = iter([1_000, 2_000])
+    action = ThresholdAction(
+        "normal", "none", "", facts=lambda: FACTS._replace(tokens=next(tokens))
+    )
+    assert action.note.startswith("Context: 1,000 of")
+    assert action.note.startswith("Context: 2,000 of")

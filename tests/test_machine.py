@@ -1,0 +1,167 @@
+"""The two machines: which moves and verbs exist, and how the others are refused."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ultramon.errors import LifecycleError
+from ultramon.machine import OUTCOMES, LevelChange, LevelMachine, LifecycleMachine
+
+# Names that `transitions` gives a meaning of its own must be ordinary levels here.
+awkward = ["initial", "state", "trigger", "model", "to", "is-up", "rise_to_x", "0", "-", "_", "may"]
+level_names = st.lists(
+    st.sampled_from(awkward) | st.text("abc0_-", min_size=1, max_size=6),
+    min_size=2,
+    max_size=6,
+    unique=True,
+)
+
+READS = {"get_state", "get_threshold_action", "explain", "pending"}
+SETTINGS = {"plan", "set_tasks_total", "set_model"}
+WORK = {
+    "track_content", "report_usage", "report_response", "report_overflow", "fits", "clear",
+    "record_compaction", "waiting", "working", "update_heartbeat", "task", "set_current_task",
+    "complete_task", "hand_off", "stop",
+}  # fmt: skip
+ALLOWED = {
+    "created": {"start"} | SETTINGS | READS,
+    "active": WORK | SETTINGS | READS,
+    "ended": {"stop"} | READS,
+}
+VERBS = sorted(set().union(*ALLOWED.values()))
+
+
+def lifecycle(phase):
+    """A lifecycle machine in a phase."""
+    machine = LifecycleMachine("scout-1")
+    if phase != "created":
+        machine.begin()
+    if phase == "ended":
+        machine.finish("completed")
+    return machine
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("phase", list(ALLOWED))
+def test_every_phase_allows_its_verbs_and_no_others(phase, verb):
+    """The error names agent, phase, verb, and everything that is allowed instead."""
+    machine = lifecycle(phase)
+    if verb in ALLOWED[phase]:
+        machine.require(verb)
+        return
+    with pytest.raises(LifecycleError) as caught:
+        machine.require(verb)
+    error = caught.value
+    assert (error.agent_id, error.phase, error.verb) == ("scout-1", phase, verb)
+    assert set(error.allowed) == ALLOWED[phase]
+    assert str(error) == (
+        f"agent scout-1 is {phase}: {verb}() is not allowed; "
+        f"allowed now: {', '.join(error.allowed)}"
+    )
+
+
+def test_the_verbs_of_the_machine_are_the_methods_of_the_monitor():
+    """No verb is spelt differently from what a caller writes."""
+    from ultramon.monitor import ContextMonitor
+
+    assert all(callable(getattr(ContextMonitor, verb)) for verb in VERBS)
+
+
+def test_life_goes_from_created_over_active_to_ended():
+    """Once each, with the outcome known only at the end."""
+    machine = lifecycle("created")
+    assert (machine.phase, machine.outcome) == ("created", None)
+    machine.begin()
+    assert (machine.phase, machine.outcome) == ("active", None)
+    machine.finish("returned")
+    assert (machine.phase, machine.outcome) == ("ended", "returned")
+
+
+@pytest.mark.parametrize(
+    ("phase", "verb", "call"),
+    [
+        ("active", "start", LifecycleMachine.begin),
+        ("ended", "start", LifecycleMachine.begin),
+        ("created", "stop", lambda machine: machine.finish("completed")),
+        ("ended", "stop", lambda machine: machine.finish("failed")),
+    ],
+)
+def test_no_phase_comes_twice(phase, verb, call):
+    """An illegal transition is a LifecycleError, and nothing has moved."""
+    machine = lifecycle(phase)
+    before = (machine.phase, machine.outcome)
+    with pytest.raises(LifecycleError, match=f"agent scout-1 is {phase}: {verb}\\(\\)"):
+        call(machine)
+    assert (machine.phase, machine.outcome) == before
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_every_outcome_ends_an_agent(outcome):
+    """The six outcomes of the contract."""
+    machine = lifecycle("active")
+    machine.finish(outcome)
+    assert machine.outcome == outcome
+
+
+@pytest.mark.parametrize("outcome", ["done", "", None, "Completed"])
+def test_an_outcome_that_does_not_exist_ends_nothing(outcome):
+    """The error lists the outcomes there are."""
+    machine = lifecycle("active")
+    with pytest.raises(ValueError, match="choose one of completed, returned, failed"):
+        machine.finish(outcome)
+    assert machine.phase == "active"
+
+
+@given(level_names, st.data())
+def test_any_level_is_reached_from_any_other(names, data):
+    """Up and down, over any distance, whatever the levels are called."""
+    machine = LevelMachine(names)
+    assert machine.level == names[0]
+    for target in data.draw(st.lists(st.sampled_from(names), max_size=12)):
+        previous = machine.level
+        if target == previous:
+            with pytest.raises(ValueError, match="no move from level"):
+                machine.move(target)
+            continue
+        rising = names.index(target) > names.index(previous)
+        assert machine.move(target) == LevelChange(previous, target, rising)
+        assert machine.level == target
+
+
+@given(level_names, st.data())
+def test_a_level_can_be_placed_without_a_change(names, data):
+    """A restart stands where the agent stood; an unknown level and a new epoch are the base."""
+    machine = LevelMachine(names)
+    level = data.draw(st.sampled_from(names))
+    machine.place(level)
+    assert machine.level == level
+    machine.place("no-such-level")
+    assert machine.level == names[0]
+    machine.place(level)
+    machine.place(None)
+    assert machine.level == names[0]
+
+
+def test_a_level_of_another_ladder_is_no_target():
+    """Moving there is an error of the caller and moves nothing."""
+    machine = LevelMachine(["normal", "warning"])
+    with pytest.raises(ValueError, match="no move from level 'normal' to 'critical'"):
+        machine.move("critical")
+    assert machine.level == "normal"
+
+
+def test_two_machines_do_not_share_their_state():
+    """Each monitor has its own, also of the same ladder."""
+    one, other = LevelMachine(["a", "b"]), LevelMachine(["a", "b"])
+    one.move("b")
+    assert other.level == "a"
+
+
+def test_the_engine_underneath_writes_no_log_at_info(caplog):
+    """Several lines per transition would fill the log of whoever turns INFO on."""
+    with caplog.at_level(logging.INFO):
+        lifecycle("ended")
+        LevelMachine(["a", "b"]).move("b")
+    assert caplog.records == []

@@ -1,0 +1,358 @@
+"""What a monitor says about readings: levels, actions, limits. Real monitors, fake clock."""
+
+import math
+from datetime import UTC, datetime
+
+import anthropic.types
+import openai.types.chat
+import pytest
+from langchain_core.messages import AIMessage
+
+from ultramon import Action, ConfigurationError, InvalidUsageError, Level
+from ultramon.testing import fill
+from ultramon.testing.clock import START
+
+LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}
+
+
+def told(signals, *names):
+    """The signals of these names, as (name, level or reason, epoch)."""
+    return [
+        (name, getattr(event, "level", None) or event.reason, event.epoch)
+        for name, event in signals
+        if name in names
+    ]
+
+
+CROSSED, RELAXED, EPOCH = "context_threshold_reached", "context_relaxed", "context_epoch_started"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "level", "action"),
+    [
+        (1, Level.NORMAL, Action.NONE),
+        (69_999, Level.NORMAL, Action.NONE),
+        (70_000, Level.WARNING, Action.PREPARE_HANDOFF),
+        (84_999, Level.WARNING, Action.PREPARE_HANDOFF),
+        (85_000, Level.CRITICAL, Action.FORCE_RETURN),
+        (130_000, Level.CRITICAL, Action.FORCE_RETURN),
+    ],
+)
+def test_levels_are_inclusive(make, tokens, level, action):
+    """A level begins exactly at its ratio; the ratio is not clamped at 1."""
+    monitor = make("scout-1", **LIMIT)
+    answer = monitor.report_usage(input_tokens=tokens)
+    assert (answer.level, answer.action) == (level, action)
+    assert (answer.should_prepare, answer.should_return) == (
+        action is not Action.NONE,
+        action is Action.FORCE_RETURN,
+    )
+    state = monitor.get_state()
+    assert (state.usage_ratio, state.threshold_status) == (tokens / 100_000, level)
+    assert monitor.get_threshold_action().level == level
+
+
+def test_a_jump_fires_once_for_the_highest_rung(make, store, ultramon_signals):
+    """A jump over two rungs is one event, with the level reached and the actual value."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=91_234)
+    monitor.report_usage(input_tokens=92_000)
+    assert told(ultramon_signals, CROSSED) == [(CROSSED, "critical", 1)]
+    (event,) = [event for name, event in ultramon_signals if name == CROSSED]
+    assert (event.previous_level, event.action) == ("normal", "force_return")
+    assert (event.tokens, event.usage_ratio, event.context_limit) == (91_234, 0.91234, 100_000)
+    assert (event.tokens_source, event.source) == ("reported", "agent:scout-1")
+    (stored,) = [event for event in store.events().events if event["type"] == CROSSED]
+    assert (stored["eventId"], stored["generation"]) == (event.event_id, 1)
+
+
+def test_changed_is_true_for_the_one_call_that_changed_the_level(make):
+    """Only the call that crosses a rung is marked, in either direction."""
+    monitor = make("scout-1", **LIMIT)
+    answers = [fill(monitor, ratio) for ratio in (0.5, 0.7, 0.72, 0.86, 0.9, 0.64, 0.64)]
+    assert [answer.changed for answer in answers] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_messages_have_the_configured_numbers(make):
+    """Each level has one line, with the thresholds that hold and not with the default ones."""
+    monitor = make("scout-1", **LIMIT)
+    assert [fill(monitor, ratio).message for ratio in (0.1, 0.7, 0.85)] == [
+        "Context normal",
+        "Context warning (70%+) - complete current task, prepare clean handoff",
+        "Context critical (85%+) - initiating checkpoint return",
+    ]
+    other = make("scout-2", **LIMIT, warning_threshold=0.5, critical_threshold=0.625)
+    assert fill(other, 0.5).message.startswith("Context warning (50%+) - ")
+    assert fill(other, 0.625).message.startswith("Context critical (62.5%+) - ")
+
+
+def test_a_note_states_facts_and_orders_nothing(make, ultramon_clock):
+    """The text for an agent's context has numbers, the pace and the plan, and no imperative."""
+    monitor = make("scout-1", context_window_tokens=200_000)
+    monitor.plan(f"item {number}" for number in range(20))
+    for number in range(7):
+        monitor.complete_task(f"item {number}")
+    for tokens in (100_000, 121_000, 142_300):
+        ultramon_clock.advance(60)
+        action = monitor.report_usage(input_tokens=tokens)
+    assert action.note == (
+        "Context: 142,300 of 200,000 tokens (71%), reported 00:03Z. "
+        "At the recent pace about 1 turn remains before 85%. "
+        "7 of 20 items are recorded. Your instructions are unchanged."
+    )
+
+
+def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
+    """Without a known limit nothing is guessed: ratio and level are null and nothing fires."""
+    monitor = make("scout-1", model="nobody-knows-this-one")
+    action = monitor.report_usage(input_tokens=900_000)
+    assert (action.level, action.action, action.changed) == (Level.NORMAL, Action.NONE, False)
+    assert action.note.startswith("Context: 900,000 tokens, the limit is unknown, reported ")
+    state = monitor.get_state()
+    assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, None)
+    assert (state.limit_source, state.action) == ("unknown", "none")
+    assert told(ultramon_signals, CROSSED) == []
+
+
+@pytest.mark.parametrize("value", [True, False, math.nan, -1, 1.0, 1e30, 10**9 + 1, "12", [1]])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "input_tokens",
+        "cache_read_tokens",
+        "cache_creation_tokens",
+        "output_tokens",
+        "context_window_tokens",
+    ],
+)
+def test_impossible_usage_is_refused_and_changes_nothing(ultramon_monitor, name, value):
+    """A number that no provider can have counted is named in the error; the reading stays."""
+    monitor = ultramon_monitor("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=500, output_tokens=20)
+    before = monitor.get_state()
+    with pytest.raises(InvalidUsageError, match=name) as caught:
+        monitor.report_usage(**{"input_tokens": 80_000, name: value})
+    assert (caught.value.agent_id, caught.value.name) == ("scout-1", name)
+    assert monitor.get_state() == before
+
+
+def test_none_counts_as_nothing(make):
+    """None is 0 for every number, and a report of nothing is no reading."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=500)
+    monitor.report_usage(
+        input_tokens=None, cache_read_tokens=None, cache_creation_tokens=None, output_tokens=None
+    )
+    assert monitor.get_state().estimated_tokens == 500
+    monitor.report_usage(input_tokens=None, cache_read_tokens=600)
+    assert monitor.get_state().estimated_tokens == 600
+
+
+def test_cached_tokens_are_in_the_window(make):
+    """Cached input is added to the input, unless the provider counted it in already."""
+    usage = {"input_tokens": 7_000, "cache_read_tokens": 5_000, "cache_creation_tokens": 200}
+    apart, within = make("scout-1", **LIMIT), make("scout-2", **LIMIT)
+    apart.report_usage(**usage)
+    within.report_usage(**usage, cache_in_input=True)
+    assert apart.get_state().estimated_tokens == 12_200
+    assert within.get_state().estimated_tokens == 7_000
+
+
+def test_the_reply_joins_with_what_follows(make):
+    """Output tokens are not in the window of their own request, but in that of the next."""
+    monitor = make("scout-1", **LIMIT)
+    monitor.report_usage(input_tokens=1_000, output_tokens=500)
+    state = monitor.get_state()
+    assert (state.estimated_tokens, state.tokens_source) == (1_000, "reported")
+    monitor.track_content("x" * 400, source="tool:read")
+    state = monitor.get_state()
+    assert (state.estimated_tokens, state.tokens_source) == (1_600, "anchored")
+    assert state.by_source == {"reply": 500, "tool:read": 100}
+
+
+def test_tracked_text_raises_the_level(make, ultramon_signals):
+    """Without any report the estimate alone crosses the rungs; empty text counts nothing."""
+    monitor = make("scout-1", **LIMIT)
+    assert monitor.track_content("").level == Level.NORMAL
+    assert monitor.track_content("x" * 279_996).level == Level.NORMAL
+    action = monitor.track_content("xxxx")
+    assert (action.level, action.changed) == (Level.WARNING, True)
+    state = monitor.get_state()
+    assert (state.cumulative_chars, state.tokens_source) == (280_000, "estimated")
+    assert told(ultramon_signals, CROSSED) == [(CROSSED, "warning", 1)]
+
+
+def test_content_must_be_text(make):
+    """Bytes and None are refused by name, not counted as something."""
+    monitor = make("scout-1", **LIMIT)
+    with pytest.raises(TypeError, match="scout-1: content must be str, not bytes"):
+        monitor.track_content(b"bytes")
+
+
+@pytest.mark.parametrize("age_seconds", [0, 1, 60])
+def test_an_older_report_changes_nothing(make, ultramon_clock, age_seconds):
+    """A report as old as the last reading or older is dropped whole, its window too."""
+    monitor = make("scout-1", **LIMIT)
+    ultramon_clock.advance(90)
+    monitor.report_usage(input_tokens=60_000, at=START + 70)
+    before = monitor.get_state()
+    monitor.report_usage(
+        input_tokens=90_000, context_window_tokens=50_000, at=START + 70 - age_seconds
+    )
+    assert monitor.get_state() == before
+    late = datetime.fromtimestamp(START + 71, UTC)
+    assert monitor.report_usage(input_tokens=90_000, at=late).level == Level.CRITICAL
+
+
+def test_a_report_of_an_earlier_epoch_changes_nothing(make, ultramon_clock):
+    """What was counted before a compaction does not fill the window after it."""
+    monitor = make("scout-1", **LIMIT)
+    ultramon_clock.advance(100)
+    monitor.record_compaction()
+    monitor.report_usage(input_tokens=90_000, at=START + 50)
+    assert monitor.get_state().usage_ratio is None
+
+
+def test_a_report_from_the_future_counts_as_now(make, ultramon_clock):
+    """A provider's clock that runs ahead does not make the next reports stale."""
+    monitor = make("scout-1", **LIMIT)
+    ultramon_clock.advance(10)
+    monitor.report_usage(input_tokens=10_000, at=START + 9_999)
+    ultramon_clock.advance(10)
+    monitor.report_usage(input_tokens=20_000, at=START + 20)
+    state = monitor.get_state()
+    assert state.estimated_tokens == 20_000
+    assert state.measured_at.timestamp() == START + 20
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, -math.inf])
+def test_a_time_that_is_none_is_refused(make, at):
+    """A report at no finite time is refused, and the state can still be stored."""
+    monitor = make("scout-1", **LIMIT)
+    with pytest.raises(ValueError, match="is not a time"):
+        monitor.report_usage(input_tokens=10, at=at)
+    monitor.update_heartbeat()
+
+
+def test_the_observed_window_is_believed(make, ultramon_signals):
+    """A window that the provider reports replaces the default one, and the level follows."""
+    monitor = make("scout-1")
+    monitor.report_usage(input_tokens=150_000)
+    assert monitor.get_state().limit_source == "default"
+    monitor.report_usage(input_tokens=150_000, context_window_tokens=1_000_000)
+    state = monitor.get_state()
+    assert (state.context_limit, state.limit_source) == (1_000_000, "observed")
+    assert told(ultramon_signals, CROSSED, RELAXED) == [
+        (CROSSED, "warning", 1),
+        (RELAXED, "normal", 1),
+    ]
+
+
+def test_a_window_that_cannot_be_meant_is_not_believed(make):
+    """A reported window smaller than the reserved output changes nothing and raises nothing."""
+    monitor = make("scout-1", reserved_output_tokens=50_000)
+    monitor.report_usage(input_tokens=10_000, context_window_tokens=40_000)
+    state = monitor.get_state()
+    assert (state.context_limit, state.limit_source) == (150_000, "default")
+
+
+def anthropic_message(**usage):
+    return anthropic.types.Message.model_validate(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-4-5",
+            "content": [],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": {"output_tokens": 50, **usage},
+        }
+    )
+
+
+def openai_completion(**usage):
+    return openai.types.chat.ChatCompletion.model_validate(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1795292931,
+            "model": "gpt-5.2",
+            "choices": [],
+            "usage": usage,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        anthropic_message(
+            input_tokens=12, cache_read_input_tokens=60_000, cache_creation_input_tokens=10_000
+        ),
+        openai_completion(
+            prompt_tokens=70_012,
+            completion_tokens=50,
+            total_tokens=70_062,
+            prompt_tokens_details={"cached_tokens": 60_000},
+        ),
+        AIMessage(
+            content="Done.",
+            usage_metadata={
+                "input_tokens": 70_012,
+                "output_tokens": 50,
+                "total_tokens": 70_062,
+                "input_token_details": {"cache_read": 60_000},
+            },
+        ),
+    ],
+    ids=["anthropic", "openai", "langchain"],
+)
+def test_a_provider_response_is_a_report(ultramon_monitor, response):
+    """The response objects of the providers say themselves what is in the window."""
+    monitor = ultramon_monitor("scout-1", **LIMIT)
+    action = monitor.report_response(response)
+    assert (action.level, action.changed) == (Level.WARNING, True)
+    monitor.track_content("")
+    assert monitor.get_state().estimated_tokens == 70_012 + 50
+
+
+@pytest.mark.parametrize(
+    "response",
+    [None, object(), "text", anthropic_message(input_tokens=-5), AIMessage(content="no usage")],
+)
+def test_a_response_without_usage_changes_nothing(ultramon_monitor, response):
+    """A response that tells nothing, or something impossible, never raises into the agent."""
+    monitor = ultramon_monitor("scout-1", **LIMIT)
+    fill(monitor, 0.72)
+    before = monitor.get_state()
+    assert monitor.report_response(response).level == Level.WARNING
+    assert monitor.get_state() == before
+
+
+def test_set_model_changes_the_limit(make, ultramon_signals):
+    """Another model is another window: the level is decided anew at once."""
+    monitor = make("scout-1", model="claude-sonnet-4-5")
+    monitor.report_usage(input_tokens=150_000)
+    action = monitor.set_model("gpt-4.1")
+    assert (action.level, action.changed) == (Level.NORMAL, True)
+    state = monitor.get_state()
+    assert (state.model, state.limit_source) == ("gpt-4.1", "model")
+    assert told(ultramon_signals, RELAXED) == [(RELAXED, "normal", 1)]
+
+
+def test_a_model_too_small_for_the_reserved_output_is_refused(make):
+    """A refused model leaves the former one in force."""
+    monitor = make("scout-1", model="gpt-4.1", reserved_output_tokens=300_000)
+    with pytest.raises(ConfigurationError, match="reserved_output_tokens"):
+        monitor.set_model("claude-sonnet-4-5")
+    assert monitor.get_state().model == "gpt-4.1"
+    assert monitor.get_state().limit_source == "model"
