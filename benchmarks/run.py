@@ -1,0 +1,66 @@
+"""Runs every benchmark side by side and writes RESULTS.md. By hand: `make bench`.
+
+The estimator's rows need a corpus of texts with true token counts, which is not part of the
+project: `python benchmarks/run.py --corpus corpus.jsonl.gz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PARTS = [
+    ("Start-up", "startup.py", []),
+    ("Monitors", "monitors.py", []),
+    ("Killed writers", "kills.py", []),
+]
+
+
+def machine() -> str:
+    model = "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return (
+        f"{os.cpu_count()} cores of {model}, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, ultramon {version('ultramon')}, "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", help="texts with true token counts (.jsonl.gz)")
+    corpus = parser.parse_args().corpus
+    parts = list(PARTS)
+    if corpus:
+        parts.append(("Estimator", "estimator.py", [corpus]))
+    sections = [
+        "# Measurements\n\n"
+        f"Machine: {machine()}. Shared and noisy: trust ratios within a table, not absolute times. "
+        "Written by `make bench`; every table is one run, its rows measured in turn, medians.\n"
+    ]
+    for title, script, arguments in parts:
+        sys.stderr.write(f"{title} …\n")
+        done = subprocess.run(
+            [sys.executable, str(HERE / script), *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        sections.append(f"## {title}\n\n{done.stdout.strip()}\n")
+    (HERE / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

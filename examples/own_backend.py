@@ -1,0 +1,296 @@
+"""A backend of one's own: everything in one append-only file of JSON lines.
+
+One line is one step, so a killed writer leaves a whole step or a torn last line, which the next
+writer cuts off. The file lock makes steps of several processes follow one another; every process
+replays what the others appended. `docs/backends.md` has the rules, and `ultramon.testing` the
+tests: this class passes them all (`tests/test_testing_kit.py`). For POSIX systems.
+
+What you should see:
+
+    agent_started, context_threshold_reached, handoff_ready, agent_stopped
+    another process reads: scout-1 returned at 72%, generation 1
+    and takes the work over: scout-2 starts with b.py, c.py
+    a third one comes too late: already claimed by scout-2
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ultramon import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    ContextConfig,
+    FencedError,
+    HandoffRecord,
+    HandoffTakenError,
+    StateCorruptError,
+    StateSchemaError,
+    StateWriteError,
+    create_context_monitor,
+)
+from ultramon.backends.base import EventPage, StoredAgent
+from ultramon.core.ids import random_hex
+from ultramon.core.journal import event_key
+from ultramon.core.liveness import ALIVE, judge
+from ultramon.core.record import SCHEMA, decode_state, encode_state
+from ultramon.core.times import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ultramon.backends.base import Build
+    from ultramon.core.liveness import HostIdentity
+    from ultramon.core.record import StateRecord
+
+    Event = dict[str, Any]
+
+
+class JsonLinesBackend:
+    """Keeps the `ultramon.backends.base.Backend` contract in one file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.url = f"jsonl://{self.path}"
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._first_line = b""
+        self._offset = 0
+        self._states: dict[str, str] = {}
+        self._beats: dict[str, float] = {}
+        self._events: dict[int, str] = {}
+        self._next_event = 1
+        self._keys: set[str] = set()
+        self._claims: dict[str, str] = {}
+
+    @contextmanager
+    def _up_to_date(self) -> Iterator[None]:
+        """Hold the file against every thread and process, with all that is in it replayed."""
+        with self._lock:
+            with self._translated():
+                lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                with self._translated():
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    self._catch_up()
+                yield
+            finally:
+                os.close(lock)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StateWriteError(self.path, error.strerror or str(error)) from error
+
+    def _catch_up(self) -> None:
+        if not os.path.exists(self.path):
+            self._rewrite()
+        with open(self.path, "r+b") as file:
+            if (first_line := file.readline()) != self._first_line:
+                self._forget()
+                self._first_line = first_line
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    file.truncate(self._offset)
+                    break
+                try:
+                    self._replay(json.loads(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise StateCorruptError(self.path, f"at byte {self._offset}: {error}") from None
+                self._offset += len(line)
+
+    def _replay(self, step: dict[str, Any]) -> None:
+        self._states.update(step.get("states", {}))
+        self._beats.update(step.get("beats", {}))
+        self._claims.update(step.get("claims", {}))
+        self._next_event = step.get("nextEvent", self._next_event)
+        for number, event in step.get("events", []):
+            self._events[number] = json.dumps(event)
+            self._keys.add(event_key(event))
+            self._next_event = number + 1
+
+    def _append(self, *, durable: bool, **step: Any) -> None:
+        line = json.dumps(step).encode() + b"\n"
+        with self._translated(), open(self.path, "ab") as file:
+            file.write(line)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        self._replay(json.loads(line))
+        self._offset += len(line)
+
+    def _numbered(self, events: Sequence[Event]) -> list[tuple[int, Event]]:
+        new = {event_key(event): event for event in reversed(events)}
+        fresh = [new[key] for key in reversed(new) if key not in self._keys]
+        return list(enumerate(fresh, self._next_event))
+
+    def _rewrite(self) -> None:
+        """Replace the file by one that has only what is known now."""
+        log = {"log": random_hex(8), "nextEvent": self._next_event}
+        events = [(number, json.loads(text)) for number, text in self._events.items()]
+        rest = {"states": self._states, "beats": self._beats, "claims": self._claims}
+        steps = [log, {**rest, "events": events, "nextEvent": self._next_event}]
+        temporary = f"{self.path}.{random_hex(4)}.tmp"
+        with open(temporary, "xb") as file:
+            file.writelines(json.dumps(step).encode() + b"\n" for step in steps)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def _stored(self, agent_id: str) -> StateRecord | None:
+        text = self._states.get(agent_id)
+        return None if text is None else decode_state(text.encode(), self.path)
+
+    def _check_schema(self, stored: StateRecord) -> None:
+        if stored.schema > SCHEMA:
+            raise StateSchemaError(
+                self.path, f"schema {stored.schema} is newer", "upgrade ultramon"
+            )
+
+    def start_agent(
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+    ) -> bool:
+        with self._up_to_date():
+            stored = self._stored(agent_id)
+            if stored is not None:
+                self._check_schema(stored)
+                verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
+                if verdict == ALIVE and not takeover:
+                    raise AgentAlreadyRunningError(agent_id, stored.pid or 0, stored.hostname)
+            record, events = build(stored, 1 if stored is None else stored.generation + 1)
+            self._store(record, events, durable=True, beats={agent_id: now})
+        return True
+
+    def record(self, record: StateRecord, events: Sequence[Event], *, durable: bool) -> bool:
+        with self._up_to_date():
+            stored = self._stored(record.agent_id)
+            if stored is None:
+                raise FencedError(record.agent_id, record.generation, None)
+            self._check_schema(stored)
+            if stored.generation != record.generation:
+                raise FencedError(record.agent_id, record.generation, stored.generation)
+            self._store(record, events, durable=durable or bool(events))
+        return True
+
+    def _store(
+        self, record: StateRecord, events: Sequence[Event], *, durable: bool, **more: Any
+    ) -> None:
+        record.pending = None
+        text = encode_state(record, self.path).decode()
+        states = {record.agent_id: text}
+        self._append(durable=durable, states=states, events=self._numbered(events), **more)
+
+    def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
+        with self._up_to_date():
+            refused = []
+            for agent_id, generation in beats:
+                stored = self._stored(agent_id)
+                if stored is None or stored.generation != generation:
+                    refused.append(agent_id)
+            held = {agent_id: now for agent_id, _ in beats if agent_id not in refused}
+            self._append(durable=False, beats=held)
+        return refused
+
+    def load(self, agent_id: str) -> StoredAgent:
+        with self._up_to_date():
+            stored = self._stored(agent_id)
+            if stored is None:
+                raise AgentNotFoundError(agent_id)
+            return StoredAgent(agent_id, stored, self._beats.get(agent_id))
+
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        found = []
+        with self._up_to_date():
+            for agent_id in sorted(self._states):
+                try:
+                    record = self._stored(agent_id)
+                except StateCorruptError as problem:
+                    found.append(StoredAgent(agent_id, None, None, problem))
+                    continue
+                if record is not None and run in (None, record.run):
+                    found.append(StoredAgent(agent_id, record, self._beats.get(agent_id)))
+        return found
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        with self._up_to_date():
+            self._append(durable=True, events=self._numbered(events))
+
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        with self._up_to_date():
+            behind = [number for number in self._events if number > int(after or 0)][:limit]
+            page = [json.loads(self._events[number]) for number in behind]
+            return EventPage(page, str(behind[-1]) if behind else after or "0")
+
+    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+        with self._up_to_date():
+            if handoff_id not in self._claims:
+                self._append(durable=True, claims={handoff_id: successor_id})
+            return self._claims[handoff_id]
+
+    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+        with self._up_to_date():
+            pruned = []
+            for agent_id in sorted(self._states):
+                record = self._stored(agent_id)
+                if record and not record.active and record.last_activity < ended_before:
+                    pruned.append(agent_id)
+            if dry_run:
+                return pruned
+            for agent_id in pruned:
+                del self._states[agent_id]
+                self._beats.pop(agent_id, None)
+            for number, text in list(self._events.items()):
+                if (parse_time(json.loads(text)["occurredAt"]) or 0.0) < events_before:
+                    del self._events[number]
+            with self._translated():
+                self._rewrite()
+            # The next look reads the new file from its beginning, as other processes will.
+            self._first_line = b""
+        return pruned
+
+    def close(self) -> None:
+        """Nothing is held open between two calls."""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "agents.jsonl")
+        backend = JsonLinesBackend(path)
+        config = ContextConfig(context_window_tokens=100_000)
+        with create_context_monitor("scout-1", config, backend=backend) as monitor:
+            monitor.plan(["a.py", "b.py", "c.py"])
+            with monitor.task("a.py"):
+                monitor.report_usage(input_tokens=72_000)
+            monitor.hand_off(notes="a.py is fine")
+        print(", ".join(event["type"] for event in backend.events().events))
+
+        other = JsonLinesBackend(path)
+        record = other.load("scout-1").record
+        assert record is not None
+        ratio = record.usage_ratio or 0.0
+        print(
+            f"another process reads: scout-1 {record.outcome} at {ratio:.0%}, "
+            f"generation {record.generation}"
+        )
+        handoff = HandoffRecord.model_validate(record.handoff)
+        with create_context_monitor("scout-2", continues=handoff, backend=other) as successor:
+            print(f"and takes the work over: scout-2 starts with {', '.join(successor.pending())}")
+        try:
+            handoff.claim("scout-3", other)
+        except HandoffTakenError as error:
+            print(f"a third one comes too late: already claimed by {error.successor_id}")
+
+
+if __name__ == "__main__":
+    main()
