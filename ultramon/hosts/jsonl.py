@@ -20,8 +20,6 @@ _MAX_TOKENS = 1_000_000_000
 _MAX_REMEMBERED = 4096
 _MAX_ID_CHARS = 256
 _MAX_HEAD_LINES = 400
-_DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
-_DAYS_BEFORE_1970 = 719_162
 
 
 class Recent:
@@ -169,48 +167,3 @@ def text_of(value: object, keys: tuple[str, ...] | None) -> str:
         elif isinstance(item, dict):
             stack.extend(item[key] for key in reversed(keys or tuple(item)) if key in item)
     return "\n".join(pieces)
-
-
-def parse_time(value: object) -> float | None:
-    """Return the seconds since 1970 of an RFC 3339 time, or None when it is none.
-
-    Fractions may have any number of digits; a leap second counts as the second after it.
-    """
-    if not isinstance(value, str) or len(value) < 20 or not value.isascii():
-        return None
-    separators = value[4] + value[7] + value[10] + value[13] + value[16]
-    digits = value[:4] + value[5:7] + value[8:10] + value[11:13] + value[14:16] + value[17:19]
-    if separators not in ("--T::", "--t::", "-- ::") or not digits.isdigit():
-        return None
-    fraction, zone = "", value[19:]
-    if zone[0] == ".":
-        zone = zone[1:].lstrip("0123456789")
-        fraction = value[19 : len(value) - len(zone)]
-    offset_seconds = _offset_seconds(zone)
-    if offset_seconds is None or fraction == ".":
-        return None
-    year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
-    hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:])
-    if not (year and 1 <= month <= 12 and hour <= 23 and minute <= 59 and second <= 60):
-        return None
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    before, after = _DAYS_BEFORE_MONTH[month - 1 : month + 1]
-    if not 1 <= day <= after - before + (leap and month == 2):
-        return None
-    past = year - 1
-    days = past * 365 + past // 4 - past // 100 + past // 400 - _DAYS_BEFORE_1970
-    days += before + (leap and month > 2) + day - 1
-    seconds = days * 86_400 + hour * 3600 + minute * 60 + second - offset_seconds
-    return seconds + float(fraction or 0)
-
-
-def _offset_seconds(zone: str) -> int | None:
-    if zone in ("Z", "z"):
-        return 0
-    digits = zone[1:3] + zone[4:]
-    if len(zone) != 6 or zone[0] not in "+-" or zone[3] != ":" or not digits.isdigit():
-        return None
-    hours, minutes = int(digits[:2]), int(digits[2:])
-    if hours > 23 or minutes > 59:
-        return None
-    return (1 if zone[0] == "+" else -1) * (hours * 3600 + minutes * 60)

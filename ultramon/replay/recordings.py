@@ -7,10 +7,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.core.times import parse_time
 from ultramon.hosts.jsonl import (
     bounded_lines,
     decode_object,
-    parse_time,
     read_lines,
     text_or_none,
     token_count,

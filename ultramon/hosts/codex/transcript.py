@@ -6,12 +6,12 @@ Standard library only: hooks import it. Reports and windows were learnt from a r
 
 from __future__ import annotations
 
+from ultramon.core.times import parse_time
 from ultramon.hosts.jsonl import (
     Recent,
     decode_object,
     head_objects,
     optional_token_count,
-    parse_time,
     read_lines,
     text_of,
     text_or_none,
