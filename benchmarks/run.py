@@ -20,6 +20,7 @@ PARTS = [
     ("Start-up", "startup.py", []),
     ("Monitors", "monitors.py", []),
     ("Killed writers", "kills.py", []),
+    ("Fleet", "fleet.py", []),
 ]
 
 

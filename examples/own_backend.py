@@ -21,6 +21,7 @@ import os
 import tempfile
 import threading
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ultramon import (
@@ -35,7 +36,8 @@ from ultramon import (
     StateWriteError,
     create_context_monitor,
 )
-from ultramon.backends.base import EventPage, StoredAgent
+from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.looking import look_again
 from ultramon.core.ids import random_hex
 from ultramon.core.journal import event_key
 from ultramon.core.liveness import ALIVE, judge
@@ -70,6 +72,8 @@ class JsonLinesBackend:
         self._next_event = 1
         self._keys: set[str] = set()
         self._claims: dict[str, str] = {}
+        self._consumers: dict[str, dict[str, Any]] = {}
+        self._requests: dict[str, str] = {}
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
@@ -114,6 +118,8 @@ class JsonLinesBackend:
         self._states.update(step.get("states", {}))
         self._beats.update(step.get("beats", {}))
         self._claims.update(step.get("claims", {}))
+        self._consumers.update(step.get("consumers", {}))
+        self._requests.update(step.get("requests", {}))
         self._next_event = step.get("nextEvent", self._next_event)
         for number, event in step.get("events", []):
             self._events[number] = json.dumps(event)
@@ -139,7 +145,13 @@ class JsonLinesBackend:
         """Replace the file by one that has only what is known now."""
         log = {"log": random_hex(8), "nextEvent": self._next_event}
         events = [(number, json.loads(text)) for number, text in self._events.items()]
-        rest = {"states": self._states, "beats": self._beats, "claims": self._claims}
+        rest = {
+            "states": self._states,
+            "beats": self._beats,
+            "claims": self._claims,
+            "consumers": self._consumers,
+            "requests": self._requests,
+        }
         steps = [log, {**rest, "events": events, "nextEvent": self._next_event}]
         temporary = f"{self.path}.{random_hex(4)}.tmp"
         with open(temporary, "xb") as file:
@@ -162,7 +174,10 @@ class JsonLinesBackend:
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
     ) -> bool:
         with self._up_to_date():
-            stored = self._stored(agent_id)
+            try:
+                stored = self._stored(agent_id)
+            except StateCorruptError:
+                stored = None  # its line stays in the file as evidence
             if stored is not None:
                 self._check_schema(stored)
                 verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
@@ -210,17 +225,21 @@ class JsonLinesBackend:
             return StoredAgent(agent_id, stored, self._beats.get(agent_id))
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        found = []
+        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
         with self._up_to_date():
-            for agent_id in sorted(self._states):
-                try:
-                    record = self._stored(agent_id)
-                except StateCorruptError as problem:
-                    found.append(StoredAgent(agent_id, None, None, problem))
-                    continue
-                if record is not None and run in (None, record.run):
-                    found.append(StoredAgent(agent_id, record, self._beats.get(agent_id)))
-        return found
+            # The text of a state is its own mark: every write makes another one.
+            return look_again(run, seen, self._states, self._beats, self._listed)
+
+    def _listed(self, agent_id: str) -> StoredAgent | None:
+        try:
+            record = self._stored(agent_id)
+        except StateCorruptError as problem:
+            return StoredAgent(agent_id, None, None, problem)
+        if record is None:
+            return None
+        return StoredAgent(agent_id, record, self._beats.get(agent_id))
 
     def append_events(self, events: Sequence[Event]) -> None:
         with self._up_to_date():
@@ -231,6 +250,49 @@ class JsonLinesBackend:
             behind = [number for number in self._events if number > int(after or 0)][:limit]
             page = [json.loads(self._events[number]) for number in behind]
             return EventPage(page, str(behind[-1]) if behind else after or "0")
+
+    def change_mark(self) -> object:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_size
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        with self._up_to_date():
+            kept = self._consumers.get(name, {"cursor": None, "memory": "{}", "holder": None})
+            if kept["holder"] not in (None, holder) and kept["leaseUntil"] > now:
+                return None
+            lease = {"holder": holder, "leaseUntil": now + lease_seconds}
+            self._append(durable=False, consumers={name: {**kept, **lease}})
+            return Subscription(kept["cursor"], json.loads(kept["memory"]))
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        return self._as_holder(name, holder, cursor=cursor, memory=json.dumps(memory))
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        self._as_holder(name, holder, holder=None)
+
+    def _as_holder(self, name: str, by: str, /, **changes: Any) -> bool:
+        with self._up_to_date():
+            kept = self._consumers.get(name)
+            if kept is None or kept["holder"] != by:
+                return False
+            self._append(durable=True, consumers={name: {**kept, **changes}})
+        return True
+
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        with self._up_to_date():
+            if agent_id not in self._states:
+                raise AgentNotFoundError(agent_id)
+            self._append(durable=True, requests={agent_id: json.dumps(request)})
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        with self._up_to_date():
+            request: dict[str, Any] | None = json.loads(self._requests.get(agent_id, "null"))
+        return request
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         with self._up_to_date():
@@ -250,6 +312,7 @@ class JsonLinesBackend:
             for agent_id in pruned:
                 del self._states[agent_id]
                 self._beats.pop(agent_id, None)
+                self._requests.pop(agent_id, None)
             for number, text in list(self._events.items()):
                 if (parse_time(json.loads(text)["occurredAt"]) or 0.0) < events_before:
                     del self._events[number]

@@ -1,9 +1,13 @@
 """Every test keeps its states in a directory of its own and sees no settings of the caller."""
 
 import os
+import signal
 from functools import partial
 
 import pytest
+
+# A job in the background of a script ignores the interrupt, and so would every program under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """Every backend that ultramon ships passes the conformance suite that it ships."""
 
+from pathlib import Path
+
 import pytest
 
 from ultramon.backends.local import LocalBackend
@@ -12,6 +14,10 @@ class TestMemoryBackend(BackendContract):
     def backend(self):
         return MemoryBackend()
 
+    @pytest.fixture
+    def damage(self):
+        return lambda backend, agent_id: backend._states.update({agent_id: b"torn"})
+
 
 class TestLocalBackend(BackendContract):
     @pytest.fixture
@@ -23,3 +29,10 @@ class TestLocalBackend(BackendContract):
     @pytest.fixture
     def reopen(self):
         return lambda backend: LocalBackend(backend.directory.path)
+
+    @pytest.fixture
+    def damage(self):
+        def tear(backend, agent_id):
+            Path(backend.directory.file(agent_id)).write_bytes(b"torn")
+
+        return tear

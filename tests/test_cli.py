@@ -2,25 +2,18 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections import Counter
-from types import SimpleNamespace
 
 import click
-import pexpect
 import pytest
 from program import CAPTURES, PROGRAM, ROOT, draw, environment, run
 
 from ultramon import __version__
-from ultramon.backends.local import LocalBackend
 from ultramon.cli import COMMANDS, cli
-from ultramon.cli.demo import check_records, standard_library_files
 from ultramon.cli.output import ExitCode
 
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")
 
 
 def commands():
@@ -198,126 +191,3 @@ def test_a_dumb_terminal_gets_plain_text():
     raw, _, code = draw("replay", session, TERM="dumb")
     assert code == 0
     assert b"\x1b" not in raw
-
-
-def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
-    """Its private state directory is gone afterwards."""
-    done = run(*SMALL_DEMO, TMPDIR=str(tmp_path), ULTRAMON_WARNING_THRESHOLD="0.5")
-    assert done.returncode == 0, done.stderr
-    assert "all 36 files were read, each exactly once" in done.stdout
-    assert re.search(r"agent\s+ended\s+files\s+tokens\s+usage", done.stdout)
-    assert "handed off: " in done.stdout
-    assert "Context warning (70%+)" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demos_records_agree_with_its_summary(tmp_path):
-    """In a directory of one's own the records stay and tell the same story."""
-    done = run(*SMALL_DEMO, "--json", "--state-dir", tmp_path)
-    summary = json.loads(done.stdout)
-    assert (done.returncode, summary["problems"]) == (0, [])
-    assert summary["everyItemDoneOnce"] is True
-    backend = LocalBackend(str(tmp_path))
-    records = [agent.record for agent in backend.list_agents(summary["run"])]
-    done_items = Counter(
-        task["name"] for record in records for task in record.tasks if task["status"] == "done"
-    )
-    assert len(done_items) == summary["itemsDone"] == summary["items"] == 36
-    assert set(done_items.values()) == {1}
-    handed = {record.agent_id for record in records if record.handoff}
-    assert len(handed) == summary["handoffs"] >= 3
-    assert {record.predecessor_id for record in records} == {None, *handed}
-    assert set(summary["handoffReasons"]) == {"threshold_warning", "threshold_critical"}
-    kinds = Counter(event["type"] for event in backend.events(limit=1000).events)
-    assert kinds["agent_started"] == kinds["agent_stopped"] == summary["agents"] == len(records)
-    assert kinds["handoff_ready"] == summary["handoffs"]
-    again = run("status", "--all", "--json", "--run", summary["run"], "--state-dir", tmp_path)
-    assert len(json.loads(again.stdout)["agents"]) == summary["agents"]
-
-
-def test_the_demo_draws_a_live_table():
-    """On a terminal the agents are shown with bars, levels, tokens and tasks; it cleans up."""
-    raw, screen, code = draw(*SMALL_DEMO, columns=80, rows=40)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode())
-    assert code == 0
-    assert re.search(r"\d files read", text)
-    assert re.search(r"[█▏▎▍▌▋▊▉]+ +\d+\.\d %", text)
-    assert re.search(r"\d+(\.\d)?k/24k", text)
-    assert re.search(r"\d+/12", text)
-    assert screen[0].startswith("agent ")
-    assert any("each exactly once" in line for line in screen)
-    assert raw.rfind(b"\x1b[?25h") > raw.rfind(b"\x1b[?25l"), "the cursor is back"
-
-
-def test_an_interrupted_demo_ends_quietly(tmp_path):
-    """Ctrl-C ends with 130, without a traceback and without leftovers."""
-    child = pexpect.spawn(
-        PROGRAM,
-        ["demo", "--items", "500"],
-        env=environment(TMPDIR=str(tmp_path)),
-        timeout=60,
-    )
-    child.expect("files read")
-    child.kill(signal.SIGINT)
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == ExitCode.INTERRUPTED
-    assert b"Traceback" not in child.before
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demo_needs_records():
-    """Disabled, there would be nothing to prove."""
-    done = run("demo", ULTRAMON_DISABLED="1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: ULTRAMON_DISABLED is set")
-
-
-def test_demo_items_are_files_of_the_standard_library():
-    """As many as asked for, every one once."""
-    names = standard_library_files(50)
-    assert len(set(names)) == len(names) == 50
-    assert all(name.endswith(".py") for name in names)
-
-
-def ended(agent_id, done, *, left=(), predecessor=None, active=False, handed_off=False):
-    """What the check looks at in a state."""
-    tasks = [{"name": name, "status": "done"} for name in done]
-    tasks += [{"name": name, "status": "pending"} for name in left]
-    return SimpleNamespace(
-        agent_id=agent_id,
-        tasks=tasks,
-        predecessor_id=predecessor,
-        active=active,
-        handoff={"reason": "threshold_warning"} if handed_off else None,
-    )
-
-
-def test_the_check_accepts_work_that_was_handed_on():
-    """An item left by one and done by its successor was done once."""
-    first = ended("a", ["1"], left=["2"], handed_off=True)
-    assert check_records(["1", "2"], [first, ended("a.2", ["2"], predecessor="a")]) == []
-
-
-@pytest.mark.parametrize(
-    ("records", "problem"),
-    [
-        ([ended("a", ["1"], left=["2"])], "2 was never done"),
-        ([ended("a", ["1", "2"]), ended("b", ["2"])], "2 was done 2 times"),
-        ([ended("a", ["1", "2", "3"])], "3 was not asked for"),
-        ([ended("a", ["1", "2"], active=True)], "agent a did not end"),
-        ([ended("a", ["1", "2"], handed_off=True)], "agent a handed off to 0 successors"),
-        (
-            [
-                ended("a", ["1"], handed_off=True),
-                ended("b", ["2"], predecessor="a"),
-                ended("c", [], predecessor="a"),
-            ],
-            "agent a handed off to 2 successors",
-        ),
-    ],
-)
-def test_the_check_sees_what_went_wrong(records, problem):
-    """Lost, repeated and unknown items, agents that live on, handoffs without one successor."""
-    assert check_records(["1", "2"], records) == [problem]

@@ -18,8 +18,8 @@ PACKAGE = ROOT / "ultramon"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 SERVICE = {
-    "clock", "explain", "gauge", "handoff", "keeper", "life", "monitor", "owner", "plan",
-    "replay", "usage", "work",
+    "clock", "explain", "fleet", "fleet_event", "gauge", "handoff", "keeper", "life", "monitor",
+    "owner", "plan", "pool", "processes", "replay", "usage", "verdicts", "work",
 }  # fmt: skip
 BELOW_SERVICE = {"core", "errors", "levels", "machine", "models", "config", "signals"}
 ALLOWED = {
@@ -36,9 +36,10 @@ ALLOWED = {
     **{room: SERVICE | BELOW_SERVICE | {"backends.base"} for room in SERVICE},
     "replay": SERVICE | BELOW_SERVICE | {"backends.base", "backends.memory", "hosts"},
 }
-# The one place that chooses a backend may be asked by the factory of monitors.
-CHOOSERS = {("monitor", "backends")}
+# The one place that chooses a backend may be asked by whoever is given a URL.
+CHOOSERS = {("monitor", "backends"), ("fleet", "backends")}
 BROAD_EXCEPTS = {
+    "fleet.py": 1,
     "signals.py": 2,
     "usage.py": 1,
 }

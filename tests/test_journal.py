@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 from contextlib import closing
@@ -16,6 +17,7 @@ from ultramon.core.journal import JOURNAL, SCHEMA_VERSION, Journal, event_key
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
 
 NO_WAIT = 0.0
+VERSION_1 = Path(__file__).parent / "data" / "journals" / "version-1.sqlite3"
 
 
 @pytest.fixture
@@ -213,6 +215,71 @@ def test_a_newer_journal_is_refused_and_unchanged(journal):
             call()
     with raw(journal) as stored:
         assert stored.execute("SELECT count(*) FROM events").fetchone() == (1,)
+
+
+def test_a_journal_of_version_1_is_brought_up_to_date(journal):
+    """Events, cursors, keys and claims of the first release stay, and consumers become possible."""
+    shutil.copyfile(VERSION_1, journal.path)
+    os.chmod(journal.path, 0o600)
+    events, cursor = journal.tail(None, 2)
+    assert numbers(events) == [0, 1]
+    assert numbers(journal.tail(cursor, 10)[0]) == [2]
+    journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
+    assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
+    assert journal.claim_handoff("handoff-1", "scout-1", "scout-3", 0.0) == "scout-2"
+    assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == (None, {})
+    with raw(journal) as stored:
+        assert stored.execute("PRAGMA user_version").fetchone() == (2,)
+        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_the_version_1_journal_is_one():
+    """The file that the upgrade is tested with was made by the first release."""
+    with closing(sqlite3.connect(f"file:{VERSION_1}?immutable=1", uri=True)) as stored:
+        assert stored.execute("PRAGMA user_version").fetchone() == (1,)
+        tables = stored.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert ("consumers",) not in tables
+
+
+def test_an_upgraded_and_a_new_journal_are_alike(tmp_path, journal):
+    """Whichever version a journal began with, its tables are the same in the end."""
+
+    def tables(path):
+        with closing(sqlite3.connect(path)) as stored:
+            return stored.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+    shutil.copyfile(VERSION_1, journal.path)
+    (tmp_path / "new").mkdir()
+    with closing(Journal(str(tmp_path / "new"))) as new:
+        for each in (journal, new):
+            each.append([make_event(n=9)], NO_WAIT)
+        assert tables(journal.path) == tables(new.path)
+
+
+def test_giving_up_an_unknown_name_makes_no_journal(journal):
+    """A fleet that never got a lease leaves nothing behind."""
+    journal.unsubscribe("main", "fleet-1")
+    assert not os.path.exists(journal.path)
+
+
+def test_standing_by_writes_nothing(tmp_path):
+    """A fleet that asks in vain wakes nobody who watches the change mark."""
+    backend = LocalBackend(str(tmp_path))
+    backend.subscribe("main", "fleet-1", now=0.0, lease_seconds=30.0)
+    mark = backend.change_mark()
+    assert backend.subscribe("main", "fleet-2", now=1.0, lease_seconds=30.0) is None
+    assert backend.change_mark() == mark
+    backend.close()
+
+
+def test_a_missing_journal_has_a_mark(tmp_path):
+    """Looking at the mark makes no journal, and the first event changes it."""
+    backend = LocalBackend(str(tmp_path / "state"))
+    assert backend.change_mark() == (None, None)
+    assert not (tmp_path / "state").exists()
+    backend.append_events([make_event()])
+    assert None not in backend.change_mark()
+    backend.close()
 
 
 def test_prune_deletes_only_older_events_and_cursors_stay_valid(journal):

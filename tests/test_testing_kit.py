@@ -1,6 +1,7 @@
 """The public test kit: fake clock, scripted agents, signal capture, samples, fixtures, suite."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,14 @@ class TestExampleBackend(BackendContract):
     @pytest.fixture
     def reopen(self):
         return lambda backend: own_backend.JsonLinesBackend(backend.path)
+
+    @pytest.fixture
+    def damage(self):
+        def damage(backend, agent_id):
+            with open(backend.path, "a") as file:
+                file.write(json.dumps({"states": {agent_id: "torn"}}) + "\n")
+
+        return damage
 
     def test_a_torn_last_line_is_cut_off(self, backend):
         """What a killed writer left half written is gone after the next look; the rest stays."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         UltramonError,
     )
     from ultramon.explain import Explanation
+    from ultramon.fleet import Fleet
+    from ultramon.fleet_event import FleetEvent
     from ultramon.gauge import Fit
     from ultramon.handoff import HandoffRecord, Resume, Workspace
     from ultramon.levels import (
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         ThresholdEvent,
     )
     from ultramon.monitor import ContextMonitor, create_context_monitor
+    from ultramon.pool import MonitorPool
     from ultramon.signals import off, on
 
 __all__ = [
@@ -67,6 +70,8 @@ __all__ = [
     "Explanation",
     "FencedError",
     "Fit",
+    "Fleet",
+    "FleetEvent",
     "HandoffEvent",
     "HandoffRecord",
     "HandoffTakenError",
@@ -76,6 +81,7 @@ __all__ = [
     "Level",
     "LifecycleError",
     "MissingExtraError",
+    "MonitorPool",
     "Resume",
     "Rung",
     "StateCorruptError",
@@ -111,12 +117,15 @@ _ROOMS = {
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
     "UltramonError",
     "explain": "Explanation",
+    "fleet": "Fleet",
+    "fleet_event": "FleetEvent",
     "gauge": "Fit",
     "handoff": "HandoffRecord Resume Workspace",
     "levels": "Action Level ThresholdAction detect_threshold get_threshold_action "
     "should_emit_event",
     "models": "AgentEvent AgentState EpochEvent Event HandoffEvent ThresholdEvent",
     "monitor": "ContextMonitor create_context_monitor",
+    "pool": "MonitorPool",
     "signals": "off on",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

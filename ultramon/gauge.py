@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.core.forecast import TurnHistory, forecast
 from ultramon.core.limits import resolve_limit
-from ultramon.core.thresholds import NONE, next_level
+from ultramon.core.thresholds import FORCE_RETURN, NONE, next_level
 from ultramon.core.tracker import ContextTracker
 from ultramon.errors import ConfigurationError
 from ultramon.levels import NoteFacts, ThresholdAction, as_level
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ultramon.core.limits import Limit
     from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import ResolvedLadder
+
+
+_RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"
 
 
 class Fit(NamedTuple):
@@ -73,6 +76,7 @@ class Gauge:
         self.epoch_started_at = clock.now()
         self.measured_at: float | None = None
         self.announced: dict[str, int] = {}
+        self._return_requested = False
         self.limit: Limit
         self._resolved: ResolvedLadder
         self._resolve()
@@ -99,12 +103,22 @@ class Gauge:
         level = self._machine.level
         rung = self.ladder.rung(level) if limit is not None else None
         name = rung.name if rung else self.ladder.base
-        self._steady = ThresholdAction(
-            as_level(name),
-            rung.action if rung else NONE,
-            self.ladder.message(name),
-            facts=self.facts,
-        )
+        action, message = rung.action if rung else NONE, self.ladder.message(name)
+        if self._return_requested and action != FORCE_RETURN:
+            action, message = FORCE_RETURN, _RETURN_REQUESTED
+        self._steady = ThresholdAction(as_level(name), action, message, facts=self.facts)
+
+    @property
+    def returns_on_request(self) -> bool:
+        """Whether the agent should return only because an orchestrator asked."""
+        return self._return_requested and self._steady.message == _RETURN_REQUESTED
+
+    def request_return(self, requested: bool) -> bool:
+        """Ask for a return whatever the level, or no longer; return whether that is new."""
+        is_new = requested != self._return_requested
+        self._return_requested = requested
+        self._settle()
+        return is_new
 
     @property
     def tokens(self) -> int:

@@ -46,6 +46,16 @@ _SIZES = ((200, 8000), (50, 4000), (20, 2000), (8, 800), (3, 200), (0, 0))
 _CUTS = ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (3, 5), (4, 5), (5, 5))
 
 
+def handoff_id_of(agent_id: str, generation: int, epoch: int, started_at: float) -> str:
+    """Return the id of what an agent leaves in one epoch, whoever writes the record.
+
+    The agent itself, late or twice, and a fleet that rebuilt the record of a vanished one make the
+    same id, so that one successor wins whichever record it got. The start tells apart agents that
+    had one id after the other.
+    """
+    return f"{agent_id}-{generation}-{epoch}-{round(started_at * 1000)}"
+
+
 class Workspace(Model):
     """Where the work lies."""
 

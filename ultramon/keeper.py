@@ -23,7 +23,10 @@ _log = logging.getLogger("ultramon.monitor")
 AGENT_WAIT_SECONDS = 0.05
 """The longest time an agent waits for a save; after that the save goes on without it."""
 WARN_EVERY_SECONDS = 60.0
+REQUEST_SECONDS = 1.0
+"""How often it is looked whether an orchestrator asks for something."""
 _LONGEST_WAIT_SECONDS = 3600.0
+_NEVER = float("inf")
 
 
 class Kept(Protocol):
@@ -37,16 +40,25 @@ class Kept(Protocol):
     def save(self, *, durable: bool) -> bool:
         """Store the newest state; True when nothing is left to store. Never raises StateError."""
 
+    def look_for_request(self) -> None:
+        """Look whether an orchestrator asks for something. Never raises StateError."""
+
     def after_fork(self) -> None:
         """This is a copy in a forked child."""
 
 
 class _Job:
-    __slots__ = ("beat_at", "save_at")
+    __slots__ = ("beat_at", "look_at", "save_at")
 
-    def __init__(self, beat_at: float) -> None:
+    def __init__(self, beat_at: float, look_at: float) -> None:
         self.beat_at = beat_at
+        self.look_at = look_at
         self.save_at: float | None = None
+
+    def next_due(self) -> float:
+        """Return the monotonic time of the first thing to do."""
+        first = min(self.beat_at, self.look_at)
+        return first if self.save_at is None else min(first, self.save_at)
 
 
 class Keeper:
@@ -72,8 +84,9 @@ class Keeper:
     def add(self, monitor: Kept) -> None:
         """Look after a monitor from now on."""
         with self._condition:
-            due = self._clock.monotonic() + monitor.heartbeat_interval_seconds
-            self._jobs[monitor] = _Job(due)
+            now = self._clock.monotonic()
+            interval = monitor.heartbeat_interval_seconds
+            self._jobs[monitor] = _Job(now + interval, now + REQUEST_SECONDS)
             self._wake()
 
     def discard(self, monitor: Kept, *, saved: bool) -> None:
@@ -84,8 +97,8 @@ class Keeper:
                 self._unsaved.discard(monitor)
                 return
             self._unsaved.add(monitor)
-            job = self._jobs.setdefault(monitor, _Job(0.0))
-            job.beat_at = float("inf")
+            job = self._jobs.setdefault(monitor, _Job(_NEVER, _NEVER))
+            job.beat_at = job.look_at = _NEVER
             if job.save_at is None:
                 job.save_at = self._clock.monotonic()
             self._wake()
@@ -151,13 +164,7 @@ class Keeper:
 
     def next_due(self) -> float | None:
         """Return the monotonic time of the next thing to do, None when there is nothing."""
-        times = [
-            due
-            for job in list(self._jobs.values())
-            for due in (job.beat_at, job.save_at)
-            if due is not None
-        ]
-        return min(times, default=None)
+        return min((job.next_due() for job in list(self._jobs.values())), default=None)
 
     def run_due(self) -> None:
         """Do everything that is due."""
@@ -167,6 +174,7 @@ class Keeper:
             saves = [
                 monitor for monitor, job in jobs if job.save_at is not None and job.save_at <= now
             ]
+            looks = [monitor for monitor, job in jobs if job.look_at <= now]
             beats: dict[Backend, list[Kept]] = {}
             for monitor, job in jobs:
                 if job.beat_at <= now:
@@ -175,6 +183,10 @@ class Keeper:
                         beats.setdefault(monitor.backend, []).append(monitor)
             for monitor in saves:
                 self._jobs[monitor].save_at = None
+            for monitor in looks:
+                self._jobs[monitor].look_at = now + REQUEST_SECONDS
+        for monitor in looks:
+            monitor.look_for_request()
         for backend, monitors in beats.items():
             self._beat(backend, monitors)
         for monitor in saves:

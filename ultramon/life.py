@@ -74,10 +74,16 @@ class AgentLife:
             clock=clock,
             fill=self._fill,
             resume=self._resume,
+            obey=self._obey,
         )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.agent_id} {self._lifecycle.phase}>"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the agent was started and has not ended."""
+        return self._active
 
     def start(self) -> Self:
         """Take the agent and store its first state.
@@ -235,6 +241,14 @@ class AgentLife:
         record.tasks_total = self._plan.total_count
         record.tasks = self._plan.to_json()
         record.handoff = self._handoff
+
+    def _obey(self, request: dict[str, Any] | None) -> None:
+        """Take notice of what an orchestrator asks of this generation of the agent."""
+        with self._owner.lock:
+            asked = request is not None and request.get("generation") == self._owner.generation
+            if not (self._active and self._gauge.request_return(asked)):
+                return
+        self._owner.changed(0.0)
 
     def _resume(self, stored: StateRecord) -> int:
         """Come after the owner that held the agent before; return the epochs that this moves."""

@@ -40,6 +40,7 @@ class Owner:
         fill: Writes what the monitor knows into a state.
         resume: Called with the state of an owner that vanished, to continue it, or with the one
             of an agent that ended, to come after it; returns by how many epochs that moved it.
+        obey: Called with the request left for the agent, None when there is none.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Owner:
         clock: Clock,
         fill: Callable[[StateRecord], None],
         resume: Callable[[StateRecord], int],
+        obey: Callable[[dict[str, Any] | None], None],
     ) -> None:
         self.agent_id = agent_id
         self.lock = threading.RLock()
@@ -67,6 +69,7 @@ class Owner:
         self._clock = clock
         self._fill = fill
         self._resume = resume
+        self._obey = obey
         self._keeper = keeper_for(clock)
         self._host = this_host()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
@@ -214,6 +217,17 @@ class Owner:
             self._dirty = True
             delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
             self._keeper.schedule(self, delay)
+
+    def look_for_request(self) -> None:
+        """Look whether an orchestrator asks for something. See `keeper.Kept`."""
+        if self.muted or not self.generation:
+            return
+        try:
+            request = self.backend.get_request(self.agent_id)
+        except StateError as error:
+            self._keeper.warn("agent %s sees no requests: %s", self.agent_id, error)
+        else:
+            self._obey(request)
 
     def commit(self) -> None:
         """Save now, durably; wait for it no longer than an agent may be kept waiting.

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ultramon import signals
-from ultramon.core.ids import random_hex
 from ultramon.errors import ConfigurationError
 from ultramon.handoff import (
     REASONS,
@@ -15,6 +14,7 @@ from ultramon.handoff import (
     Workspace,
     bounded_list,
     bounded_text,
+    handoff_id_of,
     look_at_workspace,
 )
 from ultramon.life import AgentLife
@@ -48,7 +48,9 @@ class AgentWork(AgentLife):
         self._lifecycle.require("plan")
         with self._owner.lock:
             self._plan.add(items)
-        self._task_changed()
+        if self._active:
+            # At once: a plan that no record ever held cannot be handed over.
+            self._owner.commit()
 
     def pending(self) -> list[str]:
         """Return the names of the items that are not done, interrupted ones included, in order."""
@@ -139,7 +141,8 @@ class AgentWork(AgentLife):
         """Leave a record for a successor and store it durably.
 
         What is done, may be half done and remains is taken from the plan. Leaving the monitor's
-        block afterwards ends the agent as ``returned``. A later call replaces the record.
+        block afterwards ends the agent as ``returned``. A later call replaces the record; only one
+        successor can claim what an agent leaves in one epoch.
 
         Args:
             reason: One of `ultramon.handoff.REASONS`; None = ``context_overflow`` after one in this
@@ -166,7 +169,9 @@ class AgentWork(AgentLife):
         with self._owner.lock:
             plan, gauge = self._plan, self._gauge
             record = HandoffRecord(
-                handoff_id=f"handoff-{random_hex(8)}",
+                handoff_id=handoff_id_of(
+                    self.agent_id, self._owner.generation, gauge.epoch, self._owner.started_at
+                ),
                 agent_id=self.agent_id,
                 run=self._run,
                 predecessor_id=before.agent_id if before else None,
@@ -200,6 +205,8 @@ class AgentWork(AgentLife):
     def _handoff_reason(self) -> str:
         if self._overflow_epoch == self._gauge.epoch:
             return "context_overflow"
+        if self._gauge.returns_on_request:
+            return "cancelled"
         action = self._gauge.action
         if action.should_return:
             return "threshold_critical"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import assert_type
 
 import ultramon
@@ -12,7 +13,10 @@ from ultramon import (
     ContextMonitor,
     Explanation,
     Fit,
+    Fleet,
+    FleetEvent,
     HandoffRecord,
+    MonitorPool,
     ThresholdAction,
     ThresholdEvent,
 )
@@ -48,6 +52,42 @@ def use() -> HandoffRecord | None:
 async def use_async() -> None:
     async with ultramon.create_context_monitor() as monitor:
         assert_type(monitor, ContextMonitor)
+
+
+fleet = Fleet(run="audit")
+
+
+@fleet.on("handoff_ready")
+def carry_on(end: FleetEvent) -> None:
+    assert_type(end.handoff, HandoffRecord | None)
+    assert_type(end.state, AgentState | None)
+    assert_type(end.outcome, str | None)
+
+
+@fleet.on("ended")
+async def note_end(end: FleetEvent) -> None:
+    assert_type(end.agent_id, str)
+
+
+def orchestrate() -> None:
+    fleet.attach("scout-1", subprocess.Popen(["scout"], env=fleet.env("scout-1")))
+    fleet.request_return("scout-1", deadline_seconds=10)
+    assert_type(fleet.poll(), list[FleetEvent])
+    assert_type(fleet.get_states(), list[AgentState])
+    for event in fleet.watch():
+        assert_type(event, FleetEvent)
+
+
+async def orchestrate_async() -> None:
+    async for event in fleet.watch():
+        assert_type(event, FleetEvent)
+
+
+def converse() -> None:
+    with MonitorPool(ContextConfig(), run="chat", idle_seconds=60) as pool:
+        assert_type(pool, MonitorPool)
+        assert_type(pool.get("chat/42"), ContextMonitor)
+        assert_type(pool.close_idle(), list[str])
 
 
 assert_type(ultramon.detect_threshold(0.5), str)

@@ -38,6 +38,26 @@ class EventPage(NamedTuple):
     """Opaque; continue from here. Behind it no event can appear later."""
 
 
+class Look(NamedTuple):
+    """What a fleet sees when it looks at the agents of a run again."""
+
+    changed: list[StoredAgent]
+    """Agents whose stored state is not the one seen before, unreadable ones with their problem."""
+    removed: list[str]
+    """Agents seen before that are no longer stored."""
+    heartbeats: dict[str, float]
+    """Epoch seconds of the last beat of every agent stored, of whichever run."""
+
+
+class Subscription(NamedTuple):
+    """What a consumer of events left behind when it was last acknowledged."""
+
+    cursor: str | None
+    """Behind the last acknowledged event; None for a consumer that acknowledged nothing yet."""
+    memory: dict[str, Any]
+    """What the consumer wants to remember along with it; JSON values only."""
+
+
 class Backend(Protocol):
     """Where states, heartbeats, events and claims are kept.
 
@@ -131,6 +151,53 @@ class Backend(Protocol):
             after: A cursor from an earlier page, None = from the beginning.
             limit: At most so many.
         """
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+        """Return what changed since the last look; states that did not change are not read.
+
+        Args:
+            run: Only agents of this run; None = of all runs.
+            seen: Empty at first; the backend keeps its marks in it from look to look.
+        """
+
+    def change_mark(self) -> object:
+        """Return something cheap that differs when an event may have been stored meanwhile."""
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """Become, or stay, the one holder of a consumer name for so long.
+
+        Args:
+            name: The consumer; its cursor and memory belong to the name, not to the holder.
+            holder: Who asks; unique per fleet object.
+            now: Epoch seconds.
+            lease_seconds: How long nobody else gets the name; each call renews it.
+
+        Returns:
+            None while another holder's lease runs.
+        """
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """Store a consumer's cursor and memory durably.
+
+        Returns:
+            False, and nothing is stored, when the holder lost or gave up the name.
+        """
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """Give the lease up; cursor and memory stay. Nothing happens when another one holds it."""
+
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        """Leave a request for an agent's owner, replacing an older one; None withdraws it.
+
+        Raises:
+            AgentNotFoundError: There is no such agent.
+            StateWriteError: The store refused.
+        """
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """Return the request left for an agent, None without one. Cheap enough for each second."""
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         """Let the first successor win a handoff; return the id of the one that holds it."""

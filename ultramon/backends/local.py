@@ -6,17 +6,20 @@ import logging
 import os
 import threading
 import weakref
+from operator import attrgetter
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ultramon.backends.base import EventPage, StoredAgent
+from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.looking import look_again
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.statefile import StateDirectory, refuse_newer
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
+    InvalidAgentIdError,
     StateCorruptError,
     StateError,
     StateSchemaError,
@@ -153,22 +156,27 @@ class LocalBackend:
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
-        found = []
-        for agent_id in self.directory.list_ids():
+        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+        """See `Backend.look`."""
+        signatures, heartbeats = self.directory.scan()
+
+        def read(agent_id: str) -> StoredAgent | None:
+            beat = heartbeats.get(agent_id)
             try:
-                agent = self.load(agent_id)
+                return StoredAgent(agent_id, self.directory.read(agent_id), beat)
             except AgentNotFoundError:
-                continue  # pruned since the directory was listed
+                return None  # pruned since the directory was listed
             except StateError as error:
-                found.append(StoredAgent(agent_id, None, None, error))
-                continue
-            except ValueError as error:
+                return StoredAgent(agent_id, None, beat, error)
+            except InvalidAgentIdError as error:
+                if agent_id not in signatures:
+                    return None
                 problem = StateCorruptError(self.directory.folder, str(error))
-                found.append(StoredAgent(agent_id, None, None, problem))
-                continue
-            if run is None or (agent.record is not None and agent.record.run == run):
-                found.append(agent)
-        return found
+                return StoredAgent(agent_id, None, beat, problem)
+
+        return look_again(run, seen, signatures, heartbeats, read)
 
     def append_events(self, events: Sequence[dict[str, Any]]) -> None:
         """See `Backend.append_events`."""
@@ -181,6 +189,38 @@ class LocalBackend:
         with self._journal_lock:
             events, cursor = self._journal.tail(after, limit)
         return EventPage(events, cursor)
+
+    def change_mark(self) -> object:
+        """See `Backend.change_mark`."""
+        return tuple(_size_and_time(self._journal.path + suffix) for suffix in ("-wal", ""))
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """See `Backend.subscribe`."""
+        self.directory.prepare()
+        with self._journal_lock:
+            left = self._journal.subscribe(name, holder, now, lease_seconds)
+        return None if left is None else Subscription(*left)
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """See `Backend.acknowledge`."""
+        self.directory.prepare()
+        with self._journal_lock:
+            return self._journal.acknowledge(name, holder, cursor, memory)
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """See `Backend.unsubscribe`."""
+        with self._journal_lock:
+            self._journal.unsubscribe(name, holder)
+
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        """See `Backend.put_request`."""
+        self.directory.put_request(agent_id, request, TOOL_TIMEOUT_SECONDS)
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """See `Backend.get_request`."""
+        return self.directory.get_request(agent_id)
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         """See `Backend.claim_handoff`."""
@@ -217,6 +257,14 @@ class LocalBackend:
         """See `Backend.close`."""
         with self._journal_lock:
             self._journal.close()
+
+
+def _size_and_time(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _ended(record: StateRecord | None, before: float) -> bool:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import EventPage, StoredAgent
+from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.looking import look_again
 from ultramon.core import codec
 from ultramon.core.journal import event_key
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import decode_state, encode_state
-from ultramon.core.statefile import refuse_newer
+from ultramon.core.statefile import encode_request, refuse_newer
 from ultramon.core.times import format_time
-from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError, FencedError
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    FencedError,
+    StateCorruptError,
+    StateError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +29,16 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Build
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+
+
+class _Consumer:
+    __slots__ = ("cursor", "holder", "lease_until", "memory")
+
+    def __init__(self) -> None:
+        self.cursor: str | None = None
+        self.memory = "{}"
+        self.holder: str | None = None
+        self.lease_until = 0.0
 
 
 class MemoryBackend:
@@ -34,6 +53,8 @@ class MemoryBackend:
         self._events: dict[str, tuple[int, str]] = {}
         self._last_event = 0
         self._claims: dict[str, str] = {}
+        self._consumers: dict[str, _Consumer] = {}
+        self._requests: dict[str, bytes] = {}
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -41,7 +62,10 @@ class MemoryBackend:
         """See `Backend.start_agent`."""
         with self._lock:
             data = self._states.get(agent_id)
-            stored = None if data is None else decode_state(data, agent_id)
+            stored = None
+            if data is not None:
+                with suppress(StateCorruptError):
+                    stored = decode_state(data, agent_id)
             if stored is not None:
                 refuse_newer(stored, agent_id)
             if stored is not None and not takeover:
@@ -89,9 +113,21 @@ class MemoryBackend:
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
+        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+        """See `Backend.look`."""
         with self._lock:
-            agents = [self.load(agent_id) for agent_id in sorted(self._states)]
-        return [a for a in agents if run is None or (a.record and a.record.run == run)]
+            # The bytes of a state are its version: each write makes others, with its own `seq`.
+            return look_again(run, seen, self._states, self._beats, self._listed)
+
+    def _listed(self, agent_id: str) -> StoredAgent | None:
+        try:
+            return self.load(agent_id)
+        except AgentNotFoundError:
+            return None
+        except StateError as error:
+            return StoredAgent(agent_id, None, self._beats.get(agent_id), error)
 
     def append_events(self, events: Sequence[dict[str, Any]]) -> None:
         """See `Backend.append_events`."""
@@ -109,6 +145,55 @@ class MemoryBackend:
         if page:
             position = page[-1][0]
         return EventPage([codec.loads(text) for _, text in page], str(position))
+
+    def change_mark(self) -> object:
+        """See `Backend.change_mark`."""
+        return self._last_event
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """See `Backend.subscribe`."""
+        with self._lock:
+            consumer = self._consumers.setdefault(name, _Consumer())
+            if consumer.holder not in (None, holder) and consumer.lease_until > now:
+                return None
+            consumer.holder = holder
+            consumer.lease_until = now + lease_seconds
+            return Subscription(consumer.cursor, codec.loads(consumer.memory))
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """See `Backend.acknowledge`."""
+        text = codec.dumps(memory)
+        with self._lock:
+            consumer = self._consumers.get(name)
+            if consumer is None or consumer.holder != holder:
+                return False
+            consumer.cursor, consumer.memory = cursor, text
+        return True
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """See `Backend.unsubscribe`."""
+        with self._lock:
+            consumer = self._consumers.get(name)
+            if consumer is not None and consumer.holder == holder:
+                consumer.holder = None
+
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        """See `Backend.put_request`."""
+        with self._lock:
+            if agent_id not in self._states:
+                raise AgentNotFoundError(agent_id)
+            if request is None:
+                self._requests.pop(agent_id, None)
+            else:
+                self._requests[agent_id] = encode_request(request, self.url)
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """See `Backend.get_request`."""
+        data = self._requests.get(agent_id)
+        request: dict[str, Any] | None = None if data is None else codec.loads(data)
+        return request
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         """See `Backend.claim_handoff`."""
@@ -131,6 +216,7 @@ class MemoryBackend:
             for agent_id in pruned:
                 del self._states[agent_id], self._generations[agent_id]
                 self._beats.pop(agent_id, None)
+                self._requests.pop(agent_id, None)
             before = format_time(events_before)
             for key, (_, text) in list(self._events.items()):
                 if codec.loads(text)["occurredAt"] < before:

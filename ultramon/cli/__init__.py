@@ -21,7 +21,7 @@ from ultramon.errors import AgentNotFoundError, UltramonError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = ("demo", "replay", "status", "explain", "prune")
+COMMANDS = ("demo", "replay", "status", "watch", "events", "explain", "chaos", "prune")
 """In the order of `--help`; each is the function `command` of the module of its name."""
 
 

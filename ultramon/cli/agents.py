@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.core.liveness import Liveness
+    from ultramon.core.liveness import HostIdentity, Liveness
     from ultramon.core.record import StateRecord
 
 _MAX_NAMED = 5
@@ -56,6 +56,30 @@ def open_store(state_dir: str | None) -> Backend:
     return open_backend(f"file://{quote(os.path.abspath(state_dir))}")
 
 
+def local_directory(state_dir: str | None) -> str | None:
+    """Return the directory that `open_store` would open, without the 120 ms that opening costs.
+
+    Args:
+        state_dir: The value of ``--state-dir``.
+
+    Returns:
+        None when only `open_store` can tell.
+    """
+    chosen = click.get_current_context().get_parameter_source("state_dir")
+    if state_dir is not None and chosen is ParameterSource.COMMANDLINE:
+        return os.path.abspath(state_dir)
+    if os.environ.get("ULTRAMON_BACKEND"):
+        return None
+    if state_dir:
+        return os.path.abspath(os.path.expanduser(state_dir))
+    from platformdirs import user_state_dir
+
+    try:
+        return user_state_dir("ultramon", appauthor=False)
+    except RuntimeError:
+        return None
+
+
 class SeenAgent(NamedTuple):
     """A readable agent with the verdict about its life."""
 
@@ -80,6 +104,14 @@ class SeenAgent(NamedTuple):
         rungs = (self.record.forecast or {}).get("rungs")
         ahead = [rung.get("turns") for rung in rungs.values()] if isinstance(rungs, dict) else []
         return min((turns for turns in ahead if isinstance(turns, int)), default=None)
+
+    @property
+    def rungs_reached(self) -> dict[str, int]:
+        """How often each rung was reached in this epoch."""
+        rungs = self.record.announced.get("rungs")
+        if not isinstance(rungs, dict):
+            return {}
+        return {name: count for name, count in rungs.items() if isinstance(count, int)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as in its file, and the verdict."""
@@ -109,16 +141,97 @@ def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable
         if agent.record is None:
             unreadable.append(Unreadable(agent.agent_id, str(agent.problem)))
             continue
-        try:
-            verdict = judge(agent.record, agent.heartbeat_at, now, host)
-            one = SeenAgent(agent.record, verdict)
-            one.urgency, one.runway_turns, one.to_json()
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # A state with a right checksum can still hold numbers that no agent ever had.
-            unreadable.append(Unreadable(agent.agent_id, f"its values make no sense: {error}"))
-            continue
-        seen.append(one)
+        one = see(agent.record, agent.heartbeat_at, now, host)
+        if isinstance(one, SeenAgent):
+            seen.append(one)
+        else:
+            unreadable.append(one)
     return sorted(seen, key=lambda one: one.urgency), unreadable
+
+
+def see(
+    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+) -> SeenAgent | Unreadable:
+    """Judge one agent as of now."""
+    try:
+        one = SeenAgent(record, judge(record, heartbeat_at, now, host))
+        one.urgency, one.runway_turns, one.to_json()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A state with a right checksum can still hold numbers that no agent ever had.
+        return Unreadable(record.agent_id, f"its values make no sense: {error}")
+    return one
+
+
+def without_ended(seen: list[SeenAgent]) -> list[SeenAgent]:
+    """Return the agents that have not ended, lost ones among them."""
+    return [one for one in seen if one.liveness.verdict != ENDED]
+
+
+def agents_json(seen: list[SeenAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents as the commands print them with ``--json``."""
+    return {
+        "agents": [one.to_json() for one in seen],
+        "unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable],
+    }
+
+
+class Picture:
+    """The agents as they are stored, brought up to date by reading only what changed.
+
+    Attributes:
+        seen: Who is shown, most urgent first.
+        unreadable: Who cannot be shown.
+        hidden: How many ended agents are left out.
+    """
+
+    def __init__(self, backend: Backend, run: str | None, *, show_all: bool) -> None:
+        self.seen: list[SeenAgent] = []
+        self.unreadable: list[Unreadable] = []
+        self.hidden = 0
+        self._backend = backend
+        self._run = run
+        self._show_all = show_all
+        self._marks: dict[str, Any] = {}
+        self._stored: dict[str, StoredAgent] = {}
+        self._rungs: dict[str, tuple[int, dict[str, int]]] | None = None
+
+    def refresh(self) -> list[tuple[SeenAgent, str]]:
+        """Look again; return who reached which rung since the last look, nobody at the first."""
+        look = self._backend.look(self._run, self._marks)
+        for agent_id in look.removed:
+            self._stored.pop(agent_id, None)
+        self._stored.update((agent.agent_id, agent) for agent in look.changed)
+        beats = look.heartbeats
+        everyone, self.unreadable = look_at(
+            [
+                agent._replace(heartbeat_at=beats.get(agent.agent_id))
+                for agent in self._stored.values()
+            ]
+        )
+        self.seen = everyone if self._show_all else without_ended(everyone)
+        self.hidden = len(everyone) - len(self.seen)
+        return self._crossings(everyone)
+
+    def _crossings(self, everyone: list[SeenAgent]) -> list[tuple[SeenAgent, str]]:
+        before, after = self._rungs, {}
+        crossings = []
+        for one in everyone:
+            epoch, rungs = after[one.record.agent_id] = one.record.epoch, one.rungs_reached
+            if before is None:
+                continue
+            known_epoch, known = before.get(one.record.agent_id, (epoch, {}))
+            crossings += [
+                (one, rung)
+                for rung, count in rungs.items()
+                if count > (known.get(rung, 0) if known_epoch == epoch else 0)
+            ]
+        # An agent that cannot be read for a moment has not reached its rungs anew afterwards.
+        unread = {agent.agent_id for agent in self.unreadable}
+        after.update(
+            (agent_id, old) for agent_id, old in (before or {}).items() if agent_id in unread
+        )
+        self._rungs = after
+        return crossings
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:
@@ -133,7 +246,20 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
         return backend.load(name)
     except (AgentNotFoundError, InvalidAgentIdError):
         pass
+    # Loading raises what is wrong with a state that the list only mentions.
+    return backend.load(find_agent_id(backend, name))
+
+
+def find_agent_id(backend: Backend, name: str) -> str:
+    """Find the id of the agent that a person means, whether its state can be read or not.
+
+    Raises:
+        AgentNotFoundError: Nothing fits.
+        SeveralFound: Several fit.
+    """
     agents = backend.list_agents()
+    if any(agent.agent_id == name for agent in agents):
+        return name
     labelled = [agent for agent in agents if agent.record and agent.record.label == name]
     found = labelled or [agent for agent in agents if agent.agent_id.startswith(name)]
     if not found or not name:
@@ -145,5 +271,4 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
         raise SeveralFound(
             f"{kind} {name} fits {len(ids)} agents: {', '.join(ids[:_MAX_NAMED])}{more}"
         )
-    # Loading again raises what is wrong with a state that the list only mentions.
-    return backend.load(found[0].agent_id)
+    return found[0].agent_id

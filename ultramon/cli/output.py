@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import unicodedata
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,9 +121,33 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
+def json_line(value: Any) -> str:
+    """Return one JSON document without a line end in it, as harmless as `json_text`."""
+    line = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return line.replace("\x7f", "\\u007f")
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document."""
     click.echo(json_text(value))
+
+
+def wait_while_read(seconds: float) -> None:
+    """Wait, as long as somebody reads stdout.
+
+    Raises:
+        BrokenPipeError: The reader is gone. Without this, a command that has nothing to print
+            would outlive it.
+    """
+    import select
+
+    if not hasattr(select, "poll"):
+        time.sleep(seconds)
+        return
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    if poll.poll(seconds * 1000):
+        raise BrokenPipeError
 
 
 def say(text: str) -> None:
@@ -168,6 +195,21 @@ def short_tokens(count: int | None) -> str:
 def percent(ratio: float | None) -> str:
     """Write a ratio as a percentage with one decimal; ``?`` when unknown."""
     return "?" if ratio is None else f"{ratio * 100:.1f} %"
+
+
+def moment(epoch_seconds: float) -> str:
+    """Write a time in UTC to the second, e.g. ``2026-11-21 20:28:51Z``."""
+    return f"{format_time(epoch_seconds)[:-5]}Z".replace("T", " ")
+
+
+def age(seconds: float | None) -> str:
+    """Write how long ago something was, in its largest unit, e.g. ``3 min``; empty for None."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
 
 
 def turns(count: int | None) -> str:

@@ -8,15 +8,19 @@ import click
 
 from ultramon.cli.agents import (
     SeenAgent,
+    Unreadable,
+    agents_json,
     find_agent,
     json_option,
     look_at,
     open_store,
     state_dir_option,
+    without_ended,
 )
 from ultramon.cli.output import (
     ExitCode,
     action_style,
+    age,
     field,
     make_console,
     make_table,
@@ -64,29 +68,37 @@ def command(
     seen, unreadable = look_at(stored)
     hidden = 0
     if agent is None and not show_all:
-        living = [one for one in seen if one.liveness.verdict != ENDED]
+        living = without_ended(seen)
         seen, hidden = living, len(seen) - len(living)
     if json:
-        print_json(
-            {
-                "agents": [one.to_json() for one in seen],
-                "unreadable": [
-                    {"agentId": one.agent_id, "reason": one.reason} for one in unreadable
-                ],
-            }
-        )
-        return ExitCode.OK
+        print_json(agents_json(seen, unreadable))
+    else:
+        print_agents(seen, unreadable, hidden)
+    return ExitCode.OK
+
+
+def print_agents(
+    seen: list[SeenAgent],
+    unreadable: list[Unreadable],
+    hidden: int,
+    *,
+    with_heartbeats: bool = False,
+) -> None:
+    """Print agents as a table, and say what the table does not show."""
     if seen:
         console = make_console()
         ascii_only = console.options.ascii_only
-        console.print(status_table(seen, console.width, ascii_only=ascii_only))
+        console.print(
+            status_table(
+                seen, console.width, ascii_only=ascii_only, with_heartbeats=with_heartbeats
+            )
+        )
     for problem in unreadable:
         say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")
     if hidden:
         say(f"{hidden} ended, shown with --all")
     elif not seen and not unreadable:
         say("no agents")
-    return ExitCode.OK
 
 
 class _Column(NamedTuple):
@@ -145,6 +157,10 @@ def _doing(one: SeenAgent, look: _Look) -> tuple[str, str]:
     return field(one.record.current_task), ""
 
 
+def _heartbeat(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return age(one.liveness.heartbeat_age_seconds), ""
+
+
 def _state(one: SeenAgent, look: _Look) -> tuple[str, str]:
     verdict, reason = one.liveness.verdict, field(one.liveness.reason)
     if verdict in (LOST, STALE):
@@ -158,6 +174,7 @@ def _style(one: SeenAgent) -> str:
 
 _WHOLE = {"no_wrap": True}
 _RIGHT = {"no_wrap": True, "justify": "right"}
+_HEARTBEAT = _Column("beat", 70, _heartbeat, _RIGHT)
 _COLUMNS = (
     _Column("agent", 0, _name, {"min_width": 8}),
     _Column("level", 0, _level, _WHOLE),
@@ -166,17 +183,31 @@ _COLUMNS = (
     _Column("tokens", 60, _tokens, _RIGHT),
     _Column("runway", 70, _runway, _RIGHT),
     _Column("tasks", 70, _tasks, _RIGHT),
+    _HEARTBEAT,
     _Column("doing", _WIDE, _doing, {"max_width": 32}),
     _Column("state", 0, _state, {}),
 )
 
 
-def status_table(seen: list[SeenAgent], width: int, *, ascii_only: bool) -> Table:
-    """Draw agents as a table with as many columns as the width allows."""
+def status_table(
+    seen: list[SeenAgent], width: int, *, ascii_only: bool, with_heartbeats: bool = False
+) -> Table:
+    """Draw agents as a table with as many columns as the width allows.
+
+    Args:
+        seen: In the order of the rows.
+        width: Of the terminal, in cells.
+        ascii_only: Draw bars without block characters.
+        with_heartbeats: Show how long ago each agent beat.
+    """
     from rich.text import Text
 
     table = make_table()
-    columns = [column for column in _COLUMNS if width >= column.from_width]
+    columns = [
+        column
+        for column in _COLUMNS
+        if width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
+    ]
     look = _Look(width >= _WIDE, ascii_only)
     for column in columns:
         table.add_column(column.header, **column.options)

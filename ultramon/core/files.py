@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from contextlib import suppress
 
 from ultramon.errors import (
@@ -36,6 +37,7 @@ else:
 
 
 MAX_FILE_BYTES = 1 << 20
+_LOCK_RETRY_SECONDS = 0.001
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
@@ -154,6 +156,20 @@ def write_new_file(path: str, data: bytes) -> None:
         os.close(fd)
 
 
+def delete_file(path: str) -> None:
+    """Delete a file; nothing happens when there is none.
+
+    Raises:
+        StateWriteError: The file system refused.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise refused(path, "cannot be deleted", error) from error
+
+
 def sync_directory(path: str) -> None:
     """Bring the names in a directory down to the disk."""
     fd = os.open(path, os.O_RDONLY | _CLOEXEC)
@@ -180,6 +196,29 @@ def try_lock(fd: int) -> bool:
     except (BlockingIOError, PermissionError):  # the second is how Windows says it
         return False
     return True
+
+
+def wait_for_lock(fd: int, path: str, deadline: float) -> None:
+    """Lock a file for this descriptor, trying until a time of the monotonic clock.
+
+    Raises:
+        StateWriteError: Not free by then, or it cannot be locked at all.
+    """
+    try:
+        while not try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise StateWriteError(path, "is locked by another process")
+            time.sleep(_LOCK_RETRY_SECONDS)
+    except OSError as error:
+        raise refused(path, "cannot be locked", error) from error
+
+
+def is_same_file(fd: int, path: str) -> bool:
+    """Return whether a path still names the file that was opened."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except OSError:
+        return False
 
 
 def unlock(fd: int) -> None:

@@ -1,4 +1,4 @@
-"""The journal: one SQLite file of events and claims beside the state files.
+"""The journal: one SQLite file of events, claims and consumers beside the state files.
 
 Events are appended once per key and read in commit order. Registrations and the notice queue are
 further tables of the same file; `_MIGRATIONS` is where they are added.
@@ -19,7 +19,7 @@ from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
 JOURNAL = "journal.sqlite3"
@@ -54,6 +54,15 @@ _MIGRATIONS = (
         claimed_at TEXT NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE consumers (
+        name TEXT PRIMARY KEY,
+        cursor TEXT,
+        memory TEXT NOT NULL,
+        holder TEXT,
+        lease_until REAL NOT NULL
+    );
+    """,
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 
@@ -64,6 +73,15 @@ def event_key(event: dict[str, Any]) -> str:
         f"{event['agentId']}/{event['generation']}/{event['epoch']}/{event['type']}/"
         f"{event.get('level') or ''}/{event.get('n', 0)}"
     )
+
+
+def _read_event(payload: str) -> dict[str, Any] | None:
+    """Return a stored event; None for a damaged row, which must not stop those who read on."""
+    try:
+        event = codec.loads(payload)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
 class Journal:
@@ -94,6 +112,11 @@ class Journal:
         else:
             self._inherited.append(connection)
 
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # At the end of the interpreter no module may be left to look anything up in.
+        if self._connection is not None and self._pid == getpid():
+            self._connection.close()
+
     def _open(self, timeout_seconds: float) -> sqlite3.Connection:
         import sqlite3
 
@@ -104,7 +127,7 @@ class Journal:
         self._create_private()
         self._identity = self._find()
         connection = sqlite3.connect(
-            self.path, timeout_seconds, isolation_level=None, check_same_thread=False
+            self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
         )
         try:
             self._enter_wal(connection, timeout_seconds)
@@ -285,7 +308,7 @@ class Journal:
             ).fetchall()
         if rows:
             position = rows[-1][0]
-        return [codec.loads(payload) for _, payload in rows], str(position)
+        return [event for _, payload in rows if (event := _read_event(payload))], str(position)
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str, now: float) -> str:
         """Let one successor win a handoff.
@@ -303,6 +326,44 @@ class Journal:
                 "SELECT successor_id FROM handoff_claims WHERE handoff_id = ?", (handoff_id,)
             ).fetchone()
         return str(row[0])
+
+    def subscribe(
+        self, name: str, holder: str, now: float, lease_seconds: float
+    ) -> tuple[str | None, dict[str, Any]] | None:
+        """Become or stay the one holder of a consumer name.
+
+        Returns:
+            The cursor and memory of the name, or None while another holder's lease runs.
+        """
+        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.execute(
+                "INSERT INTO consumers VALUES (?1, NULL, '{}', ?2, ?3) ON CONFLICT (name)"
+                " DO UPDATE SET holder = ?2, lease_until = ?3"
+                " WHERE holder IS NULL OR holder = ?2 OR lease_until <= ?4",
+                (name, holder, now + lease_seconds, now),
+            )
+            row = connection.execute(
+                "SELECT cursor, memory FROM consumers WHERE name = ? AND holder = ?", (name, holder)
+            ).fetchone()
+        return None if row is None else (row[0], codec.loads(row[1]))
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """Store a consumer's cursor and memory; False when somebody else holds the name."""
+        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            done = connection.execute(
+                "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?",
+                (cursor, codec.dumps(memory), name, holder),
+            )
+        return done.rowcount == 1
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """End the lease of a holder; the consumer's cursor and memory stay."""
+        if not os.path.exists(self.path):
+            return
+        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.execute(
+                "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?", (name, holder)
+            )
 
     def prune(self, before: float) -> int:
         """Delete events older than a time, epoch seconds.

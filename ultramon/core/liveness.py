@@ -88,19 +88,37 @@ class Liveness:
     Attributes:
         verdict: ``alive``, ``stale``, ``lost`` or ``ended``.
         reason: Why, for people.
+        last_heartbeat_at: Epoch seconds; the start, when it never beat.
         heartbeat_age_seconds: Since the last heartbeat, >= 0; None when it never has one.
         clock_skew: Whether the heartbeat lies more than 5 s in the future.
+        is_gone: Whether its process is known to have vanished, which no silence can prove.
     """
 
-    __slots__ = ("clock_skew", "heartbeat_age_seconds", "reason", "verdict")
+    __slots__ = (
+        "clock_skew",
+        "heartbeat_age_seconds",
+        "is_gone",
+        "last_heartbeat_at",
+        "reason",
+        "verdict",
+    )
 
     def __init__(
-        self, verdict: str, reason: str, age: float | None = None, clock_skew: bool = False
+        self,
+        verdict: str,
+        reason: str,
+        last_heartbeat_at: float,
+        now: float,
+        *,
+        beats: bool = True,
+        is_gone: bool = False,
     ) -> None:
         self.verdict = verdict
         self.reason = reason
-        self.heartbeat_age_seconds = age
-        self.clock_skew = clock_skew
+        self.last_heartbeat_at = last_heartbeat_at
+        self.heartbeat_age_seconds = max(0.0, now - last_heartbeat_at) if beats else None
+        self.clock_skew = last_heartbeat_at > now + CLOCK_SKEW_SECONDS
+        self.is_gone = is_gone
 
 
 def lost_after(record: StateRecord) -> float:
@@ -126,27 +144,26 @@ def judge(
         beyond its limit; ``stale`` after three of its own heartbeat intervals; else ``alive``.
         A waiting agent, and one without a heartbeat of its own, is never stale by silence.
     """
-    if not record.active:
-        return Liveness(ENDED, record.outcome or "ended")
     # A first heartbeat that never came counts from the start, not from 1970.
     beats = (record.started_at, record.last_heartbeat, heartbeat_at)
     last = max((beat for beat in beats if beat is not None), default=now)
-    skewed = last > now + CLOCK_SKEW_SECONDS
+    if not record.active:
+        return Liveness(ENDED, record.outcome or "ended", last, now, beats=False)
     age = max(0.0, now - last)
     local = record.hostname == host.hostname and record.boot_id == host.boot_id
     if local and record.pid is not None:
         started = process_started_at(record.pid)
         marks = {started, record.pid_started_at} - {None, _UNKNOWN}
         if started is None or len(marks) > 1:
-            return Liveness(LOST, f"process {record.pid} is gone", age, skewed)
+            return Liveness(LOST, f"process {record.pid} is gone", last, now, is_gone=True)
     interval = record.heartbeat_interval_seconds
     if interval is None:
-        return Liveness(ALIVE, "has no heartbeat of its own", None, skewed)
+        return Liveness(ALIVE, "has no heartbeat of its own", last, now, beats=False)
     # Elsewhere, or before a reboot, only beats can show that a waiting process is still there.
     if record.phase == "waiting" and (local or age <= lost_after(record)):
-        return Liveness(ALIVE, "waiting", age, skewed)
+        return Liveness(ALIVE, "waiting", last, now)
     if age > lost_after(record):
-        return Liveness(LOST, f"no heartbeat for {age:.0f} s", age, skewed)
+        return Liveness(LOST, f"no heartbeat for {age:.0f} s", last, now)
     if age > STALE_AFTER_INTERVALS * interval:
-        return Liveness(STALE, f"no heartbeat for {age:.0f} s", age, skewed)
-    return Liveness(ALIVE, "beating", age, skewed)
+        return Liveness(STALE, f"no heartbeat for {age:.0f} s", last, now)
+    return Liveness(ALIVE, "beating", last, now)

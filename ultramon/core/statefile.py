@@ -9,15 +9,19 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
+from ultramon.core import codec
 from ultramon.core.files import (
+    MAX_FILE_BYTES,
     close_quietly,
+    delete_file,
+    is_same_file,
     make_private_directory,
     open_private,
     read_private_file,
     refused,
     sync_directory,
-    try_lock,
     unlock,
+    wait_for_lock,
     write_new_file,
 )
 from ultramon.core.ids import check_agent_id, random_hex
@@ -39,11 +43,11 @@ from ultramon.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 STATES = "subagents"
 KEPT_CORRUPT_FILES = 3
 ORPHAN_SECONDS = 60.0
-_LOCK_RETRY_SECONDS = 0.001
 
 
 def refuse_newer(stored: StateRecord, path: str) -> None:
@@ -62,7 +66,26 @@ def refuse_newer(stored: StateRecord, path: str) -> None:
 
 def _is_kept(name: str, prefix: str) -> bool:
     # An agent may be called "a.json.corrupt-1": its files are no evidence about agent "a".
-    return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb"))
+    return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb", ".request"))
+
+
+def _signature(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
+
+
+def encode_request(request: dict[str, Any], path: str) -> bytes:
+    """Return the bytes of a request.
+
+    Raises:
+        StateWriteError: It has no JSON form, or is larger than a reader accepts.
+    """
+    try:
+        data = codec.dumps(request).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise StateWriteError(path, f"the request has no JSON form: {error}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise StateWriteError(path, f"the request has {len(data):,} bytes, that is too many")
+    return data
 
 
 class StateDirectory:
@@ -88,12 +111,38 @@ class StateDirectory:
         make_private_directory(self.folder)
 
     def file(self, agent_id: str, suffix: str = ".json") -> str:
-        """Return the path of one of an agent's files (``.json``, ``.lock``, ``.hb``).
+        """Return the path of one of an agent's files (``.json``, ``.lock``, ``.hb``, ``.request``).
 
         Raises:
             InvalidAgentIdError: The id may not become a file name.
         """
         return os.path.join(self.folder, check_agent_id(agent_id) + suffix)
+
+    def scan(self) -> tuple[dict[str, tuple[int, int, int, int]], dict[str, float]]:
+        """Return of every state file a signature that changes with it, and every heartbeat.
+
+        Opens none of them: one pass over the folder, whatever it holds.
+
+        Raises:
+            StateDirectoryError: The directory is there and cannot be listed.
+        """
+        signatures, heartbeats = {}, {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    name = entry.name
+                    try:
+                        if name.endswith(".json") and name[0] != ".":
+                            signatures[name[:-5]] = _signature(entry.stat(follow_symlinks=False))
+                        elif name.endswith(".hb"):
+                            heartbeats[name[:-3]] = entry.stat(follow_symlinks=False).st_mtime
+                    except FileNotFoundError:
+                        continue  # pruned at this moment
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
+        return signatures, heartbeats
 
     def list_ids(self) -> list[str]:
         """Return the ids that have a state file, readable or not, sorted.
@@ -101,13 +150,7 @@ class StateDirectory:
         Raises:
             StateDirectoryError: The directory is there and cannot be listed.
         """
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
-        return sorted(name[:-5] for name in names if name.endswith(".json") and name[0] != ".")
+        return sorted(self.scan()[0])
 
     def read(self, agent_id: str) -> StateRecord:
         """Read one agent's state, to look at it.
@@ -161,9 +204,9 @@ class StateDirectory:
         while True:
             fd = self._open_lock(path)
             try:
-                self._wait_for_lock(fd, path, deadline)
+                wait_for_lock(fd, path, deadline)
                 # Somebody may have pruned the file between open and lock: that lock is nobody's.
-                if self._is_same_file(fd, path):
+                if is_same_file(fd, path):
                     yield
                     return
             finally:
@@ -180,23 +223,6 @@ class StateDirectory:
             except FileNotFoundError:
                 self.prepare()
                 return open_private(path, os.O_RDWR)
-        except OSError as error:
-            raise refused(path, "cannot be locked", error) from error
-
-    @staticmethod
-    def _is_same_file(fd: int, path: str) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), os.lstat(path))
-        except OSError:
-            return False
-
-    @staticmethod
-    def _wait_for_lock(fd: int, path: str, deadline: float) -> None:
-        try:
-            while not try_lock(fd):
-                if time.monotonic() >= deadline:
-                    raise StateWriteError(path, "is locked by another process")
-                time.sleep(_LOCK_RETRY_SECONDS)
         except OSError as error:
             raise refused(path, "cannot be locked", error) from error
 
@@ -231,21 +257,27 @@ class StateDirectory:
         """
         path = self.file(record.agent_id)
         data = encode_state(record, path)
-        temporary = os.path.join(self.folder, f".{record.agent_id}.{random_hex(6)}.tmp")
+        with self._new_file(record.agent_id, path, data) as temporary:
+            os.replace(temporary, path)
+        if durable:
+            try:
+                sync_directory(self.folder)
+            except OSError as error:
+                raise refused(path, "is written, durability unknown", error) from error
+
+    @contextmanager
+    def _new_file(self, agent_id: str, path: str, data: bytes) -> Iterator[str]:
+        """Give a synced temporary file, to be renamed to ``path``; deleted when that fails."""
+        temporary = os.path.join(self.folder, f".{agent_id}.{random_hex(6)}.tmp")
         try:
             write_new_file(temporary, data)
-            os.replace(temporary, path)
+            yield temporary
         except BaseException as error:
             with suppress(OSError):
                 os.unlink(temporary)
             if isinstance(error, OSError):
                 raise refused(path, "cannot be written", error) from error
             raise
-        if durable:
-            try:
-                sync_directory(self.folder)
-            except OSError as error:
-                raise refused(path, "is written, durability unknown", error) from error
 
     def beat(self, agent_id: str, at: float) -> None:
         """Set the time of the heartbeat file, creating it where missing.
@@ -269,6 +301,41 @@ class StateDirectory:
             return os.lstat(self.file(agent_id, ".hb")).st_mtime
         except OSError:
             return None
+
+    def put_request(
+        self, agent_id: str, request: dict[str, Any] | None, timeout_seconds: float
+    ) -> None:
+        """Leave a request beside an agent's state, replacing an older one; None takes it away.
+
+        Raises:
+            AgentNotFoundError: The agent has no state.
+            StateWriteError: Locked beyond the timeout, or the file system refused.
+        """
+        path = self.file(agent_id, ".request")
+        self._check_stored(agent_id)
+        if request is None:
+            delete_file(path)
+            return
+        # Only the rename happens under the lock: the agent's saves must not wait for a disk.
+        with (
+            self._new_file(agent_id, path, encode_request(request, path)) as temporary,
+            self.locked(agent_id, timeout_seconds),
+        ):
+            self._check_stored(agent_id)
+            os.replace(temporary, path)
+
+    def _check_stored(self, agent_id: str) -> None:
+        if not os.path.lexists(self.file(agent_id)):
+            raise AgentNotFoundError(agent_id)
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """Return the request left for an agent; None without one that can be read."""
+        try:
+            data, _ = read_private_file(self.file(agent_id, ".request"))
+            request = codec.loads(data)
+        except (OSError, StateCorruptError, ValueError):
+            return None
+        return request if isinstance(request, dict) else None
 
     def quarantine(self, agent_id: str) -> str | None:
         """Set an unreadable state aside as evidence; the newest three are kept.
@@ -301,14 +368,9 @@ class StateDirectory:
         Raises:
             StateWriteError: The file system refused.
         """
-        for suffix in (".json", ".hb", ".lock"):
-            path = self.file(agent_id, suffix)
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise refused(path, "cannot be deleted", error) from error
+        # The request first: whoever is killed in between leaves none for the next of that name.
+        for suffix in (".request", ".json", ".hb", ".lock"):
+            delete_file(self.file(agent_id, suffix))
 
     def sweep(self, now: float) -> list[str]:
         """Delete temporary files that killed writers left behind more than a minute ago.

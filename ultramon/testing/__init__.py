@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from ultramon.testing.clock import FakeClock
     from ultramon.testing.contract import BackendContract
     from ultramon.testing.samples import make_event, make_record
+    from ultramon.testing.work import assert_no_work_lost
 
 __all__ = [
     "BackendContract",
     "FakeClock",
     "ScriptedAgent",
     "Step",
+    "assert_no_work_lost",
     "capture_signals",
     "fill",
     "make_event",
@@ -26,6 +28,7 @@ _ROOMS = {
     "clock": "FakeClock",
     "contract": "BackendContract",
     "samples": "make_event make_record",
+    "work": "assert_no_work_lost",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ultramon.testing.contract_events import EventContract
+from ultramon.testing.contract_fleet import FleetContract
 from ultramon.testing.contract_states import StateContract
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 
-class BackendContract(StateContract, EventContract):
+class BackendContract(StateContract, EventContract, FleetContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
     @pytest.fixture
@@ -40,5 +41,13 @@ class BackendContract(StateContract, EventContract):
         """Give a function that opens the store of a backend as another process would.
 
         None = the store ends with the object; tests of durability are skipped.
+        """
+        return None
+
+    @pytest.fixture
+    def damage(self) -> Callable[[Backend, str], None] | None:
+        """Give a function that makes the stored state of an agent unreadable.
+
+        None = tests of unreadable states are skipped.
         """
         return None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ultramon.backends.memory import MemoryBackend
+    from ultramon.fleet import Fleet
     from ultramon.models import Event
     from ultramon.monitor import ContextMonitor
     from ultramon.testing.clock import FakeClock
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite(
     "ultramon.testing.contract",
     "ultramon.testing.contract_events",
+    "ultramon.testing.contract_fleet",
     "ultramon.testing.contract_states",
 )
 
@@ -69,6 +71,29 @@ def ultramon_monitor(
         return create_context_monitor(agent_id, config, **given).start()
 
     return make
+
+
+@pytest.fixture
+def ultramon_fleet(
+    ultramon_clock: FakeClock, ultramon_backend: MemoryBackend
+) -> Iterator[Callable[..., Fleet]]:
+    """Give a factory of fleets on `ultramon_clock` and `ultramon_backend`, closed after the test.
+
+    It takes what `Fleet` takes. Time stands still, so use `Fleet.poll` and not `Fleet.run`.
+    """
+    from ultramon.fleet import Fleet
+
+    fleets: list[Fleet] = []
+
+    def make(run: str | None = None, **given: Any) -> Fleet:
+        given.setdefault("clock", ultramon_clock)
+        given.setdefault("backend", ultramon_backend)
+        fleets.append(Fleet(run, **given))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
 
 
 @pytest.fixture

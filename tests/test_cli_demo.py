@@ -1,0 +1,269 @@
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+
+import pexpect
+import pytest
+from program import PROGRAM, draw, environment, run
+
+from ultramon.backends.local import LocalBackend
+from ultramon.cli.demo_crew import standard_library_files
+from ultramon.cli.demo_proof import check_agents, check_items, check_notes
+from ultramon.cli.ledger import Ledger
+from ultramon.cli.output import ExitCode
+from ultramon.core.record import StateRecord
+
+SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")
+
+
+def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
+    """Its private state directory is gone afterwards."""
+    done = run(*SMALL_DEMO, TMPDIR=str(tmp_path), ULTRAMON_WARNING_THRESHOLD="0.5")
+    assert done.returncode == 0, done.stderr
+    assert "all 36 files were read, each exactly once" in done.stdout
+    assert re.search(r"agent\s+ended\s+files\s+tokens\s+usage", done.stdout)
+    assert "handed off: " in done.stdout
+    assert "Context warning (70%+)" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demos_records_agree_with_its_summary(tmp_path):
+    """In a directory of one's own the records stay and tell the same story."""
+    done = run(*SMALL_DEMO, "--json", "--state-dir", tmp_path)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["problems"]) == (0, [])
+    assert summary["everyItemDoneOnce"] is True
+    assert summary["kills"] == summary["itemsBegunAgain"] == summary["itemsLost"] == 0
+    backend = LocalBackend(str(tmp_path))
+    records = [agent.record for agent in backend.list_agents(summary["run"])]
+    done_items = Counter(
+        task["name"] for record in records for task in record.tasks if task["status"] == "done"
+    )
+    assert len(done_items) == summary["itemsDone"] == summary["items"] == 36
+    assert set(done_items.values()) == {1}
+    handed = {record.agent_id for record in records if record.handoff}
+    assert len(handed) == summary["handoffs"] >= 3
+    assert {record.predecessor_id for record in records} == {None, *handed}
+    assert set(summary["handoffReasons"]) == {"threshold_warning", "threshold_critical"}
+    kinds = Counter(event["type"] for event in backend.events(limit=1000).events)
+    assert kinds["agent_started"] == kinds["agent_stopped"] == summary["agents"] == len(records)
+    assert kinds["handoff_ready"] == summary["handoffs"]
+    again = run("status", "--all", "--json", "--run", summary["run"], "--state-dir", tmp_path)
+    assert len(json.loads(again.stdout)["agents"]) == summary["agents"]
+
+
+def test_every_worker_of_the_demo_is_a_process(tmp_path):
+    """No two agents share a process, and none of them is the demo's own."""
+    with subprocess.Popen(
+        [PROGRAM, "demo", "--items", "9", "--json", "--state-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as demo:
+        summary = json.load(demo.stdout)
+    records = [agent.record for agent in LocalBackend(str(tmp_path)).list_agents(summary["run"])]
+    pids = {record.pid for record in records}
+    assert len(pids) == summary["agents"] >= 3
+    assert demo.pid not in pids
+
+
+def test_killed_workers_cost_one_file_each_at_most(tmp_path):
+    """With --kill nothing is lost: handoffs are rebuilt from what the killed had stored."""
+    done = run("demo", "--kill", "--items", "45", "--json", "--state-dir", tmp_path)
+    summary = json.loads(done.stdout)
+    assert (done.returncode, summary["problems"]) == (0, [])
+    assert summary["kills"] == summary["handoffReasons"]["lost"] == 3
+    assert summary["itemsBegunAgain"] <= 3
+    assert (summary["itemsDone"], summary["itemsLost"]) == (45, 0)
+    backend = LocalBackend(str(tmp_path))
+    lost = [event for event in backend.events(limit=1000).events if event["type"] == "agent_lost"]
+    assert [event["exit"] for event in lost] == [{"returncode": -9, "signal": "SIGKILL"}] * 3
+
+
+def test_the_text_says_what_the_kills_cost():
+    """Who was killed is named, and how many files were begun again."""
+    done = run("demo", "--kill", "--items", "30", "--agents", "2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"workers killed: 2; files begun again: [012]; files lost: 0", done.stdout)
+    assert len(re.findall(r"^demo-\S+ +killed", done.stdout, re.MULTILINE)) == 2
+    assert done.stdout.count("lost: SIGKILL") == done.stdout.count("handoff rebuilt: ") == 2
+
+
+def test_a_stranger_may_kill_a_worker_too():
+    """The demo tells the processes' ids; whoever kills one is answered by the same proof."""
+    with subprocess.Popen(
+        [PROGRAM, *SMALL_DEMO], stdout=subprocess.PIPE, encoding="utf-8", env=environment()
+    ) as demo:
+        for line in demo.stdout:
+            if found := re.search(r"started in process (\d+)", line):
+                os.kill(int(found[1]), signal.SIGKILL)
+                break
+        text = demo.stdout.read()
+    assert demo.returncode == 0
+    assert re.search(r"workers killed: 1; files begun again: [01]; files lost: 0", text)
+    assert "all 36 files were read, each exactly once" in text
+
+
+def test_workers_that_cannot_work_fail_the_demo():
+    """What they said in the end is shown, and that the work was not done."""
+    done = run(*SMALL_DEMO, ULTRAMON_GRACE_SECONDS="soon")
+    assert done.returncode == ExitCode.FAILURE
+    assert "exactly once" not in done.stdout
+    assert re.search(r"Error: demo-\S+-1 ended with 1: \S*ConfigurationError: grace", done.stderr)
+    assert "was never done" in done.stderr
+    assert done.stderr.splitlines()[-1] == "Error: and 29 problems more"
+
+
+def test_the_demo_draws_a_live_table():
+    """On a terminal: bars, levels, tokens, tasks and heartbeats; then it cleans up."""
+    raw, screen, code = draw(*SMALL_DEMO, columns=80, rows=40)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", raw.decode())
+    assert code == 0
+    assert re.search(r"agent +level +usage +tokens +runway +tasks +heartbeat", text)
+    assert re.search(r"\d files read", text)
+    assert re.search(r"[█▏▎▍▌▋▊▉]+ +\d+\.\d %", text)
+    assert re.search(r"\d+(\.\d)?k/24k", text)
+    assert re.search(r"\d+ turns? +\d+/12 +\d+\.\d s", text)
+    assert screen[0].startswith("agent ")
+    assert any("each exactly once" in line for line in screen)
+    assert raw.rfind(b"\x1b[?25h") > raw.rfind(b"\x1b[?25l"), "the cursor is back"
+
+
+def test_the_live_table_shows_a_killed_worker():
+    """Until its successor is there it is marked as lost."""
+    raw, screen, code = draw("demo", "--items", "36", "--kill", columns=80, rows=40)
+    assert code == 0
+    assert re.search(r"\d+/\d+ +LOST", re.sub(r"\x1b\[[0-9;]*m", "", raw.decode()))
+    assert any(" killed " in line for line in screen)
+
+
+def test_an_interrupted_demo_ends_quietly(tmp_path):
+    """Ctrl-C ends with 130, without a traceback, leftovers or workers that live on."""
+    child = pexpect.spawn(
+        PROGRAM,
+        ["demo", "--items", "500"],
+        env=environment(TMPDIR=str(tmp_path), TERM="dumb"),
+        timeout=60,
+        encoding="utf-8",
+    )
+    child.expect(r"started in process (\d+)")
+    worker = int(child.match[1])
+    child.kill(signal.SIGINT)
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == ExitCode.INTERRUPTED
+    assert "Traceback" not in child.before
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_the_demo_needs_records():
+    """Disabled, there would be nothing to prove."""
+    done = run("demo", ULTRAMON_DISABLED="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ULTRAMON_DISABLED is set")
+
+
+def test_the_demo_needs_a_store_that_processes_share(tmp_path):
+    """Records in one process's memory cannot be seen by its workers."""
+    done = run("demo", ULTRAMON_BACKEND="memory:", ULTRAMON_STATE_DIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: ULTRAMON_BACKEND is memory:, which processes cannot share\n"
+
+
+def test_demo_items_are_files_of_the_standard_library():
+    """As many as asked for, every one once."""
+    names = standard_library_files(50)
+    assert len(set(names)) == len(names) == 50
+    assert all(name.endswith(".py") for name in names)
+
+
+def state(agent_id, done=(), *, left=(), predecessor=None, active=False):
+    """The state of an agent that had these items."""
+    tasks = [{"name": name, "status": "done", "result": None} for name in done]
+    tasks += [{"name": name, "status": "pending", "result": None} for name in left]
+    return StateRecord(
+        agent_id, generation=1, tasks=tasks, predecessor_id=predecessor, active=active
+    )
+
+
+def handoff(agent_id, *remaining, interrupted=()):
+    """A handoff as it stands in the journal."""
+    return {"agentId": agent_id, "interrupted": interrupted, "remaining": remaining}
+
+
+def ledger(*records):
+    """The ledger of these states."""
+    entered = Ledger()
+    for record in records:
+        entered.see_state(record)
+    return entered
+
+
+FIRST = state("a", ["1"], left=["2"])
+SECOND = state("a.2", ["2"], predecessor="a")
+
+
+def test_the_check_accepts_work_that_was_handed_on():
+    """An item left by one and done by its successor was done once."""
+    assert check_items(["1", "2"], ledger(FIRST, SECOND)) == []
+    assert check_agents([FIRST, SECOND], [handoff("a", "2")], ()) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "problem"),
+    [
+        ([FIRST], "2 was never done"),
+        ([state("a", ["1", "2"]), state("b", ["2"])], "2 was done 2 times"),
+        ([state("a", ["1", "2", "3"])], "3 was not asked for"),
+    ],
+)
+def test_the_check_sees_items_that_went_wrong(records, problem):
+    """Lost, repeated and unknown items."""
+    assert check_items(["1", "2"], ledger(*records)) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("records", "handoffs", "killed", "problems"),
+    [
+        ([state("a", active=True)], [], (), ["agent a did not end"]),
+        ([state("a", active=True)], [], ("a",), []),
+        ([FIRST], [handoff("a", "2")], (), ["agent a handed off to 0 successors"]),
+        ([FIRST], [handoff("a")], (), []),
+        (
+            [FIRST, SECOND, state("b", predecessor="a")],
+            [handoff("a", interrupted=("2",))],
+            (),
+            ["agent a handed off to 2 successors"],
+        ),
+    ],
+)
+def test_the_check_sees_agents_that_went_wrong(records, handoffs, killed, problems):
+    """Agents that live on unless they were killed; work left without exactly one successor."""
+    assert check_agents(records, handoffs, killed) == problems
+
+
+@pytest.mark.parametrize(
+    ("notes", "kills", "problems"),
+    [
+        ({"a": [("begun", "1"), ("done", "1")]}, 0, []),
+        (
+            {"a": [("begun", "1")]},
+            0,
+            ["1 counts as done by agent a, which did not note it"],
+        ),
+        (
+            {"a": [("begun", "1"), ("done", "1")], "b": [("begun", "1")]},
+            0,
+            ["1 items were begun again, with 0 kills"],
+        ),
+        ({"a": [("begun", "1"), ("done", "1")], "b": [("begun", "1")]}, 1, []),
+    ],
+)
+def test_the_check_compares_records_with_notes(notes, kills, problems):
+    """A record alone proves nothing, and no more is begun twice than there were kills."""
+    assert check_notes(ledger(state("a", ["1"])), notes, kills) == problems

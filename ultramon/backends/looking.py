@@ -1,0 +1,61 @@
+"""What changed between two looks: the part of `Backend.look` that is the same for every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ultramon.backends.base import StoredAgent
+
+_UNSEEN = (None, False)
+
+
+def look_again(
+    run: str | None,
+    seen: dict[str, Any],
+    marks: Mapping[str, object],
+    heartbeats: Mapping[str, float],
+    read: Callable[[str], StoredAgent | None],
+) -> Look:
+    """Compare what is stored with what was seen, read what differs, and remember it.
+
+    An agent that went over to another run counts as removed. Unreadable ones belong to every run.
+
+    Args:
+        run: As for `Backend.look`.
+        seen: As for `Backend.look`; holds of each agent its mark, and whether it was returned.
+        marks: Of every agent stored something, not None, that differs when its state does.
+        heartbeats: Epoch seconds by agent.
+        read: Returns an agent, None when it is gone by now.
+    """
+    changed, removed = [], []
+    fresh: dict[str, tuple[object, bool]] = {}
+    for agent_id, mark in marks.items():
+        before, shown = seen.get(agent_id, _UNSEEN)
+        if before == mark or (agent := read(agent_id)) is None:
+            continue
+        known = mark
+        if agent.problem is not None and isinstance(agent.problem.__cause__, OSError):
+            # The system's refusal may pass without a new mark: try again, but say it once.
+            known = str(agent.problem)
+            if before == known:
+                continue
+        wanted = agent.record is None or run in (None, agent.record.run)
+        fresh[agent_id] = known, wanted
+        if wanted:
+            changed.append(agent)
+        elif shown:
+            removed.append(agent_id)
+    # A listing may miss a file that is replaced meanwhile: gone is what cannot be read either.
+    missing = [agent_id for agent_id in seen if agent_id not in marks]
+    for agent_id in [agent_id for agent_id in missing if read(agent_id) is None]:
+        _, shown = seen.pop(agent_id)
+        if shown:
+            removed.append(agent_id)
+    seen.update(fresh)
+    beats = {agent_id: heartbeats[agent_id] for agent_id in marks if agent_id in heartbeats}
+    return Look(changed, removed, beats)

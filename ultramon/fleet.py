@@ -1,0 +1,393 @@
+"""The orchestrator's side: what happens to the agents of a run, delivered to your handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from ultramon import signals
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.config import disabled
+from ultramon.core.ids import check_agent_id, random_hex
+from ultramon.core.liveness import STALE, judge, this_host
+from ultramon.core.times import format_time
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.fleet_event import (
+    CHANGE_CHECK_SECONDS,
+    EVENT_NAMES,
+    RENEW_SECONDS,
+    Consumer,
+    FleetEvent,
+    Watch,
+    names_of,
+)
+from ultramon.handoff import HandoffRecord
+from ultramon.models import AgentState, HandoffEvent, parse_event
+from ultramon.processes import Agents, state_of
+from ultramon.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.core.record import StateRecord
+    from ultramon.processes import Attachable
+
+    Handler = TypeVar("Handler", bound=Callable[..., Any])
+    Delivery = tuple[FleetEvent, list[Callable[[FleetEvent], Any]]]
+
+_log = logging.getLogger("ultramon.fleet")
+
+KEPT_FAILURES = 100
+
+_SIGNALS = {
+    "agent_stale": signals.agent_stale,
+    "agent_recovered": signals.agent_recovered,
+    "agent_lost": signals.agent_lost,
+}
+
+
+class Fleet:
+    """Looks after the agents of one run.
+
+    Events are delivered at least once per consumer name and acknowledged when the handlers return.
+    One fleet object holds a consumer name at a time, across processes; others with the same name
+    stand by. A handler that raises is logged and listed in `failures`, and stops nobody.
+
+    Args:
+        run: Whose agents; None = ``ULTRAMON_RUN``, else ``default``.
+        consumer: Name under which events are acknowledged.
+        backend: A backend or its URL; None = see `open_backend`.
+        poll_interval_seconds: Longest time between two looks while running; at most 10 s count.
+        max_generations_without_progress: When so many agents of one chain, one after the other,
+            completed nothing, ``no_progress`` is delivered instead of ``handoff_ready``.
+        clock: For tests; None = the system's.
+
+    Attributes:
+        failures: The last handler errors of this object, oldest first.
+    """
+
+    def __init__(
+        self,
+        run: str | None = None,
+        *,
+        consumer: str = "main",
+        backend: Backend | str | None = None,
+        poll_interval_seconds: float = 1.0,
+        max_generations_without_progress: int = 3,
+        clock: Clock | None = None,
+    ) -> None:
+        from ultramon.backends import open_backend
+
+        self.run_name = check_agent_id(run or os.environ.get("ULTRAMON_RUN") or "default")
+        check_agent_id(consumer)
+        if backend is None or isinstance(backend, str):
+            backend = open_backend(backend)
+        if not poll_interval_seconds > 0:
+            raise ConfigurationError("poll_interval_seconds", poll_interval_seconds, "> 0")
+        if max_generations_without_progress < 1:
+            raise ConfigurationError(
+                "max_generations_without_progress", max_generations_without_progress, ">= 1"
+            )
+        self.backend = backend
+        self.failures: list[tuple[FleetEvent, Exception]] = []
+        self._clock = clock or SYSTEM_CLOCK
+        self._interval = poll_interval_seconds
+        self._handlers: dict[str, list[Callable[[FleetEvent], Any]]] = {}
+        self._verdicts = Verdicts(
+            self.run_name, f"fleet:{consumer}", self._clock, max_generations_without_progress
+        )
+        self._consumer = Consumer(
+            backend, f"{self.run_name}/{consumer}", self._clock, self._verdicts.remember
+        )
+        self._agents = Agents(backend, self.run_name)
+        self._mark: object = None
+        self._next_poll_at = 0.0
+        self._trouble = ""
+        self._stopping = threading.Event()
+
+    def on(self, name: str) -> Callable[[Handler], Handler]:
+        """Return a decorator that has a handler called with a `FleetEvent`, sync or async.
+
+        Raises:
+            ValueError: There is no such event.
+        """
+        if name not in EVENT_NAMES:
+            raise ValueError(f"no event {name!r}: choose one of {', '.join(EVENT_NAMES)}")
+
+        def connect(handler: Handler) -> Handler:
+            self._handlers.setdefault(name, []).append(handler)
+            return handler
+
+        return connect
+
+    def attach(self, agent_id: str, process: Attachable) -> None:
+        """Know at the next poll when an agent's process ends, and how.
+
+        Args:
+            agent_id: The agent that runs in it. One that never starts is ``lost`` too.
+            process: A `subprocess.Popen`, an asyncio process, or a pid.
+
+        Raises:
+            TypeError: The process is none of these.
+        """
+        with self._agents.lock:
+            self._agents.processes.attach(check_agent_id(agent_id), process)
+
+    def env(self, agent_id: str) -> dict[str, str]:
+        """Return the environment for a child process that is to run an agent of this run.
+
+        Where this process runs an agent itself, that one is the parent.
+        """
+        own = os.environ.get("ULTRAMON_AGENT_ID")
+        return {
+            **os.environ,
+            **({"ULTRAMON_PARENT_ID": own} if own else {}),
+            "ULTRAMON_AGENT_ID": check_agent_id(agent_id),
+            "ULTRAMON_RUN": self.run_name,
+            "ULTRAMON_BACKEND": self.backend.url,
+        }
+
+    def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
+        """Ask an agent to return: it sees ``should_return`` within a second or so.
+
+        After the deadline without a handoff it is ``expired``; nothing kills it. Nothing happens
+        to an agent that has ended.
+
+        Raises:
+            AgentNotFoundError: There is no such agent.
+            ConfigurationError: The deadline is negative.
+            StateError: The store refused.
+        """
+        if not deadline_seconds >= 0:
+            raise ConfigurationError("deadline_seconds", deadline_seconds, ">= 0")
+        self._agents.look()
+        record = self._agents.records.get(agent_id)
+        if record is None:
+            raise AgentNotFoundError(agent_id, f"not in run {self.run_name}")
+        if not record.active:
+            return
+        self.backend.put_request(
+            agent_id,
+            {
+                "requestId": random_hex(8),
+                "kind": "return",
+                "generation": record.generation,
+                "epoch": record.epoch,
+                "deadlineAt": format_time(self._clock.now() + deadline_seconds),
+            },
+        )
+        self.backend.append_events([self._verdicts.request_return(record, deadline_seconds)])
+
+    def get_states(self) -> list[AgentState]:
+        """Return the readable states of the run, ended agents included."""
+        return self._states(lambda record: True)
+
+    def get_stale(self) -> list[AgentState]:
+        """Return the agents of the run whose heartbeat is overdue."""
+        now, host = self._clock.now(), this_host()
+
+        def is_stale(record: StateRecord) -> bool:
+            beat = self._agents.heartbeats.get(record.agent_id)
+            return judge(record, beat, now, host).verdict == STALE
+
+        return self._states(is_stale)
+
+    def _states(self, wanted: Callable[[StateRecord], bool]) -> list[AgentState]:
+        with self._agents.lock:
+            self._agents.look()
+            records = [record for record in self._agents.records.values() if wanted(record)]
+        return [state for state in map(state_of, records) if state is not None]
+
+    def poll(self) -> list[FleetEvent]:
+        """Look once and deliver what happened; return what was delivered.
+
+        Async handlers run to their end; in a running loop use `poll_async`. Empty while another
+        fleet holds the consumer name.
+
+        Raises:
+            StateError: The store refused; what was not acknowledged is delivered again.
+        """
+        return list(self.step())
+
+    async def poll_async(self) -> list[FleetEvent]:
+        """Do as `poll` does, awaiting async handlers in the running loop."""
+        return [event async for event in self.step_async()]
+
+    def step(self, *, acknowledge_all: bool = False) -> Iterator[FleetEvent]:
+        """Do as `poll` does, one event at a time; asking for the next acknowledges the last.
+
+        Args:
+            acknowledge_all: Acknowledge at once events that have no handler, too.
+        """
+        for event, handlers in self._deliveries(acknowledge_all):
+            for handler in handlers:
+                with self._guarded(event):
+                    result = handler(event)
+                    if inspect.iscoroutine(result):
+                        asyncio.run(result)
+            yield event
+
+    async def step_async(self, *, acknowledge_all: bool = False) -> AsyncIterator[FleetEvent]:
+        """Do as `step` does, awaiting async handlers in the running loop; that never waits."""
+        deliveries = self._deliveries(acknowledge_all)
+        while (delivery := await _next_in_thread(deliveries)) is not None:
+            event, handlers = delivery
+            for handler in handlers:
+                with self._guarded(event):
+                    result = handler(event)
+                    if inspect.iscoroutine(result):
+                        await result
+            yield event
+
+    def run(self) -> None:
+        """Poll until `stop`, at once when an event comes and at each interval otherwise."""
+        for _ in Watch(self, acknowledge_all=False):
+            pass
+
+    async def run_async(self) -> None:
+        """Poll in the running loop until `stop` or cancellation."""
+        async for _ in Watch(self, acknowledge_all=False):
+            pass
+
+    def stop(self) -> None:
+        """Let `run` and `run_async` end after the present poll, for good. Handlers may call it."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Give the consumer name up, so that another fleet can go on at once."""
+        self._consumer.close()
+
+    def watch(self) -> Watch:
+        """Return an iterator, sync and async, over what happens until `stop`; handlers run too.
+
+        Asking for the next event acknowledges the last one.
+        """
+        return Watch(self, acknowledge_all=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def may_rest(self) -> bool:
+        """Return whether there is nothing to poll for yet: no event, and the interval runs."""
+        return (
+            not self.is_stopping
+            and self._clock.monotonic() < self._next_poll_at
+            and self._mark in (None, self.backend.change_mark())
+        )
+
+    def wait(self) -> None:
+        """Wait for the next event, the interval, or `stop`."""
+        while self.may_rest():
+            self._stopping.wait(CHANGE_CHECK_SECONDS)
+
+    def complain(self, error: StateError) -> None:
+        """Log that the store refuses, once until it refuses for another reason."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            _log.warning("run %s is not looked after for now: %s", self.run_name, error)
+
+    def _deliveries(self, acknowledge_all: bool) -> Iterator[Delivery]:
+        """Yield each event with its handlers; going on acknowledges it."""
+        self._mark = None
+        self._next_poll_at = self._clock.monotonic() + min(self._interval, RENEW_SECONDS)
+        if disabled() or not self._consumer.take_hold():
+            return
+        self._mark = self.backend.change_mark()
+        self._notice()
+        while self._consumer.holds():
+            payload = self._consumer.read()
+            if payload is None:
+                break
+            handled = False
+            for event in self._as_fleet_events(payload):
+                handlers = self._handlers.get(event.name, [])
+                handled = handled or acknowledge_all or bool(handlers)
+                yield event, handlers
+            self._consumer.move_on()
+            if handled and not self._consumer.acknowledge(self._verdicts.memory):
+                return
+        else:
+            # The lease wants to be renewed, and all agents to be looked at, before going on.
+            self._next_poll_at = 0.0
+        self._consumer.acknowledge(self._verdicts.memory)
+        self._trouble = ""
+
+    def _notice(self) -> None:
+        agents = self._agents
+        with agents.lock:
+            agents.look()
+            events = self._verdicts.look(agents)
+            if self._verdicts.in_doubt:
+                agents.look()
+                events = self._verdicts.look(agents)
+            unstarted = list(agents.processes.without_agent(agents.records))
+            # What an owner could not write into a busy journal waits in its state.
+            waiting = [e for record in agents.records.values() for e in record.pending or ()]
+        if waiting or events:
+            self.backend.append_events([*waiting, *events])
+        for agent_id in unstarted:
+            agents.processes.forget(agent_id)
+
+    def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
+        if payload.get("run") != self.run_name:
+            return
+        try:
+            event = parse_event(payload)
+            handoff = None
+            if isinstance(event, HandoffEvent):
+                handoff = HandoffRecord.model_validate(event.handoff).bind(self.backend)
+        except ValidationError as error:
+            _log.warning("run %s: an event is skipped, it has no meaning: %s", self.run_name, error)
+            return
+        names = names_of(event)
+        record = self._agents.look_behind(payload) if names else None
+        self._verdicts.read(payload, record)
+        # Whoever noticed it tells: each verdict bears the name of one consumer.
+        if event.source == self._verdicts.source and event.type in _SIGNALS:
+            signals.emit(_SIGNALS[event.type], event.agent_id, event)
+        if event.type == "agent_stopped" and self._verdicts.takes_back_end(payload, self._agents):
+            names = ()
+        if handoff is not None and self._verdicts.goes_in_circles(handoff, self._agents.records):
+            names = ("no_progress",)
+        state = None if record is None else state_of(record)
+        ended_with = record.exit if record is not None and event.type == "agent_stopped" else None
+        for name in names:
+            yield FleetEvent(
+                name,
+                event,
+                event.agent_id,
+                state=state,
+                handoff=handoff,
+                outcome=payload.get("outcome"),
+                exit=payload.get("exit") or ended_with,
+            )
+
+    @contextmanager
+    def _guarded(self, event: FleetEvent) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a handler must not stop the others
+            self.failures.append((event, error))
+            del self.failures[:-KEPT_FAILURES]
+            _log.exception("handler of %s for agent %s raised", event.name, event.agent_id)
+
+
+async def _next_in_thread(deliveries: Iterator[Delivery]) -> Delivery | None:
+    """Return the next delivery, None at the end; a cancelled caller waits for the thread."""
+    running = asyncio.ensure_future(asyncio.to_thread(next, deliveries, None))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

@@ -1,0 +1,232 @@
+"""Monitors for an orchestrator that holds many conversations in one process."""
+
+from __future__ import annotations
+
+import threading
+from hashlib import sha256
+from typing import TYPE_CHECKING, Self
+
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.core.ids import check_agent_id
+from ultramon.errors import ConfigurationError, InvalidAgentIdError
+from ultramon.monitor import create_context_monitor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.config import ContextConfig
+    from ultramon.monitor import ContextMonitor
+
+SWEEP_SECONDS = 60.0
+"""How often `MonitorPool.get` looks for idle conversations."""
+_MAX_LABEL_CHARS = 200
+
+
+class _Seat:
+    """The place of one conversation; its lock is held while a monitor starts or stops there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.monitor: ContextMonitor | None = None
+        self.used_at = 0.0
+        self.is_resting = False
+        self.is_left = False
+        """True once the pool let go of it: whoever waited for the lock takes another one."""
+
+
+class MonitorPool:
+    """One monitor per conversation: made on first use, ended when idle.
+
+    Every method is thread-safe. Leaving the pool's ``with`` block ends all its conversations, each
+    with the outcome that its own block would have had; the pool can be used again afterwards.
+
+    Args:
+        config: Of every monitor; None = from environment, file and defaults.
+        run: The orchestration they belong to; None = ``ULTRAMON_RUN``, else ``default``.
+        parent_id: The agent they work for; None = ``ULTRAMON_PARENT_ID``.
+        idle_seconds: A conversation that was not used for so long is ended; > 0.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Raises:
+        ConfigurationError: ``idle_seconds`` is not above 0.
+    """
+
+    def __init__(
+        self,
+        config: ContextConfig | None = None,
+        *,
+        run: str | None = None,
+        parent_id: str | None = None,
+        idle_seconds: float = 600.0,
+        backend: Backend | str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not idle_seconds > 0:
+            raise ConfigurationError("idle_seconds", idle_seconds, "> 0")
+        self._config = config
+        self._run = run
+        self._parent_id = parent_id
+        self._idle_seconds = idle_seconds
+        self._backend = backend
+        self._clock = clock or SYSTEM_CLOCK
+        self._lock = threading.Lock()
+        self._seats: dict[str, _Seat] = {}
+        self._swept_at = self._clock.monotonic()
+
+    def get(self, conversation_id: str) -> ContextMonitor:
+        """Return the monitor of a conversation, working; a new one where none is active.
+
+        The first use and the sweep for idle ones write to the store, some milliseconds each: in an
+        event loop call it as ``await asyncio.to_thread(pool.get, conversation_id)``.
+
+        Args:
+            conversation_id: Any text. It is the agent id where it can be one, else that is
+                ``conv-`` and 32 hexadecimal digits of its hash; the label begins with the text.
+
+        Raises:
+            AgentAlreadyRunningError: The agent of that id lives outside this pool.
+            ConfigurationError: A configured value is out of range.
+        """
+        if self._is_sweep_due():
+            self.close_idle()
+        while True:
+            with self._lock:
+                seat = self._seats.setdefault(conversation_id, _Seat())
+            with seat.lock:
+                if seat.is_left:
+                    continue
+                seat.used_at = self._clock.monotonic()
+                monitor = seat.monitor
+                if monitor is None or not monitor.is_active:
+                    monitor = seat.monitor = self._begin(conversation_id)
+                elif seat.is_resting:
+                    monitor.working()
+                seat.is_resting = False
+                return monitor
+
+    def rest(self, conversation_id: str) -> None:
+        """Note that a conversation waits for its user: it is not stale until it is used again.
+
+        Nothing happens when the pool does not hold it.
+        """
+        with self._lock:
+            seat = self._seats.get(conversation_id)
+        if seat is None:
+            return
+        with seat.lock:
+            if seat.monitor is not None and seat.monitor.is_active:
+                seat.monitor.waiting()
+                seat.is_resting = True
+
+    def close(self, conversation_id: str, outcome: str = "completed") -> None:
+        """End a conversation; nothing happens when the pool does not hold it.
+
+        Args:
+            conversation_id: As it was given to `get`.
+            outcome: As for `ContextMonitor.stop`.
+
+        Raises:
+            ValueError: There is no such outcome; the conversation goes on.
+        """
+        with self._lock:
+            seat = self._seats.get(conversation_id)
+        if seat is None:
+            return
+        with seat.lock:
+            if seat.monitor is not None:
+                seat.monitor.stop(outcome)
+            self._leave(conversation_id, seat)
+
+    def close_idle(self) -> list[str]:
+        """End the conversations that are idle, and return their ids.
+
+        Idle is what was not asked for with `get`, and whose monitor noted nothing, for
+        ``idle_seconds``. One in the middle of a task is not idle.
+        """
+        with self._lock:
+            self._swept_at = self._clock.monotonic()
+            seats = list(self._seats.items())
+        closed = []
+        for conversation_id, seat in seats:
+            # Whoever holds the lock is using it.
+            if not seat.lock.acquire(blocking=False):
+                continue
+            try:
+                if self._is_idle(seat):
+                    self._end(seat)
+                    self._leave(conversation_id, seat)
+                    closed.append(conversation_id)
+            finally:
+                seat.lock.release()
+        return closed
+
+    def __len__(self) -> int:
+        """Return the number of conversations held."""
+        return len(self._seats)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            seats = list(self._seats.items())
+        for conversation_id, seat in seats:
+            with seat.lock:
+                self._end(seat, kind, error, traceback)
+                self._leave(conversation_id, seat)
+
+    def _begin(self, conversation_id: str) -> ContextMonitor:
+        return create_context_monitor(
+            _agent_id_of(conversation_id),
+            self._config,
+            run=self._run,
+            parent_id=self._parent_id,
+            label=conversation_id[:_MAX_LABEL_CHARS] or None,
+            backend=self._backend,
+            clock=self._clock,
+        ).start()
+
+    def _is_sweep_due(self) -> bool:
+        return self._clock.monotonic() - self._swept_at >= SWEEP_SECONDS
+
+    def _is_idle(self, seat: _Seat) -> bool:
+        if seat.is_left or self._clock.monotonic() - seat.used_at < self._idle_seconds:
+            return False
+        if seat.monitor is None:
+            return True
+        state = seat.monitor.get_state()
+        quiet_seconds = self._clock.now() - state.last_activity.timestamp()
+        return quiet_seconds >= self._idle_seconds and state.current_task is None
+
+    @staticmethod
+    def _end(
+        seat: _Seat,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        if seat.monitor is not None:
+            seat.monitor.__exit__(kind, error, traceback)
+
+    def _leave(self, conversation_id: str, seat: _Seat) -> None:
+        seat.is_left = True
+        with self._lock:
+            if self._seats.get(conversation_id) is seat:
+                del self._seats[conversation_id]
+
+
+def _agent_id_of(conversation_id: str) -> str:
+    try:
+        return check_agent_id(conversation_id)
+    except InvalidAgentIdError:
+        # Half a character can stand in text from elsewhere; it must not end a conversation.
+        digest = sha256(conversation_id.encode("utf-8", "surrogatepass"))
+        return f"conv-{digest.hexdigest()[:32]}"

@@ -1,0 +1,281 @@
+"""The agents of a run as they are seen from outside: their states, beats and processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from time import sleep
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import ValidationError
+
+from ultramon.core.liveness import process_started_at
+from ultramon.core.times import parse_time
+from ultramon.errors import UltramonError
+from ultramon.models import AgentState
+
+if TYPE_CHECKING:
+    import asyncio
+    import subprocess
+    from collections.abc import Mapping
+
+    from ultramon.backends.base import Backend
+    from ultramon.core.record import StateRecord
+
+    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
+
+_log = logging.getLogger("ultramon.fleet")
+
+_CGROUPS = "/sys/fs/cgroup"
+_LOOKS_FOR_A_CODE = 5
+_LOOKS_FOR_A_STATE = 100
+_STATE_LOOK_SECONDS = 0.005
+
+
+class Agents:
+    """What is known of the agents of a run since the last look.
+
+    Args:
+        backend: Where their states are.
+        run: Whose agents.
+
+    Attributes:
+        records: Their states.
+        heartbeats: Their last beats, epoch seconds.
+        processes: Those attached to them.
+        lock: Guards all this: several threads may look.
+    """
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        self.records: dict[str, StateRecord] = {}
+        self.heartbeats: dict[str, float] = {}
+        self.processes = Processes()
+        self.lock = threading.RLock()
+        self._backend = backend
+        self._run = run
+        self._seen: dict[str, Any] = {}
+
+    def look(self) -> None:
+        """Read what changed since the last look."""
+        with self.lock:
+            self.processes.look()
+            look = self._backend.look(self._run, self._seen)
+            for agent in look.changed:
+                if agent.record is not None:
+                    self.records[agent.agent_id] = agent.record
+                else:
+                    _log.warning("agent %s cannot be read: %s", agent.agent_id, agent.problem)
+            for agent_id in look.removed:
+                self.records.pop(agent_id, None)
+            self.heartbeats = look.heartbeats
+            self.processes.match(self.records)
+
+    def look_behind(self, event: dict[str, Any]) -> StateRecord | None:
+        """Return the state that an event led to, None when there is none to read."""
+        record = None
+        for _ in range(_LOOKS_FOR_A_STATE):
+            try:
+                record = self._backend.load(event["agentId"]).record
+            except UltramonError:
+                record = None
+            if not _precedes_state(event, record):
+                break
+            sleep(_STATE_LOOK_SECONDS)
+        if record is None or record.run != self._run:
+            return None
+        with self.lock:
+            self.records[record.agent_id] = record
+        return record
+
+
+def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:
+    """Return whether an agent's event is stored and its state will be in a moment."""
+    if event["source"] != f"agent:{event['agentId']}":
+        return False
+    if record is None:
+        return bool(event["type"] == "agent_started")
+    if record.generation != event["generation"]:
+        return bool(record.generation < event["generation"])
+    return record.last_heartbeat < (parse_time(event["occurredAt"]) or 0.0)
+
+
+def state_of(record: StateRecord) -> AgentState | None:
+    """Return a state for handlers; None for one that is stored whole and makes no sense."""
+    try:
+        return AgentState.from_record(record)
+    except ValidationError as error:
+        _log.warning("agent %s has a state without meaning: %s", record.agent_id, error)
+        return None
+
+
+class Watched(Protocol):
+    """A process whose end is noticed."""
+
+    pid: int
+
+    def ended(self) -> dict[str, Any] | None:
+        """Return how the process ended as it stands in an event's ``exit``, None while it runs."""
+
+
+class Processes:
+    """The processes attached to the agents of a fleet."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Watched] = {}
+        # With the generation that ended so: a later owner of the agent is another process.
+        self._exits: dict[str, tuple[int | None, dict[str, Any]]] = {}
+
+    def attach(self, agent_id: str, process: Attachable) -> None:
+        """Watch the process of an agent, instead of an earlier one.
+
+        Raises:
+            TypeError: Not something that `watch_process` can watch.
+        """
+        self._running[agent_id] = watch_process(process)
+        self._exits.pop(agent_id, None)
+
+    def look(self) -> None:
+        """Notice which have ended. Read states afterwards: what they saved last is seen then."""
+        for agent_id, process in list(self._running.items()):
+            exited = process.ended()
+            if exited is not None:
+                self._exits[agent_id] = None, exited
+                del self._running[agent_id]
+
+    def match(self, records: Mapping[str, StateRecord]) -> None:
+        """Assign each end to the generation that stands in the state, drop what is outdated."""
+        for agent_id, (generation, exited) in list(self._exits.items()):
+            record = records.get(agent_id)
+            if record is None:
+                continue
+            if record.active and generation in (None, record.generation):
+                self._exits[agent_id] = record.generation, exited
+            else:
+                del self._exits[agent_id]
+
+    def exit_of(self, record: StateRecord) -> dict[str, Any] | None:
+        """Return how the process of an active agent ended, None when that is not known."""
+        generation, exited = self._exits.get(record.agent_id, (None, None))
+        return exited if generation == record.generation else None
+
+    def will_tell(self, record: StateRecord) -> bool:
+        """Return whether it will be known how the process of an agent ended, once it does."""
+        process = self._running.get(record.agent_id)
+        return process is not None and process.pid == record.pid
+
+    def without_agent(self, records: Mapping[str, StateRecord]) -> dict[str, dict[str, Any]]:
+        """Return how processes ended whose agents never stored a state."""
+        return {
+            agent_id: exited
+            for agent_id, (_, exited) in self._exits.items()
+            if agent_id not in records
+        }
+
+    def forget(self, agent_id: str) -> None:
+        """Drop what is known about an ended process."""
+        self._exits.pop(agent_id, None)
+
+
+def watch_process(process: Attachable) -> Watched:
+    """Watch a `subprocess.Popen`, an asyncio process, or a pid.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(process, int):
+        return _WatchedPid(process)
+    if hasattr(process, "returncode") and hasattr(process, "pid"):
+        return _WatchedChild(process)
+    raise TypeError(f"attach a Popen, an asyncio process or a pid, not {type(process).__name__}")
+
+
+class _WatchedChild:
+    def __init__(self, process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._looks_without_code = 0
+        self._memory_events = _memory_events_file(process.pid)
+        self._out_of_memory_kills = _out_of_memory_kills(self._memory_events)
+
+    def ended(self) -> dict[str, Any] | None:
+        poll = getattr(self._process, "poll", None)
+        code = self._process.returncode if poll is None else poll()
+        if code is None:
+            return self._ended_without_code()
+        exited = _exit_of_code(code)
+        if code == -signal.SIGKILL:
+            kills = _out_of_memory_kills(self._memory_events)
+            if kills is not None and self._out_of_memory_kills is not None:
+                exited["outOfMemory"] = kills > self._out_of_memory_kills
+        return exited
+
+    def _ended_without_code(self) -> dict[str, Any] | None:
+        # asyncio learns the code in its loop, some time after the process is gone, or never.
+        if process_started_at(self.pid) is None:
+            self._looks_without_code += 1
+        return {} if self._looks_without_code > _LOOKS_FOR_A_CODE else None
+
+
+class _WatchedPid:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._started_at = process_started_at(pid)
+
+    def ended(self) -> dict[str, Any] | None:
+        started_at = process_started_at(self.pid)
+        if started_at is not None and started_at == self._started_at:
+            return None
+        return _exit_of_child(self.pid)
+
+
+def _exit_of_code(code: int) -> dict[str, Any]:
+    if code >= 0:
+        return {"returncode": code}
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return {"returncode": code, "signal": name}
+
+
+def _exit_of_child(pid: int) -> dict[str, Any]:
+    """Return how a child ended that nobody has waited for yet; nothing is known of others."""
+    if not hasattr(os, "waitid"):
+        return {}
+    try:
+        # Whoever started it still has to wait for it.
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return {}
+    if found is None:
+        return {}
+    exited = found.si_code == os.CLD_EXITED
+    return _exit_of_code(found.si_status if exited else -found.si_status)
+
+
+def _memory_events_file(pid: int) -> str | None:
+    """Return where the kernel counts out-of-memory kills of a process's cgroup, if it does."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("0::"):
+                    return f"{_CGROUPS}{line[3:].strip()}/memory.events"
+    except OSError:
+        pass
+    return None
+
+
+def _out_of_memory_kills(path: str | None) -> int | None:
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            for line in file:
+                name, _, count = line.partition(" ")
+                if name == "oom_kill":
+                    return int(count)
+    except (OSError, ValueError):
+        pass
+    return None

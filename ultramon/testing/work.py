@@ -1,0 +1,138 @@
+"""Proof, from the records of a run, that no planned item was lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.core.liveness import ENDED, LOST, judge, this_host
+from ultramon.handoff import HandoffRecord
+from ultramon.plan import DONE
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.clock import Clock
+    from ultramon.core.record import StateRecord
+
+
+def assert_no_work_lost(
+    run: str, backend: Backend | str | None = None, *, clock: Clock | None = None
+) -> None:
+    """Assert that each planned item of a run is done, in living hands, or waits in a handoff.
+
+    Goes by item names: agents that planned the same name mean the same item, and the last one that
+    had it decides. A handoff waits until an agent has started that has its items in its plan.
+
+    Args:
+        run: Whose agents.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: That of the agents, for tests; None = the system's.
+
+    Raises:
+        AssertionError: Items are lost; lists them with the agents that had them. Also when the
+            run has no agents, or a state cannot be read: then nothing is proven.
+    """
+    from ultramon.backends import open_backend
+
+    if backend is None or isinstance(backend, str):
+        backend = open_backend(backend)
+    stored = backend.list_agents(run)
+    if not stored:
+        raise AssertionError(f"no agent of run {run} is stored in {backend.url}")
+    unreadable = [f"{agent.agent_id}: {agent.problem}" for agent in stored if agent.record is None]
+    if unreadable:
+        raise AssertionError("\n  ".join(["states cannot be read:", *unreadable]))
+
+    history = _History(run, backend, stored, (clock or SYSTEM_CLOCK).now())
+    lost = [item for item in history.holders if not history.is_safe(item)]
+    if lost:
+        lines = [f"run {run}: {len(lost)} of {len(history.holders)} planned items are lost"]
+        lines += [f"{item}: {history.describe(item)}" for item in lost]
+        raise AssertionError("\n  ".join(lines))
+
+
+class _History:
+    """Who had which item of a run, in the order of the journal."""
+
+    def __init__(self, run: str, backend: Backend, stored: list[StoredAgent], now: float) -> None:
+        self.holders: dict[str, list[str]] = {}
+        self._safe: set[str] = set()
+        self._ends: dict[str, str] = {}
+        self._planned: defaultdict[str, list[StateRecord]] = defaultdict(list)
+        self._started_at: dict[str, int] = {}
+        self._handoffs: dict[str, tuple[int, HandoffRecord]] = {}
+        host = this_host()
+        for agent in stored:
+            if agent.record is not None:
+                liveness = judge(agent.record, agent.heartbeat_at, now, host)
+                self._ends[agent.agent_id] = f"{liveness.verdict}: {liveness.reason}"
+                self._note_state(agent.record, lives=liveness.verdict not in (ENDED, LOST))
+        position = self._read_journal(run, backend)
+        for agent in stored:
+            # What a busy journal did not take yet is the newest.
+            if agent.record is not None and agent.record.handoff is not None:
+                self._note_handoff(position + 1, agent.record.handoff)
+
+    def is_safe(self, item: str) -> bool:
+        """Whether an item is done, in living hands, or in a handoff that nobody took yet."""
+        if item in self._safe:
+            return True
+        left = [
+            (position, handoff)
+            for position, handoff in self._handoffs.values()
+            if item in handoff.interrupted or item in handoff.remaining
+        ]
+        if not left:
+            return False
+        position, last = max(left, key=lambda entry: entry[0])
+        return not any(
+            self._started_at.get(state.agent_id, -1) > position
+            for state in self._planned[item]
+            # An agent does not take its own work over, unless it says so.
+            if state.agent_id != last.agent_id or state.predecessor_id == last.agent_id
+        )
+
+    def describe(self, item: str) -> str:
+        """Return the agents that had an item and what became of them, for people."""
+        return ", ".join(
+            f"{agent_id} ({self._ends.get(agent_id, 'no longer stored')})"
+            for agent_id in self.holders[item]
+        )
+
+    def _note(self, item: str, holder: str, *, is_safe: bool) -> None:
+        holders = self.holders.setdefault(item, [])
+        if holder not in holders:
+            holders.append(holder)
+        if is_safe:
+            self._safe.add(item)
+
+    def _note_state(self, state: StateRecord, *, lives: bool) -> None:
+        for task in state.tasks or ():
+            self._note(task["name"], state.agent_id, is_safe=lives or task["status"] == DONE)
+            self._planned[task["name"]].append(state)
+
+    def _note_handoff(self, position: int, payload: dict[str, Any]) -> None:
+        handoff = HandoffRecord.model_validate(payload)
+        self._handoffs.setdefault(handoff.handoff_id, (position, handoff))
+        for item in handoff.completed:
+            self._note(item, handoff.agent_id, is_safe=True)
+        for item in (*handoff.interrupted, *handoff.remaining):
+            self._note(item, handoff.agent_id, is_safe=False)
+
+    def _read_journal(self, run: str, backend: Backend) -> int:
+        position = 0
+        cursor = None
+        while (page := backend.events(cursor)).events:
+            cursor = page.cursor
+            for event in page.events:
+                position += 1
+                if event["run"] != run:
+                    continue
+                if event["type"] == "agent_started":
+                    self._started_at[event["agentId"]] = position
+                elif event["type"] == "handoff_ready":
+                    self._note_handoff(position, event["handoff"])
+        return position

@@ -1,0 +1,308 @@
+"""What agents cannot say of themselves: stale, recovered, lost, expired, going in circles.
+
+Verdicts are events in the journal, once per episode, whoever notices first; no state of another
+agent is ever written. What is known comes from the journal alone and is remembered with the
+consumer's cursor: a verdict that could not be stored, or whose orchestrator was killed, is simply
+found again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.ids import random_hex
+from ultramon.core.liveness import ALIVE, LOST, STALE, judge, this_host
+from ultramon.core.record import StateRecord
+from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.core.times import format_time, parse_time
+from ultramon.handoff import handoff_id_of
+from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
+from ultramon.processes import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ultramon.clock import Clock
+    from ultramon.handoff import HandoffRecord
+    from ultramon.processes import Agents
+
+    Records = Mapping[str, StateRecord]
+
+JUMP_SECONDS = 5.0
+"""Wall clock and monotonic clock may drift apart so far between two looks; more is a jump."""
+SETTLE_INTERVALS = 2
+"""After a jump an agent has so many of its heartbeat intervals before its silence counts."""
+
+
+class Verdicts:
+    """Notices changes in the life of the agents of a run.
+
+    Args:
+        run: Whose agents.
+        source: Who notices, for the events.
+        clock: For their times.
+        max_generations_without_progress: So many agents of one chain, one after the other, that
+            completed nothing are going in circles.
+
+    Attributes:
+        source: As given.
+        memory: What was read from the journal and matters still; JSON values only.
+        in_doubt: Whether `look` saw a process gone whose last state may not have been read.
+    """
+
+    def __init__(
+        self, run: str, source: str, clock: Clock, max_generations_without_progress: int
+    ) -> None:
+        self.source = source
+        self.in_doubt = False
+        self.memory: dict[str, Any] = {"lives": {}, "returning": {}}
+        self._run = run
+        self._clock = clock
+        self._max_idle = max_generations_without_progress
+        self._host = this_host()
+        self._looked_at: tuple[float, float] | None = None
+        self._jumped_at: float | None = None
+        self._gone: set[tuple[str, int]] = set()
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on from what this or another fleet of the same consumer name acknowledged."""
+        for part in self.memory:
+            self.memory[part] = dict(memory.get(part, {}))
+
+    def event(self, record: StateRecord, kind: str, n: int = 0, **details: Any) -> dict[str, Any]:
+        """Make an event about an agent."""
+        return {
+            "eventId": random_hex(16),
+            "type": kind,
+            "agentId": record.agent_id,
+            "sessionId": record.session_id,
+            "run": record.run,
+            "generation": record.generation,
+            "epoch": record.epoch,
+            "source": self.source,
+            "occurredAt": format_time(self._clock.now()),
+            "n": n,
+            **details,
+        }
+
+    def look(self, agents: Agents) -> list[dict[str, Any]]:
+        """Judge all agents of a run. Nothing is remembered until `read` gets the events back.
+
+        Returns:
+            The events that follow, to be stored once per key.
+        """
+        records = agents.records
+        now = self._clock.now()
+        self._notice_jump(now)
+        self._forget_ended(records)
+        gone_before, self._gone, self.in_doubt = self._gone, set(), False
+        events: list[dict[str, Any]] = []
+        for record in records.values():
+            if not record.active:
+                continue
+            verdict = self._judge(record, agents, gone_before)
+            if verdict is not None:
+                events.append(verdict)
+                if verdict["type"] == "agent_lost":
+                    events += self._rebuild_handoff(record, records)
+            events += self._expire(record, now)
+        for agent_id, exited in agents.processes.without_agent(records).items():
+            unknown = StateRecord(agent_id, run=self._run, epoch=1)
+            reason = "its process ended before it started"
+            events.append(self._lost(unknown, round(now * 1000), reason, exited))
+        return events
+
+    def _notice_jump(self, now: float) -> None:
+        """After a suspend or a set clock every agent looks silent until it had time to beat."""
+        monotonic = self._clock.monotonic()
+        if self._looked_at is not None:
+            drift = (now - self._looked_at[0]) - (monotonic - self._looked_at[1])
+            if abs(drift) > JUMP_SECONDS:
+                self._jumped_at = monotonic
+        self._looked_at = (now, monotonic)
+
+    def _is_settled(self, record: StateRecord) -> bool:
+        if self._jumped_at is None:
+            return True
+        settling = SETTLE_INTERVALS * (record.heartbeat_interval_seconds or 0)
+        return self._clock.monotonic() >= self._jumped_at + settling
+
+    def _forget_ended(self, records: Records) -> None:
+        for part in self.memory.values():
+            for agent_id in list(part):
+                if agent_id not in records or not records[agent_id].active:
+                    del part[agent_id]
+
+    def _judge(
+        self, record: StateRecord, agents: Agents, gone_before: set[tuple[str, int]]
+    ) -> dict[str, Any] | None:
+        liveness = judge(
+            record, agents.heartbeats.get(record.agent_id), self._clock.now(), self._host
+        )
+        verdict, reason = liveness.verdict, liveness.reason
+        life = self._life(record)
+        before = ALIVE if life is None else life["verdict"]
+        exited = agents.processes.exit_of(record)
+        if exited is not None:
+            verdict, reason = LOST, "its process ended without stop()"
+        elif liveness.is_gone:
+            # It may have saved, even ended well, after its state was read and before it was gone.
+            self._gone.add((record.agent_id, record.generation))
+            confirmed = (record.agent_id, record.generation) in gone_before
+            self.in_doubt = self.in_doubt or not (confirmed or before == LOST)
+            if not confirmed or agents.processes.will_tell(record):
+                return None
+        elif not self._is_settled(record):
+            return None
+        # The beat that the silence followed: the same number for every fleet that looks.
+        beat = round(liveness.last_heartbeat_at * 1000)
+        if verdict == ALIVE:
+            # Only a new beat shows life, a clock that was set back does not.
+            if life is None or life["beat"] == beat:
+                return None
+            return self.event(record, "agent_recovered", life["beat"])
+        if before in (verdict, LOST):
+            return None
+        if verdict == STALE:
+            return self.event(record, "agent_stale", beat, reason=reason)
+        return self._lost(record, beat, reason, exited or {})
+
+    def _life(self, record: StateRecord) -> dict[str, Any] | None:
+        life: dict[str, Any] | None = self.memory["lives"].get(record.agent_id)
+        return life if life is not None and life["generation"] == record.generation else None
+
+    def _lost(
+        self, record: StateRecord, n: int, reason: str, exited: dict[str, Any]
+    ) -> dict[str, Any]:
+        return self.event(record, "agent_lost", n, outcome="lost", reason=reason, exit=exited)
+
+    def _rebuild_handoff(self, record: StateRecord, records: Records) -> list[dict[str, Any]]:
+        """Make the handoff that a vanished agent could not leave, from its last saved plan.
+
+        It bears the key of the first handoff in this life and epoch: where the agent left one
+        itself, that one is stored already and stays.
+        """
+        state = state_of(record)
+        if state is None:
+            return []
+        tasks = state.tasks or []
+
+        def named(*statuses: str) -> list[str]:
+            return [task.name for task in tasks if task.status in statuses]
+
+        handoff = {
+            "handoffId": handoff_id_of(
+                record.agent_id, record.generation, record.epoch, record.started_at
+            ),
+            "agentId": record.agent_id,
+            "run": record.run,
+            "predecessorId": record.predecessor_id,
+            "generationCount": _chain_length(record, records),
+            "epoch": record.epoch,
+            "reason": "lost",
+            "completed": named(DONE),
+            "interrupted": named(IN_PROGRESS, INTERRUPTED),
+            "remaining": named(PENDING),
+            "results": {task.name: task.result for task in tasks if task.result is not None},
+            "workspace": {"cwd": record.cwd} if record.cwd else None,
+            "tokens": record.estimated_tokens,
+            "createdAt": format_time(self._clock.now()),
+        }
+        return [self.event(record, "handoff_ready", handoff=handoff)]
+
+    def _expire(self, record: StateRecord, now: float) -> list[dict[str, Any]]:
+        due = self.memory["returning"].get(record.agent_id)
+        if due is None or now < due["until"] or not self._is_settled(record):
+            return []
+        handed_off = record.handoff is not None and record.handoff.get("epoch") == record.epoch
+        moved_on = [record.generation, record.epoch] != due["life"]
+        relaxed = not due["requested"] and record.action != FORCE_RETURN
+        if moved_on or handed_off or relaxed:
+            del self.memory["returning"][record.agent_id]
+            return []
+        n = round(due["until"] * 1000)
+        return [self.event(record, "agent_expired", n, outcome="expired", reason="grace ran out")]
+
+    def request_return(self, record: StateRecord, deadline_seconds: float) -> dict[str, Any]:
+        """Make the event that an agent is asked to return; it holds for every fleet of the run."""
+        now = self._clock.now()
+        deadline = format_time(now + deadline_seconds)
+        return self.event(record, "return_requested", round(now * 1000), deadlineAt=deadline)
+
+    def read(self, event: dict[str, Any], record: StateRecord | None) -> None:
+        """Learn from an event of the journal.
+
+        Args:
+            event: The next one behind the cursor, of this run.
+            record: The state of its agent, for an event that is delivered.
+        """
+        kind, agent_id = event["type"], event["agentId"]
+        returning = self.memory["returning"]
+        if kind in ("agent_lost", "agent_expired"):
+            returning.pop(agent_id, None)
+        if kind in ("agent_stale", "agent_lost"):
+            self.memory["lives"][agent_id] = {
+                "generation": event["generation"],
+                "verdict": STALE if kind == "agent_stale" else LOST,
+                "beat": event["n"],
+            }
+        elif kind in ("agent_started", "agent_recovered"):
+            self.memory["lives"].pop(agent_id, None)
+        elif kind == "return_requested":
+            self._expect_return(event, parse_time(event.get("deadlineAt")), requested=True)
+        elif kind == "context_threshold_reached" and event["action"] == FORCE_RETURN:
+            told_at = parse_time(event["occurredAt"])
+            if record is not None and told_at is not None:
+                self._expect_return(event, told_at + record.grace_seconds, requested=False)
+        elif kind == "context_relaxed" and event["action"] != FORCE_RETURN:
+            due = returning.get(agent_id)
+            if due is not None and not due["requested"]:
+                del returning[agent_id]
+
+    def _expect_return(
+        self, event: dict[str, Any], until: float | None, *, requested: bool
+    ) -> None:
+        if until is None:
+            return
+        life = [event["generation"], event["epoch"]]
+        known = self.memory["returning"].get(event["agentId"])
+        if known is not None and known["life"] == life:
+            until = min(until, known["until"])
+            requested = requested or known["requested"]
+        self.memory["returning"][event["agentId"]] = {
+            "life": life,
+            "until": until,
+            "requested": requested,
+        }
+
+    def takes_back_end(self, event: dict[str, Any], agents: Agents) -> bool:
+        """Return whether an agent was killed after the event of its end, before the state of it.
+
+        It is lost then, and that is its end: what its state does not say has to be done again.
+        """
+        record = agents.records.get(event["agentId"])
+        if record is None or not record.active or record.generation != event["generation"]:
+            return False
+        if not judge(record, None, self._clock.now(), self._host).is_gone:
+            return False
+        last = agents.look_behind(event)
+        return last is not None and last.active and last.generation == record.generation
+
+    def goes_in_circles(self, handoff: HandoffRecord, records: Records) -> bool:
+        """Return whether so many agents of this chain, one after the other, completed nothing."""
+        record = None if handoff.completed else records.get(handoff.agent_id)
+        for _ in range(self._max_idle):
+            if record is None or record.tasks_completed:
+                return False
+            record = records.get(record.predecessor_id or "")
+        return True
+
+
+def _chain_length(record: StateRecord, records: Records) -> int:
+    """Return how many agents of a chain there were up to this one, as far as they are stored."""
+    chain = {record.agent_id}
+    before = records.get(record.predecessor_id or "")
+    while before is not None and before.agent_id not in chain:
+        chain.add(before.agent_id)
+        before = records.get(before.predecessor_id or "")
+    return len(chain)
