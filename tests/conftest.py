@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
-# A job in the background of a script ignores the interrupt, and so would every program under test.
+# A job in the background of a script ignores these, and so would every program under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
