@@ -3,34 +3,14 @@ import os
 import shutil
 
 import pytest
-from claude_code_lines import line
 from program import CAPTURES, ROOT, run
+from recorded import only, timeline, written
 
-from ultramon import ContextConfig
 from ultramon.replay import Recording, find_recordings, replay
 from ultramon.replay.recordings import read_records
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"
-
-
-def only(path):
-    """The one recording under a path."""
-    found = find_recordings([str(path)])
-    assert len(found.recordings) == 1, found
-    return found.recordings[0]
-
-
-def timeline(path, **config):
-    """The timeline of the one recording under a path."""
-    return replay(only(path), ContextConfig(**config))
-
-
-def written(tmp_path, name, *lines):
-    """A file of transcript lines, or of texts."""
-    path = tmp_path / name
-    path.write_bytes(b"".join(one if isinstance(one, bytes) else line(one) for one in lines))
-    return path
 
 
 def test_a_text_fills_the_window_piece_by_piece(tmp_path):

@@ -1,36 +1,17 @@
 import pytest
-from claude_code_lines import line, prompt, reply
+from claude_code_lines import prompt, reply
 from hypothesis import given
 from hypothesis import strategies as st
 from program import CAPTURES, ROOT, run
+from recorded import timeline, written
 
-from ultramon import ConfigurationError, ContextConfig
-from ultramon.replay import find_recordings, replay
+from ultramon import ConfigurationError
 from ultramon.replay.player import ReplayClock
 from ultramon.replay.timeline import MAX_EVENTS, MAX_POINTS, Series
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 CODEX = CAPTURES / "codex-0.169.0"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"
-
-
-def only(path):
-    """The one recording under a path."""
-    found = find_recordings([str(path)])
-    assert len(found.recordings) == 1, found
-    return found.recordings[0]
-
-
-def timeline(path, **config):
-    """The timeline of the one recording under a path."""
-    return replay(only(path), ContextConfig(**config))
-
-
-def written(tmp_path, name, *lines):
-    """A file of transcript lines, or of texts."""
-    path = tmp_path / name
-    path.write_bytes(b"".join(one if isinstance(one, bytes) else line(one) for one in lines))
-    return path
 
 
 def usage(tokens, output=0):

@@ -89,7 +89,7 @@ def test_what_no_calendar_holds_cannot_be_written(value):
 
 
 @pytest.mark.parametrize(
-    "zone", ["UTC", "America/New_York", "Asia/Kathmandu", "Pacific/Apia", "XXX-13:45"]
+    "zone", ["UTC", "America/New_York", "Asia/Kathmandu", "Pacific/Apia", "ABC-13:45"]
 )
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8", "tr_TR.UTF-8"])
 def test_the_machines_zone_and_language_do_not_matter(zone, locale):
