@@ -38,8 +38,10 @@ from ultramon import (
 )
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
 from ultramon.backends.looking import look_again
+from ultramon.backends.pruning import is_over
+from ultramon.core.events import event_key
+from ultramon.core.holder import is_gone
 from ultramon.core.ids import random_hex
-from ultramon.core.journal import event_key
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import SCHEMA, decode_state, encode_state
 from ultramon.core.times import parse_time
@@ -263,7 +265,8 @@ class JsonLinesBackend:
     ) -> Subscription | None:
         with self._up_to_date():
             kept = self._consumers.get(name, {"cursor": None, "memory": "{}", "holder": None})
-            if kept["holder"] not in (None, holder) and kept["leaseUntil"] > now:
+            other = kept["holder"]
+            if other not in (None, holder) and kept["leaseUntil"] > now and not is_gone(other):
                 return None
             lease = {"holder": holder, "leaseUntil": now + lease_seconds}
             self._append(durable=False, consumers={name: {**kept, **lease}})
@@ -300,12 +303,20 @@ class JsonLinesBackend:
                 self._append(durable=True, claims={handoff_id: successor_id})
             return self._claims[handoff_id]
 
-    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+    def prune(
+        self,
+        *,
+        agents_before: float,
+        events_before: float,
+        now: float,
+        host: HostIdentity,
+        dry_run: bool,
+    ) -> list[str]:
         with self._up_to_date():
             pruned = []
             for agent_id in sorted(self._states):
-                record = self._stored(agent_id)
-                if record and not record.active and record.last_activity < ended_before:
+                agent = self._listed(agent_id)
+                if agent is not None and is_over(agent, agents_before, now, host):
                     pruned.append(agent_id)
             if dry_run:
                 return pruned

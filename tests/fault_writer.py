@@ -45,13 +45,15 @@ def start(backend, agent_id: str = AGENT, *, takeover: bool = False, **values):
     return made[0]
 
 
-def run_writer(directory: object, mode: str, *arguments: object, before=(), **options):
+def run_writer(
+    directory: object, mode: str, *arguments: object, before=(), script=__file__, **options
+):
     """Start a mode as a process of its own with pipes; `answer` reads what it says."""
     root = str(Path(__file__).resolve().parent.parent)
     environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": root}
     environ |= {"PYTHONHASHSEED": "0", **options.pop("env", {})}
     environ = {name: value for name, value in environ.items() if value is not None}
-    command = [*before, sys.executable, "-B", __file__, directory, mode, *arguments]
+    command = [*before, sys.executable, "-B", script, directory, mode, *arguments]
     return subprocess.Popen(
         [str(part) for part in command],
         **{

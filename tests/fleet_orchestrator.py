@@ -1,14 +1,17 @@
 """Orchestrators to be killed: each line of input starts one, in a process forked for it.
 
-Run as ``python fleet_orchestrator.py <directory> <log>``. A line is ``<at> <handled>``: the wall
-time of its clock, and how many events its handler returns from before it waits for the end.
+Run as ``python fleet_orchestrator.py <directory> <log>``. A line is how many events its handler
+returns from before it waits for the end. Their clock stands still, so no lease runs out.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+
+from fleet_worker import ROOT
 
 from ultramon import Fleet
 from ultramon.backends.local import LocalBackend
@@ -16,9 +19,37 @@ from ultramon.fleet_event import EVENT_NAMES
 from ultramon.testing import FakeClock
 
 
-def orchestrate(directory, log, at, handled):
+class Orchestrators:
+    """Starts orchestrators one after the other."""
+
+    def __init__(self, directory, log):
+        self._process = subprocess.Popen(
+            [sys.executable, "-B", __file__, directory, log],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": ROOT},
+        )
+
+    def start(self, handled):
+        """Start the next one; return what it says when it waits in a handler or is done."""
+        self._process.stdin.write(f"{handled}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().split()
+
+    def ended(self):
+        word, status = self._process.stdout.readline().split()
+        assert word == "ended"
+        return int(status)
+
+    def close(self):
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+
+def orchestrate(directory, log, handled):
     """Write down what is delivered; say when a handler waits, and when all was delivered."""
-    fleet = Fleet("audit", backend=LocalBackend(directory), clock=FakeClock(at))
+    fleet = Fleet("audit", backend=LocalBackend(directory), clock=FakeClock())
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     count = 0
 
@@ -43,10 +74,9 @@ def say(line):
 
 def main(directory, log):
     for line in sys.stdin:
-        at, handled = line.split()
         child = os.fork()
         if child == 0:
-            orchestrate(directory, log, float(at), int(handled))
+            orchestrate(directory, log, int(line))
             os._exit(0)
         _, status = os.waitpid(child, 0)
         say(f"ended {os.waitstatus_to_exitcode(status)}")

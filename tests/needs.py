@@ -56,6 +56,23 @@ def unmount(directory: Path) -> None:
 
 
 @contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Let nobody, not even root, write below a directory, or skip."""
+    require_root()
+    mount = require_tool("mount")
+    for options in (["--bind", str(directory)], ["-o", "remount,ro,bind"]):
+        done = subprocess.run(
+            [mount, *options, str(directory)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            missing(f"no mount here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        unmount(directory)
+
+
+@contextmanager
 def directory_of_nobody() -> Iterator[Path]:
     """Give a directory that an unprivileged user owns and can reach, unlike pytest's own."""
     require_root()

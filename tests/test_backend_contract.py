@@ -1,4 +1,4 @@
-"""Every backend that ultramon ships passes the conformance suite that it ships."""
+"""Every backend that ultramon ships passes the conformance suites that it ships."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import pytest
 
 from ultramon.backends.local import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.testing import BackendContract
+from ultramon.testing import BackendContract, QueueContract, RegistryContract
 
 
-class TestMemoryBackend(BackendContract):
+class TestMemoryBackend(BackendContract, QueueContract, RegistryContract):
     @pytest.fixture
     def backend(self):
         return MemoryBackend()
@@ -19,7 +19,7 @@ class TestMemoryBackend(BackendContract):
         return lambda backend, agent_id: backend._states.update({agent_id: b"torn"})
 
 
-class TestLocalBackend(BackendContract):
+class TestLocalBackend(BackendContract, QueueContract, RegistryContract):
     @pytest.fixture
     def backend(self, tmp_path):
         backend = LocalBackend(str(tmp_path / "store"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.codec import dumps, loads
+from ultramon.core.codec import dumps, leading_members, loads
 
 values = st.recursive(
     st.none()
@@ -106,3 +106,50 @@ def test_nothing_heavy_is_imported_and_broken_text_still_raises_value_error():
         [sys.executable, "-I", "-S", "-"], input=code, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@given(st.dictionaries(st.text(), values, max_size=5), st.data())
+def test_what_is_left_of_a_cut_object_is_its_first_members(value, data):
+    """Whole members in their order, none that was cut, and all but the last of a whole object."""
+    text = dumps(value)
+    cut = data.draw(st.integers(1, len(text)))
+    found = leading_members(text[:cut])
+    names = list(value)
+    assert list(found) == names[: len(found)]
+    assert all(found[name] == value[name] for name in found)
+    if cut == len(text):
+        assert found == value
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        ("{", {}), ("{}", {}), (" \t\r\n{ ", {}), ('{"a"', {}), ('{"a":', {}), ('{"a":1', {}),
+        ('{"a":1,', {"a": 1}), ('{"a":1}', {"a": 1}), ('{"a":12', {}), ('{"a":"x', {}),
+        ('{"a":"x"', {}), ('{"a":"x",', {"a": "x"}), ('{"a":tru', {}), ('{"a":{"b":[1,', {}),
+        ('{ "a" : [ 1 , 2 ] , "b" : {', {"a": [1, 2]}), ('{"a":1,"a":2,', {"a": 2}),
+        ('{"a":1{"b":2}', {"a": 1}), ('{"a":1 "b":2}', {"a": 1}), ('{"a":1]', {"a": 1}),
+        ('{,"a":1}', {}), ("{5:1}", {}), ("{[]:1}", {}), ('{"a" 1}', {}), ("{'a':1}", {}),
+        ('{"a":1,"b":NaN,"c":2}', {"a": 1}), ('{"a":1,"b":1e999,"c":2}', {"a": 1}),
+        ('{"a":1,"b":"\\ud8","c":2}', {"a": 1}), ('{"a":1,"b":"\n","c":2}', {"a": 1}),
+        ('{"a":1,"b":' + "[" * 100_000, {"a": 1}), ('{"a":1,"b":' + "9" * 5000 + "}", {"a": 1}),
+        ('{"a":1} and more', {"a": 1}),
+    ],
+    ids=lambda value: ascii(value)[:30],
+)  # fmt: skip
+def test_members_end_where_the_text_makes_no_sense(text, members):
+    """What stands before the first fault is kept, and nothing behind it is guessed."""
+    assert leading_members(text) == members
+
+
+@pytest.mark.parametrize("text", ["", " ", "[", "x{", "null", '"{"', "\ufeff{}", "5"])
+def test_a_text_that_begins_no_object_has_no_members(text):
+    """The caller must know that there is nothing to expect."""
+    with pytest.raises(ValueError, match="not a JSON object"):
+        leading_members(text)
+
+
+@given(st.text(alphabet='{}[]",:\\ \n1-eEtrufalsn\ud800', max_size=40))
+def test_taking_members_never_raises_anything_else(text):
+    """Any text."""
+    assert isinstance(leading_members("{" + text), dict)

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from ultramon.config import ContextConfig, disabled, state_directory
+from ultramon.config import ContextConfig
 from ultramon.core.thresholds import DEFAULT_LADDER, Ladder, Rung
 from ultramon.errors import ConfigurationError
 
@@ -297,26 +297,3 @@ def test_the_tokenizer_family_follows_the_model_unless_it_is_named():
     """A named family wins over the model's."""
     assert ContextConfig(model="gpt-4.1").effective_family == "o200k_base"
     assert ContextConfig(model="gpt-4.1", tokenizer_family="chars/4").effective_family == "chars/4"
-
-
-@pytest.mark.parametrize(
-    ("text", "off"),
-    [("1", True), ("true", True), ("yes", True), ("", False), ("0", False), ("False", False),
-     ("no", False), ("OFF", False)],
-)  # fmt: skip
-def test_monitoring_is_turned_off_by_one_variable(text, off):
-    """ULTRAMON_DISABLED in any usual spelling of yes and no."""
-    assert disabled({"ULTRAMON_DISABLED": text}) is off
-    assert disabled({}) is False
-
-
-def test_the_state_directory_is_absolute(monkeypatch, tmp_path):
-    """A relative or home path becomes the directory it meant when it was asked for."""
-    monkeypatch.setenv("ULTRAMON_STATE_DIR", "here")
-    assert state_directory() == str(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("ULTRAMON_STATE_DIR", "~/state")
-    assert state_directory() == str(tmp_path / "state")
-    monkeypatch.delenv("ULTRAMON_STATE_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert state_directory() == str(tmp_path / "xdg" / "ultramon")

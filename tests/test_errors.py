@@ -18,6 +18,9 @@ from ultramon.errors import (
     InvalidUsageError,
     LifecycleError,
     MissingExtraError,
+    NotPermittedError,
+    QueueFullError,
+    RegistrationError,
     StateCorruptError,
     StateDirectoryError,
     StateError,
@@ -74,6 +77,28 @@ CASES = [
         RuntimeError,
         {"agent_id": "a", "successor_id": "b"},
         "the handoff of agent a was already claimed by b; do not start a second successor",
+    ),
+    (
+        NotPermittedError("a", "b"),
+        PermissionError,
+        {"agent_id": "a", "requester": "b"},
+        "agent b may not decide who is told about agent a: only that agent and its direct parent "
+        "may",
+    ),
+    (
+        RegistrationError("a", "stopped"),
+        ValueError,
+        {"agent_id": "a", "problem": "stopped"},
+        "agent a cannot be registered: it has ended and will never be measured again; register "
+        "its successor",
+    ),
+    (
+        QueueFullError("a", 1_000),
+        RuntimeError,
+        {"recipient": "a", "waiting": 1_000},
+        "agent a: 1,000 messages wait and none was added; let it fetch them "
+        "(`ultramon messages a --ack`), or give messages a category, of which the oldest is "
+        "dropped",
     ),
     (
         AgentNotFoundError("a"),

@@ -192,7 +192,8 @@ def still_held(directory, holding):
     backend = LocalBackend(str(directory))
     try:
         if holding == "hold_journal":
-            return not backend._append([{**backend.events().events[0], "n": 99}])
+            record = backend.load(AGENT).record
+            return not backend._append([{**backend.events().events[0], "n": 99}], record)
         with backend.directory.locked(AGENT, 0.0):
             return False
     except StateWriteError:

@@ -7,13 +7,12 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from fleet_worker import ROOT, reap, start_worker
+from fleet_orchestrator import Orchestrators
+from fleet_worker import reap, start_worker
 from history import History, read_events
 
 from ultramon import Fleet, create_context_monitor
@@ -22,11 +21,9 @@ from ultramon.core.liveness import HostIdentity
 from ultramon.core.record import encode_state
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import StateWriteError
-from ultramon.fleet_event import LEASE_SECONDS
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 
-ORCHESTRATOR = Path(__file__).with_name("fleet_orchestrator.py")
 ELSEWHERE = HostIdentity("elsewhere", "another-boot")
 
 
@@ -41,39 +38,9 @@ def names(events):
     return [event.name for event in events]
 
 
-class Orchestrators:
-    """Forks orchestrators one after the other; each later by more than a lease."""
-
-    def __init__(self, directory, log):
-        self.now = START
-        self._process = subprocess.Popen(
-            [sys.executable, "-B", ORCHESTRATOR, directory, log],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": ROOT},
-        )
-
-    def start(self, handled):
-        """Start the next one; return what it says when it waits in a handler or is done."""
-        self.now += LEASE_SECONDS
-        self._process.stdin.write(f"{self.now} {handled}\n")
-        self._process.stdin.flush()
-        return self._process.stdout.readline().split()
-
-    def ended(self):
-        word, status = self._process.stdout.readline().split()
-        assert word == "ended"
-        return int(status)
-
-    def close(self):
-        self._process.communicate()
-        assert self._process.returncode == 0
-
-
 @pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.slow)])
 def test_an_orchestrator_killed_in_a_handler_loses_nothing(tmp_path, backend, kills):
-    """What it had in hand comes again to the next one, what it had finished does not."""
+    """What it had in hand comes again to the next one, at once; what it had finished does not."""
     log = tmp_path / "delivered"
     orchestrators = Orchestrators(tmp_path / "state", log)
     chance = random.Random(kills)
@@ -158,6 +125,14 @@ class CountingDirectory(StateDirectory):
         self.reads[agent_id] += 1
         return super().read(agent_id)
 
+    def glance(self, agent_id, mark):
+        self.reads[agent_id] += 1
+        return super().glance(agent_id, mark)
+
+    def glance(self, agent_id, mark):
+        self.reads[agent_id] += 1
+        return super().glance(agent_id, mark)
+
 
 def crowd(backend, count):
     """Write the states of many agents that beat on another host."""
@@ -188,6 +163,29 @@ def test_only_states_that_changed_are_read(tmp_path):
     backend.directory.reads.clear()
     fleet.poll()
     assert backend.directory.reads == {"a-00007": 1}
+    backend.close()
+
+
+def test_a_process_is_looked_up_once_for_all_its_agents(tmp_path, monkeypatch):
+    """Many agents of one process cost one look at the process table per poll, alive or lost."""
+    opened, really_open = [], os.open
+
+    def noting_open(path, *arguments, **options):
+        opened.append(path)
+        return really_open(path, *arguments, **options)
+
+    backend, clock = LocalBackend(str(tmp_path)), FakeClock()
+    for number in range(5):
+        create_context_monitor(f"a-{number}", backend=backend, clock=clock, run="audit").start()
+    fleet = Fleet("audit", backend=backend, clock=FakeClock())
+    monkeypatch.setattr(os, "open", noting_open)
+    for seconds in (0, 700):
+        fleet._clock.advance(seconds)
+        fleet.poll()
+        assert opened.count(f"/proc/{os.getpid()}/stat") == 1
+        opened.clear()
+    monkeypatch.undo()
+    fleet.close()
     backend.close()
 
 

@@ -19,27 +19,42 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 SERVICE = {
     "clock", "explain", "fleet", "fleet_event", "gauge", "handoff", "keeper", "life", "monitor",
-    "owner", "plan", "pool", "processes", "replay", "usage", "verdicts", "work",
+    "owner", "plan", "pool", "processes", "replay", "routing", "snapshot", "usage",
+    "verdicts", "work",
 }  # fmt: skip
-BELOW_SERVICE = {"core", "errors", "levels", "machine", "models", "config", "signals"}
+BELOW_SERVICE = {
+    "config", "core", "environment", "errors", "levels", "machine", "models", "signals"
+}  # fmt: skip
+PORTS = {"backends.base", "backends.queue", "backends.registry"}
 ALLOWED = {
     "errors": set(),
     "signals": set(),
     "clock": set(),
+    "environment": {"errors"},
     "core": {"core", "errors"},
     "levels": {"core", "errors"},
     "models": {"core", "errors"},
-    "config": {"core", "errors"},
+    "config": {"core", "environment", "errors"},
     "machine": {"core", "errors"},
-    "backends": {"core", "errors", "models", "config", "backends"},
+    "alerts": {"core", "environment", "errors"},
+    "backends": {"core", "errors", "environment", "backends"},
     "hosts": {"core", "errors", "hosts"},
-    **{room: SERVICE | BELOW_SERVICE | {"backends.base"} for room in SERVICE},
-    "replay": SERVICE | BELOW_SERVICE | {"backends.base", "backends.memory", "hosts"},
+    **{room: SERVICE | BELOW_SERVICE | PORTS for room in SERVICE},
+    "replay": SERVICE | BELOW_SERVICE | PORTS | {"backends.memory", "hosts"},
 }
 # The one place that chooses a backend may be asked by whoever is given a URL.
-CHOOSERS = {("monitor", "backends"), ("fleet", "backends")}
+CHOOSERS = {("monitor", "backends"), ("fleet", "backends"), ("routing", "backends")}
+# Only the command line needs these; `test_no_hook_imports_what_only_installs` keeps it so.
+OFF_THE_HOOK_PATH = {
+    f"hosts/claude_code/{name}.py"
+    for name in (
+        "change", "commands", "doctor", "doctor_states", "examination", "install", "interpreter",
+        "plugin", "settings", "uninstall",
+    )
+} | {"hosts/jsontext.py"}  # fmt: skip
 BROAD_EXCEPTS = {
     "fleet.py": 1,
+    "routing.py": 1,
     "signals.py": 2,
     "usage.py": 1,
 }
@@ -93,13 +108,21 @@ def test_every_room_imports_only_what_stands_below_it(path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SOURCES if room_of(p) in ("core", "hosts")], ids=lambda p: p.name
+    "path",
+    [
+        path
+        for path in SOURCES
+        if room_of(path) in ("core", "hosts")
+        and str(path.relative_to(PACKAGE)) not in OFF_THE_HOOK_PATH
+    ],
+    ids=lambda p: p.name,
 )
 def test_what_a_hook_imports_is_standard_library_and_cheap(path):
     """Core and the readers of hosts import no third party and nothing slow at the top."""
     slow = {
         "json", "enum", "dataclasses", "typing", "re", "pathlib", "datetime", "logging",
         "tempfile", "collections", "uuid", "functools", "sqlite3", "asyncio", "subprocess",
+        "contextlib",
     }  # fmt: skip
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
@@ -112,6 +135,16 @@ def test_what_a_hook_imports_is_standard_library_and_cheap(path):
             top = name.split(".")[0]
             assert top not in slow, f"{path.name} imports {name} at the top"
             assert top == "ultramon" or top in sys.stdlib_module_names, name
+
+
+def test_no_hook_imports_what_only_installs():
+    """Hook and status line load nothing that installs, removes or examines them."""
+    names = [path.removesuffix(".py").replace("/", ".") for path in OFF_THE_HOOK_PATH]
+    for path in SOURCES:
+        if room_of(path) in ("core", "hosts") and (
+            str(path.relative_to(PACKAGE)) not in OFF_THE_HOOK_PATH
+        ):
+            assert not modules_imported(path) & {f"ultramon.{name}" for name in names}, path
 
 
 def test_only_one_module_imports_transitions():
@@ -222,6 +255,15 @@ def test_importing_the_core_loads_only_cheap_modules():
         "pydantic", "transitions", "blinker", "platformdirs", "click", "rich",
     }  # fmt: skip
     assert "ultramon.core.windows" not in loaded
+
+
+def test_opening_a_store_loads_no_pydantic():
+    """What only reads states, as a status bar does, pays for no models, machines or database."""
+    loaded = loaded_after("import ultramon.backends; ultramon.backends.open_backend('/nowhere')")
+    assert "ultramon.backends.local" in loaded
+    assert not loaded & {
+        "pydantic", "transitions", "blinker", "platformdirs", "sqlite3", "ultramon.config",
+    }  # fmt: skip
 
 
 def test_the_two_commands_of_the_readme_are_the_ones_that_ci_runs():

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fault_writer import AGENT, answer, finish, make_event, run_writer, start
+from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 
 from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL, SCHEMA_VERSION, Journal, event_key
-from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
-
-NO_WAIT = 0.0
-VERSION_1 = Path(__file__).parent / "data" / "journals" / "version-1.sqlite3"
-
-
-@pytest.fixture
-def journal(tmp_path):
-    with closing(Journal(str(tmp_path))) as journal:
-        yield journal
-
-
-def numbers(events):
-    return [event["n"] for event in events]
-
-
-def raw(journal):
-    """Open the file as a stranger would."""
-    return closing(sqlite3.connect(journal.path, timeout=0, isolation_level=None))
+from ultramon.core.events import event_key
+from ultramon.core.journal import JOURNAL, Journal
+from ultramon.errors import StateCorruptError, StateWriteError
 
 
 def test_an_event_is_stored_once_under_its_key(journal):
@@ -202,58 +184,6 @@ def test_a_replaced_journal_is_opened_again(tmp_path, journal):
     assert len(os.listdir("/proc/self/fd")) == before
     with closing(Journal(str(tmp_path))) as another:
         assert numbers(another.tail(None, 10)[0]) == [2]
-
-
-def test_a_newer_journal_is_refused_and_unchanged(journal):
-    """A downgrade says so and writes nothing."""
-    journal.append([make_event(n=1)], NO_WAIT)
-    journal.close()
-    with raw(journal) as newer:
-        newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    for call in (lambda: journal.append([make_event(n=2)], NO_WAIT), lambda: journal.tail(None, 1)):
-        with pytest.raises(StateSchemaError, match="written by a newer ultramon"):
-            call()
-    with raw(journal) as stored:
-        assert stored.execute("SELECT count(*) FROM events").fetchone() == (1,)
-
-
-def test_a_journal_of_version_1_is_brought_up_to_date(journal):
-    """Events, cursors, keys and claims of the first release stay, and consumers become possible."""
-    shutil.copyfile(VERSION_1, journal.path)
-    os.chmod(journal.path, 0o600)
-    events, cursor = journal.tail(None, 2)
-    assert numbers(events) == [0, 1]
-    assert numbers(journal.tail(cursor, 10)[0]) == [2]
-    journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
-    assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
-    assert journal.claim_handoff("handoff-1", "scout-1", "scout-3", 0.0) == "scout-2"
-    assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == (None, {})
-    with raw(journal) as stored:
-        assert stored.execute("PRAGMA user_version").fetchone() == (2,)
-        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-def test_the_version_1_journal_is_one():
-    """The file that the upgrade is tested with was made by the first release."""
-    with closing(sqlite3.connect(f"file:{VERSION_1}?immutable=1", uri=True)) as stored:
-        assert stored.execute("PRAGMA user_version").fetchone() == (1,)
-        tables = stored.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    assert ("consumers",) not in tables
-
-
-def test_an_upgraded_and_a_new_journal_are_alike(tmp_path, journal):
-    """Whichever version a journal began with, its tables are the same in the end."""
-
-    def tables(path):
-        with closing(sqlite3.connect(path)) as stored:
-            return stored.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
-
-    shutil.copyfile(VERSION_1, journal.path)
-    (tmp_path / "new").mkdir()
-    with closing(Journal(str(tmp_path / "new"))) as new:
-        for each in (journal, new):
-            each.append([make_event(n=9)], NO_WAIT)
-        assert tables(journal.path) == tables(new.path)
 
 
 def test_giving_up_an_unknown_name_makes_no_journal(journal):

@@ -109,9 +109,13 @@ def test_a_note_leaves_out_what_nobody_knows():
     )
 
 
-def test_one_turn_is_not_called_turns():
-    """The note of the last turn reads like a sentence."""
-    assert "about 1 turn remains before 85%." in render_note(FACTS._replace(turns_left=1))
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [(0, "the next turn reaches 85%."), (1, "about 1 turn remains before 85%.")],
+)
+def test_the_last_turns_read_like_sentences(turns, words):
+    """Neither 0 turns nor 1 turns."""
+    assert f"At the recent pace {words}" in render_note(FACTS._replace(turns_left=turns))
 
 
 def test_a_note_is_rendered_when_it_is_read():

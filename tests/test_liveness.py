@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ultramon.core.liveness import (
     HostIdentity,
+    is_beating,
     judge,
     lost_after,
     process_started_at,
@@ -236,3 +237,41 @@ def test_this_process_runs_and_impossible_ones_do_not():
     assert process_started_at(0) is None
     assert process_started_at(-1) is None
     assert process_started_at(2**30) is None
+
+
+@given(
+    st.floats(-100, 100),
+    st.none() | st.floats(-100, 100),
+    st.none() | st.floats(0, 60),
+    st.none() | st.floats(0, 60),
+    st.sampled_from(["working", "waiting"]),
+    st.sampled_from([HERE, ELSEWHERE]),
+    st.sampled_from([None, process_started_at(os.getpid()), "1", "unknown"]),
+    st.sampled_from([None, os.getpid(), 2**30]),
+)
+def test_who_is_beating_is_alive(saved, age, interval, lost, phase, host, mark, pid):
+    """The cheap question never says yes where the judge would not."""
+    record = agent(
+        heartbeat_interval_seconds=interval,
+        last_heartbeat=NOW - saved,
+        lost_after_seconds=lost,
+        phase=phase,
+        hostname=host.hostname,
+        boot_id=host.boot_id,
+        pid_started_at=mark,
+        pid=pid,
+    )
+    beat = None if age is None else NOW - age
+    if is_beating(record, beat, NOW, HERE):
+        assert judge(record, beat, NOW, HERE).verdict == "alive"
+
+
+def test_a_usual_agent_is_beating():
+    """Within three intervals of its last beat, while its process runs, and no longer."""
+    quiet = NOW - HOUR
+    assert is_beating(agent(), None, NOW + 45, HERE)
+    assert is_beating(agent(last_heartbeat=quiet), NOW - 45, NOW, HERE)
+    assert not is_beating(agent(last_heartbeat=quiet), NOW - 46, NOW, HERE)
+    assert not is_beating(agent(lost_after_seconds=20), None, NOW + 21, HERE)
+    assert not is_beating(agent(pid=2**30), NOW, NOW, HERE)
+    assert not is_beating(agent(heartbeat_interval_seconds=None), NOW, NOW, HERE)

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from ultramon import models
 from ultramon.core.record import (
     FIELD_NAMES,
+    FIELDS,
     MAX_STATE_BYTES,
     SCHEMA,
     StateRecord,
@@ -43,9 +44,7 @@ KINDS = {
 
 def kinds():
     """The kind of every field, as the record module has it."""
-    from ultramon.core import record
-
-    return {attribute: kind for attribute, _, kind in record._FIELDS}
+    return {attribute: kind for attribute, _, kind in FIELDS}
 
 
 @st.composite

@@ -381,19 +381,3 @@ def test_no_state_is_not_a_corrupt_state(files):
         files.read(AGENT)
     assert files.heartbeat_at(AGENT) is None
     assert files.quarantine(AGENT) is None
-
-
-def test_an_agent_started_again_is_not_pruned(files):
-    """Prune looks again under the lock: what came alive since the listing stays."""
-
-    class Restarting(LocalBackend):
-        def list_agents(self, run=None):
-            listed = super().list_agents(run)
-            start(self)
-            return listed
-
-    write(files, make_record(AGENT, active=False, outcome="completed"))
-    backend = Restarting(files.path)
-    pruned = backend.prune(ended_before=NOW + 1, events_before=0.0, dry_run=False)
-    assert pruned == []
-    assert files.read(AGENT).active

@@ -115,3 +115,13 @@ def test_the_machines_zone_and_language_do_not_matter(zone, locale):
         "2026-03-28T23:59:59.000Z True",
         "2100-01-01T00:00:00.000Z True",
     ]
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_000), st.sampled_from("TZ.-:\u0665 5"))
+def test_a_minute_seen_before_is_read_the_same_way(milliseconds, other):
+    """Times as they are written come back the same again and again, spoilt ones never."""
+    text = format_time(milliseconds / 1000)
+    assert parse_time(text) == parse_time(text) == parse_time(text[:23] + "+00:00")
+    for position in (17, 18, 20, 22):
+        spoilt = text[:position] + other + text[position + 1 :]
+        assert parse_time(spoilt) is None or other == "5"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -20,64 +19,14 @@ from pydantic import (
 from ultramon.core.estimator import check_family, family_for_model
 from ultramon.core.limits import default_window_from_environment
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
+from ultramon.environment import read_toml
 from ultramon.errors import ConfigurationError
 
-TOML_NAME = "ultramon.toml"
 _SECTION = "context"
 _PREFIX = "ULTRAMON_"
 
 TokenCount = Annotated[int, Field(gt=0, le=1_000_000_000, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False, strict=True)]
-
-
-def disabled(environ: dict[str, str] | os._Environ[str] = os.environ) -> bool:
-    """Return whether ``ULTRAMON_DISABLED`` turns every call into a no-op."""
-    return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
-
-
-def state_directory() -> str:
-    """Return the state directory: ``ULTRAMON_STATE_DIR``, else the platform's for this user.
-
-    Raises:
-        ConfigurationError: The variable is not set and this user has no home directory.
-    """
-    chosen = os.environ.get("ULTRAMON_STATE_DIR")
-    if chosen:
-        return os.path.abspath(os.path.expanduser(chosen))
-    from platformdirs import user_state_dir
-
-    try:
-        return user_state_dir("ultramon", appauthor=False)
-    except RuntimeError as error:
-        allowed = "an absolute path where the user has no home directory"
-        raise ConfigurationError("ULTRAMON_STATE_DIR", chosen, allowed, "environment") from error
-
-
-def _toml_paths() -> list[str]:
-    from platformdirs import user_config_dir
-
-    try:
-        home = user_config_dir("ultramon", appauthor=False)
-    except RuntimeError:
-        return [TOML_NAME]
-    return [TOML_NAME, os.path.join(home, TOML_NAME)]
-
-
-def _read_toml() -> tuple[dict[str, Any], str]:
-    named = os.environ.get("ULTRAMON_CONFIG")
-    for path in [os.path.expanduser(named)] if named else _toml_paths():
-        try:
-            with open(path, "rb") as file:
-                table = tomllib.load(file).get(_SECTION, {})
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            if not named and not os.path.exists(path):
-                continue
-            source = "ULTRAMON_CONFIG" if named else path
-            raise ConfigurationError(path, str(error), "a readable TOML file", source) from error
-        if not isinstance(table, dict):
-            raise ConfigurationError(_SECTION, table, "a table", path)
-        return table, path
-    return {}, ""
 
 
 class ContextConfig(BaseModel):
@@ -217,7 +166,7 @@ def _from_text(name: str, text: str) -> Any:
 def _merged(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    table, path = _read_toml()
+    table, path = read_toml(_SECTION)
     for name, value in table.items():
         merged[name] = value
         origins[name] = f"{path} [{_SECTION}]"

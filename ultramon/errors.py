@@ -8,6 +8,9 @@ UltramonError
 ├── AgentAlreadyRunningError (RuntimeError)  the id belongs to an agent that provably lives
 ├── FencedError (RuntimeError)             another process took the agent over
 ├── HandoffTakenError (RuntimeError)       another successor claimed the handoff
+├── NotPermittedError (PermissionError)    neither the agent itself nor its direct parent asks
+├── RegistrationError (ValueError)         nobody can be told about that agent in that way
+├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
 ├── AgentNotFoundError (LookupError)       no state of that agent
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
 └── StateError
@@ -169,6 +172,65 @@ class HandoffTakenError(UltramonError, RuntimeError):
         super().__init__(
             f"the handoff of agent {agent_id} was already claimed by {successor_id}; do not start "
             "a second successor"
+        )
+
+
+class NotPermittedError(UltramonError, PermissionError):
+    """Only an agent itself and its direct parent decide who is told about it.
+
+    Attributes:
+        agent_id: The agent that it is about.
+        requester: Who asked.
+    """
+
+    def __init__(self, agent_id: str, requester: str) -> None:
+        self.agent_id = agent_id
+        self.requester = requester
+        super().__init__(
+            f"agent {requester} may not decide who is told about agent {agent_id}: only that agent "
+            "and its direct parent may"
+        )
+
+
+class RegistrationError(UltramonError, ValueError):
+    """A registration would tell nobody anything.
+
+    Attributes:
+        agent_id: The agent that it is about.
+        problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``stopped`` or
+            ``no_gauge``.
+    """
+
+    _TEXTS = {  # noqa: RUF012 - typing is not imported here
+        "notify_missing": "nobody to tell is named; name the agent itself or its parent",
+        "notify_unknown": "the agent to tell does not exist; name the agent itself or its parent",
+        "notify_refused": "the agent to tell did not ask for it; name the agent itself or its "
+        "parent, or let the parent ask",
+        "stopped": "it has ended and will never be measured again; register its successor",
+        "no_gauge": "its host never says how full its window is; nothing would ever be told",
+    }
+
+    def __init__(self, agent_id: str, problem: str) -> None:
+        self.agent_id = agent_id
+        self.problem = problem
+        super().__init__(f"agent {agent_id} cannot be registered: {self._TEXTS[problem]}")
+
+
+class QueueFullError(UltramonError, RuntimeError):
+    """A recipient does not fetch its messages, and none of them may be dropped for another.
+
+    Attributes:
+        recipient: The agent.
+        waiting: How many messages without a category wait for it.
+    """
+
+    def __init__(self, recipient: str, waiting: int) -> None:
+        self.recipient = recipient
+        self.waiting = waiting
+        super().__init__(
+            f"agent {recipient}: {waiting:,} messages wait and none was added; let it fetch them "
+            f"(`ultramon messages {recipient} --ack`), or give messages a category, of which the "
+            "oldest is dropped"
         )
 
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from ultramon import signals
 from ultramon.clock import SYSTEM_CLOCK
-from ultramon.config import disabled
 from ultramon.core.ids import check_agent_id, random_hex
 from ultramon.core.liveness import STALE, judge, this_host
 from ultramon.core.times import format_time
+from ultramon.environment import disabled
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.fleet_event import (
     CHANGE_CHECK_SECONDS,
@@ -132,6 +132,8 @@ class Fleet:
     def attach(self, agent_id: str, process: Attachable) -> None:
         """Know at the next poll when an agent's process ends, and how.
 
+        Without it nobody notices a process that ends before its agent has stored a state.
+
         Args:
             agent_id: The agent that runs in it. One that never starts is ``lost`` too.
             process: A `subprocess.Popen`, an asyncio process, or a pid.
@@ -142,15 +144,18 @@ class Fleet:
         with self._agents.lock:
             self._agents.processes.attach(check_agent_id(agent_id), process)
 
-    def env(self, agent_id: str) -> dict[str, str]:
+    def env(self, agent_id: str, *, notify_parent: bool = False) -> dict[str, str]:
         """Return the environment for a child process that is to run an agent of this run.
 
-        Where this process runs an agent itself, that one is the parent.
+        Where this process runs an agent itself, that one is the parent. `attach` the process: its
+        agent is known to the fleet from its first stored state on, not from here.
+        With ``notify_parent`` that parent is sent notices about it from its start on.
         """
         own = os.environ.get("ULTRAMON_AGENT_ID")
         return {
             **os.environ,
             **({"ULTRAMON_PARENT_ID": own} if own else {}),
+            "ULTRAMON_NOTIFY": "parent" if own and notify_parent else "",
             "ULTRAMON_AGENT_ID": check_agent_id(agent_id),
             "ULTRAMON_RUN": self.run_name,
             "ULTRAMON_BACKEND": self.backend.url,

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.ids import random_hex
+from ultramon.core.holder import name_holder
 from ultramon.errors import StateError
 from ultramon.models import ThresholdEvent
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.fleet")
 
 LEASE_SECONDS = 30.0
-"""A fleet that vanished keeps its consumer name so long."""
+"""A fleet that vanished, and cannot be proved to be gone, keeps its consumer name so long."""
 RENEW_SECONDS = LEASE_SECONDS / 3
 CHANGE_CHECK_SECONDS = 0.05
 """How often a running fleet looks whether an event came, between its polls."""
@@ -104,7 +104,8 @@ class Consumer:
         self._name = name
         self._clock = clock
         self._remember = remember
-        self._holder = f"{os.getpid()}-{random_hex(8)}"
+        self._pid = os.getpid()
+        self._holder = name_holder()
         self._held_at: float | None = None
         self._cursor: str | None = None
         self._behind_next: str | None = None
@@ -112,8 +113,16 @@ class Consumer:
 
     def holds(self) -> bool:
         """Return whether the name is ours and the lease need not be renewed yet."""
+        self._start_anew_after_fork()
         held_at = self._held_at
         return held_at is not None and 0 <= self._clock.now() - held_at < RENEW_SECONDS
+
+    def _start_anew_after_fork(self) -> None:
+        # The parent may go on with the name, or end, which must not free what the child holds.
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._holder = name_holder()
+            self._held_at = None
 
     def take_hold(self) -> bool:
         """Become or stay the holder of the name; False while another one's lease runs."""
@@ -144,6 +153,7 @@ class Consumer:
 
     def acknowledge(self, memory: dict[str, Any]) -> bool:
         """Store how far was read, with what to remember; False when the name is lost."""
+        self._start_anew_after_fork()
         cursor = self._cursor
         if cursor is None or cursor == self._acknowledged:
             return True
@@ -155,6 +165,7 @@ class Consumer:
 
     def close(self) -> None:
         """Give the name up; where the store refuses, the lease runs out by itself."""
+        self._start_anew_after_fork()
         if self._held_at is None:
             return
         self._held_at = None

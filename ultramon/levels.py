@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.core import thresholds
+from ultramon.core.forecast import describe_turns
 from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def render_note(facts: NoteFacts) -> str:
         parts[0] += f", {facts.tokens_source} {at[11:16]}Z"
     parts[0] += "."
     if facts.turns_left is not None and facts.next_ratio is not None:
-        turns = "1 turn remains" if facts.turns_left == 1 else f"{facts.turns_left} turns remain"
-        parts.append(f"At the recent pace about {turns} before {facts.next_ratio:.0%}.")
+        parts.append(describe_turns(facts.turns_left, f"{facts.next_ratio:.0%}"))
     if facts.tasks_total:
         parts.append(f"{facts.tasks_completed} of {facts.tasks_total} items are recorded.")
     parts.append("Your instructions are unchanged.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from ultramon import signals
+from ultramon.backends.registry import registry_of
 from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.models import AgentState, parse_event
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from ultramon.levels import ThresholdAction
 
 Result = TypeVar("Result")
+
+SELF = "self"
+PARENT = "parent"
+"""Who can be sent the notices about an agent from its start on."""
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -50,6 +55,7 @@ class AgentLife:
         goal: str | None = None,
         predecessor: HandoffRecord | None = None,
         takeover: bool = False,
+        notify: str | None = None,
     ) -> None:
         self.agent_id = agent_id
         self._run: str = identity["run"]
@@ -58,6 +64,7 @@ class AgentLife:
         self._goal = goal
         self._predecessor = predecessor
         self._takeover = takeover
+        self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._lifecycle = LifecycleMachine(agent_id)
         self._active = False
         self._phase = "working"
@@ -109,8 +116,19 @@ class AgentLife:
             self._active = False
             raise
         self._lifecycle.begin()
+        if self._notify is not None and self._owner.generation:
+            self._owner.guard(self._register)
         self._emit([(signals.agent_started, event)])
         return self
+
+    def _register(self) -> None:
+        """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
+        from ultramon.routing import register
+
+        notify, backend = str(self._notify), self._owner.backend
+        known = registry_of(backend).registrations(self.agent_id)
+        if not any(one.notify_id == notify for one in known):
+            register(self.agent_id, notify, backend=backend, clock=self._clock)
 
     def stop(self, outcome: str = "completed") -> None:
         """End the agent, finally. A second call changes nothing.

@@ -196,11 +196,103 @@ class HandoffEvent(Event):
     handoff: dict[str, Any]
 
 
+class AlertEvent(Event):
+    """A command-line tool told its agent how full the window is; ``n`` is when, in milliseconds."""
+
+    level: str
+    """``warning``, ``caution``, ``critical``, ``emergency`` or ``stale``; ``ok`` when forced."""
+    usage_ratio: Annotated[float, Field(ge=0)]
+    tokens: Annotated[int, Field(ge=0)] | None
+    context_limit: Annotated[int, Field(gt=0)] | None
+    command: str | None
+    """What the tool was doing, where it says so."""
+    forced: bool
+    directory: str | None
+    """The project directory that the numbers are from; None for an agent's state."""
+
+
+class Registration(Model):
+    """That somebody is told about an agent."""
+
+    agent_id: str
+    notify_id: str
+    """Who is told."""
+    source: str
+    """``explicit``, or ``parent``: it follows when the agent's parent is another."""
+    ladder: dict[str, Any] | None
+    """The rungs at which; None = the agent's own."""
+    ladder_status: str
+    """``default``, ``custom``, or ``invalid``: what is stored is no ladder, and nothing is told."""
+    registered_by: str
+    registered_at: datetime
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether levels are told."""
+        return self.ladder_status != "invalid"
+
+
+class Threshold(Model):
+    """One rung as it stands against the present limit."""
+
+    name: str
+    ratio: Annotated[float, Field(gt=0)]
+
+
+class ContextSnapshot(Model):
+    """What is known of an agent's window, registered or not."""
+
+    agent_id: str
+    label: str | None
+    host: str
+    lifecycle: str
+    """``alive``, ``stale``, ``lost``, or how the agent ended."""
+    is_over: bool
+    used_percentage: float | None
+    """0.0 and more, one decimal; None before the first reading of this epoch."""
+    tokens: int | None
+    tokens_source: str
+    context_limit: int | None
+    sampled_at: datetime | None
+    """By the clock of whoever measured."""
+    state: str
+    """A level, or ``compacting``, ``thresholds_unavailable``, ``unknown``."""
+    thresholds: list[Threshold]
+    threshold_source: str
+    """``default``, ``custom`` or ``invalid``."""
+    is_registered: bool
+    notify_id: str | None
+    compaction_active: bool
+    handoff: dict[str, Any] | None
+
+
+class Notice(Model):
+    """A message to an agent, mostly about another one."""
+
+    message_id: int
+    """The same at every delivery."""
+    recipient: str
+    agent_id: str | None
+    """Whom it is about, or who sent it; None for a sender that gave no name."""
+    category: str | None
+    """``context_monitor``, ``handoff``, or what the sender chose; None for free messages."""
+    delivery: str
+    """``urgent``, ``important`` or ``sequential``."""
+    text: str
+    facts: dict[str, Any]
+    """What the text says, as typed values: ``kind`` is ``level``, ``epoch`` or ``handoff``."""
+    attempts: Annotated[int, Field(ge=0)]
+    """How often it was claimed, this time included."""
+    queued_at: datetime
+    claim_token: str = Field("", repr=False, exclude=True)
+
+
 _EVENT_TYPES: dict[str, type[Event]] = {
     "context_threshold_reached": ThresholdEvent,
     "context_relaxed": ThresholdEvent,
     "context_epoch_started": EpochEvent,
     "handoff_ready": HandoffEvent,
+    "context_alert": AlertEvent,
 }
 
 

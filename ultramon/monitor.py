@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.core.windows  # noqa: F401
+from ultramon.backends.registry import registry_of
 from ultramon.clock import SYSTEM_CLOCK
-from ultramon.config import ContextConfig, disabled
+from ultramon.config import ContextConfig
 from ultramon.core.ids import check_agent_id, generate_agent_id, random_hex
 from ultramon.core.limits import parse_overflow
 from ultramon.core.liveness import judge, this_host
-from ultramon.errors import InvalidUsageError
+from ultramon.environment import disabled
+from ultramon.errors import ConfigurationError, InvalidUsageError
 from ultramon.explain import Explanation, explain
+from ultramon.life import PARENT, SELF
 from ultramon.models import AgentState
 from ultramon.usage import usage_from_response
 from ultramon.work import TASK_SAVE_SECONDS, AgentWork
@@ -288,6 +291,7 @@ def create_context_monitor(
     goal: str | None = None,
     continues: HandoffRecord | None = None,
     takeover: bool = False,
+    notify: str | None = None,
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> ContextMonitor:
@@ -305,12 +309,14 @@ def create_context_monitor(
         continues: The handoff this agent takes over: it is claimed at the start, and what it left
             is the plan.
         takeover: Take the id even from an owner that provably lives.
+        notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
+            `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
     Raises:
         InvalidAgentIdError: An id that cannot name a state file.
-        ConfigurationError: A configured value is out of range.
+        ConfigurationError: A configured value is out of range, or there is nobody to notify.
     """
     from ultramon.backends import open_backend
 
@@ -324,10 +330,17 @@ def create_context_monitor(
         "predecessor_id": None if continues is None else continues.agent_id,
         "label": label,
     }
+    notify = notify or environ.get("ULTRAMON_NOTIFY") or None
+    if notify not in (None, SELF, PARENT):
+        raise ConfigurationError("notify", notify, "None, self or parent")
+    if notify == PARENT and parent_id is None:
+        raise ConfigurationError("notify", notify, "given with a parent_id")
     if disabled():
         backend = None
     elif backend is None or isinstance(backend, str):
         backend = open_backend(backend)
+    if notify is not None and backend is not None:
+        registry_of(backend)
     return ContextMonitor(
         check_agent_id(agent_id),
         config or ContextConfig(),
@@ -337,4 +350,5 @@ def create_context_monitor(
         goal=goal,
         predecessor=continues,
         takeover=takeover,
+        notify=notify,
     )

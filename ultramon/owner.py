@@ -242,6 +242,19 @@ class Owner:
         self._keeper.save_now(self, durable=True, wait_seconds=wait)
         self.raise_failure()
 
+    def guard(self, change: Callable[[], None]) -> None:
+        """Do something in the store that the agent can do without.
+
+        Raises:
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        try:
+            change()
+        except StateError as error:
+            if self._raises:
+                raise
+            self._keeper.warn("agent %s is not registered: %s", self.agent_id, error)
+
     def raise_failure(self) -> None:
         """Raise what went wrong in the background, once, where ``on_error`` asks for it."""
         if self._raises and self._error is not None:

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from ultramon.core.liveness import process_started_at
 from ultramon.core.times import parse_time
-from ultramon.errors import UltramonError
+from ultramon.errors import StateError, UltramonError
 from ultramon.models import AgentState
 
 if TYPE_CHECKING:
     import asyncio
     import subprocess
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.core.record import StateRecord
@@ -101,8 +101,23 @@ def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:
     return record.last_heartbeat < (parse_time(event["occurredAt"]) or 0.0)
 
 
+def is_whole(record: StateRecord) -> bool:
+    """Return whether all of a state can be read; logged where not.
+
+    Of a state seen by looking only the head was read (`ultramon.core.glance`).
+    """
+    try:
+        record.decode()
+    except StateError as error:
+        _log.warning("agent %s cannot be read: %s", record.agent_id, error)
+        return False
+    return True
+
+
 def state_of(record: StateRecord) -> AgentState | None:
-    """Return a state for handlers; None for one that is stored whole and makes no sense."""
+    """Return a state for handlers; None for one that cannot be read whole or makes no sense."""
+    if not is_whole(record):
+        return None
     try:
         return AgentState.from_record(record)
     except ValidationError as error:
@@ -154,6 +169,11 @@ class Processes:
                 self._exits[agent_id] = record.generation, exited
             else:
                 del self._exits[agent_id]
+
+    @property
+    def ended_agents(self) -> Collection[str]:
+        """The agents whose processes ended and that did not end themselves."""
+        return self._exits.keys()
 
     def exit_of(self, record: StateRecord) -> dict[str, Any] | None:
         """Return how the process of an active agent ended, None when that is not known."""

@@ -44,7 +44,9 @@ agent_lost = _namespace.signal("agent_lost", "An agent vanished. event: AgentEve
 handoff_ready = _namespace.signal(
     "handoff_ready", "A handoff record is stored. event: HandoffEvent"
 )
-notice_queued = _namespace.signal("notice_queued", "A notice waits for a recipient. event: Notice")
+notice_queued = _namespace.signal(
+    "notice_queued", "An inbox received a notice; the sender is its recipient. event: Notice"
+)
 
 FRIENDLY_NAMES = {
     "threshold": context_threshold_reached,
@@ -56,7 +58,7 @@ FRIENDLY_NAMES = {
     "recovered": agent_recovered,
     "lost": agent_lost,
     "handoff_ready": handoff_ready,
-    "notice_queued": notice_queued,
+    "notice": notice_queued,
 }
 
 _connected: list[tuple[Callable[..., Any], Signal, Callable[..., Any]]] = []

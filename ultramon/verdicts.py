@@ -8,19 +8,27 @@ found again.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.ids import random_hex
-from ultramon.core.liveness import ALIVE, LOST, STALE, judge, this_host
+from ultramon.core.liveness import (
+    ALIVE,
+    LOST,
+    STALE,
+    is_beating,
+    judge,
+    process_started_at,
+    this_host,
+)
 from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import FORCE_RETURN
 from ultramon.core.times import format_time, parse_time
 from ultramon.handoff import handoff_id_of
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
-from ultramon.processes import state_of
+from ultramon.processes import is_whole, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ultramon.clock import Clock
     from ultramon.handoff import HandoffRecord
@@ -71,19 +79,7 @@ class Verdicts:
 
     def event(self, record: StateRecord, kind: str, n: int = 0, **details: Any) -> dict[str, Any]:
         """Make an event about an agent."""
-        return {
-            "eventId": random_hex(16),
-            "type": kind,
-            "agentId": record.agent_id,
-            "sessionId": record.session_id,
-            "run": record.run,
-            "generation": record.generation,
-            "epoch": record.epoch,
-            "source": self.source,
-            "occurredAt": format_time(self._clock.now()),
-            "n": n,
-            **details,
-        }
+        return record.event(kind, source=self.source, at=self._clock.now(), n=n, **details)
 
     def look(self, agents: Agents) -> list[dict[str, Any]]:
         """Judge all agents of a run. Nothing is remembered until `read` gets the events back.
@@ -97,10 +93,17 @@ class Verdicts:
         self._forget_ended(records)
         gone_before, self._gone, self.in_doubt = self._gone, set(), False
         events: list[dict[str, Any]] = []
-        for record in records.values():
-            if not record.active:
+        # Thousands of agents may live in one process.
+        started_at = cache(process_started_at)
+        heartbeats, host = agents.heartbeats, self._host
+        noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
+        for agent_id, record in records.items():
+            if not record.active or (
+                agent_id not in noted
+                and is_beating(record, heartbeats.get(agent_id), now, host, started_at)
+            ):
                 continue
-            verdict = self._judge(record, agents, gone_before)
+            verdict = self._judge(record, agents, gone_before, started_at)
             if verdict is not None:
                 events.append(verdict)
                 if verdict["type"] == "agent_lost":
@@ -134,11 +137,14 @@ class Verdicts:
                     del part[agent_id]
 
     def _judge(
-        self, record: StateRecord, agents: Agents, gone_before: set[tuple[str, int]]
+        self,
+        record: StateRecord,
+        agents: Agents,
+        gone_before: set[tuple[str, int]],
+        started_at: Callable[[int], str | None],
     ) -> dict[str, Any] | None:
-        liveness = judge(
-            record, agents.heartbeats.get(record.agent_id), self._clock.now(), self._host
-        )
+        beat_at = agents.heartbeats.get(record.agent_id)
+        liveness = judge(record, beat_at, self._clock.now(), self._host, started_at)
         verdict, reason = liveness.verdict, liveness.reason
         life = self._life(record)
         before = ALIVE if life is None else life["verdict"]
@@ -214,10 +220,8 @@ class Verdicts:
         due = self.memory["returning"].get(record.agent_id)
         if due is None or now < due["until"] or not self._is_settled(record):
             return []
-        handed_off = record.handoff is not None and record.handoff.get("epoch") == record.epoch
         moved_on = [record.generation, record.epoch] != due["life"]
-        relaxed = not due["requested"] and record.action != FORCE_RETURN
-        if moved_on or handed_off or relaxed:
+        if moved_on or (is_whole(record) and _has_returned(record, due)):
             del self.memory["returning"][record.agent_id]
             return []
         n = round(due["until"] * 1000)
@@ -292,10 +296,17 @@ class Verdicts:
         """Return whether so many agents of this chain, one after the other, completed nothing."""
         record = None if handoff.completed else records.get(handoff.agent_id)
         for _ in range(self._max_idle):
-            if record is None or record.tasks_completed:
+            if record is None or not is_whole(record) or record.tasks_completed:
                 return False
             record = records.get(record.predecessor_id or "")
         return True
+
+
+def _has_returned(record: StateRecord, due: dict[str, Any]) -> bool:
+    """Return whether an agent handed off, or need not return any more."""
+    if record.handoff is not None and record.handoff.get("epoch") == record.epoch:
+        return True
+    return not due["requested"] and record.action != FORCE_RETURN
 
 
 def _chain_length(record: StateRecord, records: Records) -> int:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from ultramon.config import state_directory
+from ultramon.environment import state_directory
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Store a state, and the events that led to it, as one step.
 
         Never creates an agent for a writer that was fenced. Each event is stored once per
-        `ultramon.core.journal.event_key`, however often it is passed.
+        `ultramon.core.events.event_key`, however often it is passed.
 
         Args:
             record: The state, with its generation. Its ``seq`` rises with every write.
@@ -155,6 +155,9 @@ class Backend(Protocol):
     def look(self, run: str | None, seen: dict[str, Any]) -> Look:
         """Return what changed since the last look; states that did not change are not read.
 
+        Of a record only what `ultramon.core.glance` names need be there at once: an attribute
+        beyond that may be decoded when it is used, and raise `StateCorruptError` then.
+
         Args:
             run: Only agents of this run; None = of all runs.
             seen: Empty at first; the backend keeps its marks in it from look to look.
@@ -168,11 +171,14 @@ class Backend(Protocol):
     ) -> Subscription | None:
         """Become, or stay, the one holder of a consumer name for so long.
 
+        A holder that has provably ended, as `ultramon.core.holder.is_gone` decides, is replaced
+        at once; any other one keeps the name until its lease is over.
+
         Args:
             name: The consumer; its cursor and memory belong to the name, not to the holder.
-            holder: Who asks; unique per fleet object.
+            holder: Who asks, by `ultramon.core.holder.name_holder`; unique per fleet object.
             now: Epoch seconds.
-            lease_seconds: How long nobody else gets the name; each call renews it.
+            lease_seconds: How long no other living one gets the name; each call renews it.
 
         Returns:
             None while another holder's lease runs.
@@ -202,8 +208,29 @@ class Backend(Protocol):
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         """Let the first successor win a handoff; return the id of the one that holds it."""
 
-    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
-        """Delete ended agents whose last activity, and events that, lie before a time.
+    def prune(
+        self,
+        *,
+        agents_before: float,
+        events_before: float,
+        now: float,
+        host: HostIdentity,
+        dry_run: bool,
+    ) -> list[str]:
+        """Delete agents that are over, and events, that lie before a time.
+
+        Over is an agent that ended, and one that never did and is lost by
+        `ultramon.core.liveness.judge`: its process is gone, or it was silent beyond its own limit.
+        One that starts again meanwhile stays: each is judged once more in the step that deletes
+        it. An owner that lives after all, and whose state was deleted, starts again by itself.
+
+        Args:
+            agents_before: Epoch seconds; the last activity of an ended agent, and of a lost one
+                also its last beat, are older.
+            events_before: Epoch seconds.
+            now: Epoch seconds.
+            host: Of the caller, to judge whether an agent lives.
+            dry_run: Delete nothing.
 
         Returns:
             The ids of the agents deleted (or that would be, with ``dry_run``).

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_queue import JournalQueue
+from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
+from ultramon.backends.pruning import is_over
+from ultramon.core.alert_memory import AlertFile
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.statefile import StateDirectory, refuse_newer
@@ -27,11 +31,12 @@ from ultramon.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Build
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+    from ultramon.core.statefile import Mark
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -53,6 +58,9 @@ class LocalBackend:
         self.url = f"file://{quote(self.directory.path)}"
         self._journal = Journal(self.directory.path)
         self._journal_lock = threading.Lock()
+        keeping = (self._journal, lambda: self._journal_lock, self.directory.prepare)
+        self.queue = JournalQueue(*keeping)
+        self.registry = JournalRegistry(*keeping)
         self._swept = False
         _alive.add(self)
 
@@ -104,25 +112,25 @@ class LocalBackend:
     def _store(
         self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
     ) -> bool:
-        stored = self._append(events)
+        stored = self._append(events, record)
         record.pending = None if stored else list(events)
         self.directory.replace(record, durable=durable)
         return stored
 
-    def _append(self, events: Sequence[dict[str, Any]]) -> bool:
-        if not events:
+    def _append(self, events: Sequence[dict[str, Any]], record: StateRecord) -> bool:
+        if not events and not self._journal.is_due(record):
             return True
         # Another thread may be waiting for a busy journal with the patience of a tool.
         if not self._journal_lock.acquire(timeout=AGENT_TIMEOUT_SECONDS):
-            return False
+            return not events
         try:
-            self._journal.append(events, AGENT_TIMEOUT_SECONDS)
+            self._journal.append(events, AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
             _log.warning("%s; set aside as %s", error, self._journal.quarantine())
-            return False
+            return not events
         except StateWriteError as error:
             _log.info("events wait in the state file: %s", error)
-            return False
+            return not events
         finally:
             self._journal_lock.release()
         return True
@@ -156,27 +164,34 @@ class LocalBackend:
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
-        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+        look = self._look(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
+        return sorted(look.changed, key=attrgetter("agent_id"))
 
     def look(self, run: str | None, seen: dict[str, Any]) -> Look:
         """See `Backend.look`."""
-        signatures, heartbeats = self.directory.scan()
+        return self._look(run, seen, self.directory.glance)
 
-        def read(agent_id: str) -> StoredAgent | None:
+    def _look(
+        self, run: str | None, seen: dict[str, Any], read: Callable[[str, Mark | None], StateRecord]
+    ) -> Look:
+        marks, heartbeats = self.directory.scan()
+
+        def look_at(agent_id: str) -> StoredAgent | None:
             beat = heartbeats.get(agent_id)
+            mark = marks.get(agent_id)
             try:
-                return StoredAgent(agent_id, self.directory.read(agent_id), beat)
+                return StoredAgent(agent_id, read(agent_id, mark), beat)
             except AgentNotFoundError:
                 return None  # pruned since the directory was listed
             except StateError as error:
                 return StoredAgent(agent_id, None, beat, error)
             except InvalidAgentIdError as error:
-                if agent_id not in signatures:
+                if mark is None:
                     return None
                 problem = StateCorruptError(self.directory.folder, str(error))
                 return StoredAgent(agent_id, None, beat, problem)
 
-        return look_again(run, seen, signatures, heartbeats, read)
+        return look_again(run, seen, marks, heartbeats, look_at)
 
     def append_events(self, events: Sequence[dict[str, Any]]) -> None:
         """See `Backend.append_events`."""
@@ -228,30 +243,39 @@ class LocalBackend:
         with self._journal_lock:
             return self._journal.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
 
-    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+    def prune(
+        self,
+        *,
+        agents_before: float,
+        events_before: float,
+        now: float,
+        host: HostIdentity,
+        dry_run: bool,
+    ) -> list[str]:
         """See `Backend.prune`."""
         pruned = []
         for agent in self.list_agents():
-            if not _ended(agent.record, ended_before):
+            if not is_over(agent, agents_before, now, host):
                 continue
             if not dry_run:
                 with self.directory.locked(agent.agent_id, TOOL_TIMEOUT_SECONDS):
-                    # It may have been started again since it was listed.
-                    if not _ended(self._reread(agent.agent_id), ended_before):
+                    # It may have been started again, or have beaten, since it was listed.
+                    if not is_over(self._reread(agent.agent_id), agents_before, now, host):
                         continue
                     self.directory.remove(agent.agent_id)
+                AlertFile(self.directory.path, agent.agent_id).remove()
             pruned.append(agent.agent_id)
         if not dry_run:
             with self._journal_lock:
-                self._journal.prune(events_before)
+                self._journal.prune(events_before, pruned)
             self.directory.sweep(wall_clock())
         return pruned
 
-    def _reread(self, agent_id: str) -> StateRecord | None:
+    def _reread(self, agent_id: str) -> StoredAgent:
         try:
-            return self.directory.read(agent_id)
+            return self.load(agent_id)
         except (AgentNotFoundError, StateError):
-            return None
+            return StoredAgent(agent_id, None, None)
 
     def close(self) -> None:
         """See `Backend.close`."""
@@ -265,10 +289,6 @@ def _size_and_time(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _ended(record: StateRecord | None, before: float) -> bool:
-    return record is not None and not record.active and record.last_activity < before
 
 
 def _after_fork() -> None:

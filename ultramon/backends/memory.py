@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from operator import attrgetter
+from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_queue import JournalQueue
+from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
+from ultramon.backends.pruning import is_over
 from ultramon.core import codec
-from ultramon.core.journal import event_key
+from ultramon.core.journal import Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import decode_state, encode_state
+from ultramon.core.routes import find_registration
+from ultramon.core.schema import migrate
 from ultramon.core.statefile import encode_request, refuse_newer
-from ultramon.core.times import format_time
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -24,6 +30,7 @@ from ultramon.errors import (
 )
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build
@@ -31,18 +38,52 @@ if TYPE_CHECKING:
     from ultramon.core.record import StateRecord
 
 
-class _Consumer:
-    __slots__ = ("cursor", "holder", "lease_until", "memory")
+class _MemoryJournal(Journal):
+    """The same tables in a database that is no file."""
+
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self.cursor: str | None = None
-        self.memory = "{}"
-        self.holder: str | None = None
-        self.lease_until = 0.0
+        super().__init__("")
+        self.path = "memory:"
+
+    def exists(self) -> bool:
+        """A database in memory is there when it is needed."""
+        return True
+
+    def _open(self, timeout_seconds: float, *, to_write: bool) -> sqlite3.Connection:
+        import sqlite3
+
+        del timeout_seconds, to_write
+        if self._connection is None:
+            self._connection = sqlite3.connect(
+                ":memory:", isolation_level=None, check_same_thread=False
+            )
+            self._pid = os.getpid()
+            migrate(self._connection)
+        return self._connection
+
+    def is_due(self, record: StateRecord) -> bool:
+        """To look is as cheap here as to ask whether to."""
+        with self.transaction(0.0, "DEFERRED") as connection:
+            return find_registration(connection, record.agent_id) is not None
+
+    def watch(
+        self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+    ) -> None:
+        """Nobody needs a mark."""
+
+    def unwatch(self, agent_id: str) -> None:
+        """Nobody has one."""
+
+    @property
+    def mark(self) -> int:
+        """Differs after every change."""
+        return 0 if self._connection is None else self._connection.total_changes
 
 
 class MemoryBackend:
-    """States and events in dictionaries, by the same rules as files and with the same bytes."""
+    """States in dictionaries, by the same rules and with the same bytes as files."""
 
     def __init__(self) -> None:
         self.url = "memory:"
@@ -50,10 +91,10 @@ class MemoryBackend:
         self._states: dict[str, bytes] = {}
         self._generations: dict[str, int] = {}
         self._beats: dict[str, float] = {}
-        self._events: dict[str, tuple[int, str]] = {}
-        self._last_event = 0
-        self._claims: dict[str, str] = {}
-        self._consumers: dict[str, _Consumer] = {}
+        self._journal = _MemoryJournal()
+        keeping = (self._journal, lambda: self._lock, lambda: None)
+        self.queue = JournalQueue(*keeping)
+        self.registry = JournalRegistry(*keeping)
         self._requests: dict[str, bytes] = {}
 
     def start_agent(
@@ -94,7 +135,7 @@ class MemoryBackend:
         record.pending = None
         self._states[record.agent_id] = encode_state(record, record.agent_id)
         self._generations[record.agent_id] = record.generation
-        self.append_events(events)
+        self._journal.append(events, 0.0, record)
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """See `Backend.heartbeat`."""
@@ -132,52 +173,34 @@ class MemoryBackend:
     def append_events(self, events: Sequence[dict[str, Any]]) -> None:
         """See `Backend.append_events`."""
         with self._lock:
-            for event in events:
-                if (key := event_key(event)) not in self._events:
-                    self._last_event += 1
-                    self._events[key] = (self._last_event, codec.dumps(event))
+            self._journal.append(events, 0.0)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
         """See `Backend.events`."""
         with self._lock:
-            position = int(after or 0)
-            page = [entry for entry in self._events.values() if entry[0] > position][:limit]
-        if page:
-            position = page[-1][0]
-        return EventPage([codec.loads(text) for _, text in page], str(position))
+            return EventPage(*self._journal.tail(after, limit))
 
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""
-        return self._last_event
+        return self._journal.mark
 
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
         """See `Backend.subscribe`."""
         with self._lock:
-            consumer = self._consumers.setdefault(name, _Consumer())
-            if consumer.holder not in (None, holder) and consumer.lease_until > now:
-                return None
-            consumer.holder = holder
-            consumer.lease_until = now + lease_seconds
-            return Subscription(consumer.cursor, codec.loads(consumer.memory))
+            left = self._journal.subscribe(name, holder, now, lease_seconds)
+        return None if left is None else Subscription(*left)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """See `Backend.acknowledge`."""
-        text = codec.dumps(memory)
         with self._lock:
-            consumer = self._consumers.get(name)
-            if consumer is None or consumer.holder != holder:
-                return False
-            consumer.cursor, consumer.memory = cursor, text
-        return True
+            return self._journal.acknowledge(name, holder, cursor, memory)
 
     def unsubscribe(self, name: str, holder: str) -> None:
         """See `Backend.unsubscribe`."""
         with self._lock:
-            consumer = self._consumers.get(name)
-            if consumer is not None and consumer.holder == holder:
-                consumer.holder = None
+            self._journal.unsubscribe(name, holder)
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """See `Backend.put_request`."""
@@ -197,19 +220,24 @@ class MemoryBackend:
 
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
         """See `Backend.claim_handoff`."""
-        del agent_id
         with self._lock:
-            return self._claims.setdefault(handoff_id, successor_id)
+            return self._journal.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
 
-    def prune(self, *, ended_before: float, events_before: float, dry_run: bool) -> list[str]:
+    def prune(
+        self,
+        *,
+        agents_before: float,
+        events_before: float,
+        now: float,
+        host: HostIdentity,
+        dry_run: bool,
+    ) -> list[str]:
         """See `Backend.prune`."""
         with self._lock:
             pruned = [
                 agent.agent_id
                 for agent in self.list_agents()
-                if agent.record
-                and not agent.record.active
-                and agent.record.last_activity < ended_before
+                if is_over(agent, agents_before, now, host)
             ]
             if dry_run:
                 return pruned
@@ -217,10 +245,7 @@ class MemoryBackend:
                 del self._states[agent_id], self._generations[agent_id]
                 self._beats.pop(agent_id, None)
                 self._requests.pop(agent_id, None)
-            before = format_time(events_before)
-            for key, (_, text) in list(self._events.items()):
-                if codec.loads(text)["occurredAt"] < before:
-                    del self._events[key]
+            self._journal.prune(events_before, pruned)
         return pruned
 
     def close(self) -> None:

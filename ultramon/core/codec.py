@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WHITESPACE = " \t\n\r"
+_WHITESPACE_CHARACTERS = frozenset(_WHITESPACE)
 _INFINITY = float("inf")
 
 
@@ -88,6 +89,40 @@ def loads(text: str | bytes) -> Any:
     if end != len(text):
         raise ValueError(f"something follows the JSON value at character {end}")
     return value
+
+
+def leading_members(text: str) -> dict[str, Any]:
+    """Return the whole members at the beginning of a JSON object that was cut off somewhere.
+
+    Raises:
+        ValueError: It does not begin like an object.
+    """
+    members: dict[str, Any] = {}
+    at = _skip_whitespace(text, 0)
+    if text[at : at + 1] != "{":
+        raise ValueError("not a JSON object")
+    before = "{"
+    try:
+        while text[at : at + 1] == before:
+            before = ","
+            key, at = _scan(text, _skip_whitespace(text, at + 1))
+            at = _skip_whitespace(text, at)
+            if not isinstance(key, str) or text[at : at + 1] != ":":
+                break
+            value, at = _scan(text, _skip_whitespace(text, at + 1))
+            at = _skip_whitespace(text, at)
+            # A number at the cut may go on behind it.
+            if at < len(text):
+                members[key] = value
+    except (StopIteration, ValueError, RecursionError, SystemError):
+        pass
+    return members
+
+
+def _skip_whitespace(text: str, at: int) -> int:
+    while text[at : at + 1] in _WHITESPACE_CHARACTERS:
+        at += 1
+    return at
 
 
 def dumps(value: object) -> str:

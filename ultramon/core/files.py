@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-import time
-from contextlib import suppress
 
+from ultramon.core.ids import random_hex
 from ultramon.errors import (
     StateCorruptError,
     StateDirectoryError,
@@ -17,40 +16,27 @@ from ultramon.errors import (
     StateWriteError,
 )
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    import msvcrt
-
-    def _lock(fd: int) -> None:
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-
-    def _unlock(fd: int) -> None:
-        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-else:
-
-    def _lock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock(fd: int) -> None:
-        fcntl.flock(fd, fcntl.LOCK_UN)
-
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_FILE_BYTES = 1 << 20
-_LOCK_RETRY_SECONDS = 0.001
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_geteuid = getattr(os, "geteuid", None)  # not on Windows
 
 
 def _make_missing(path: str) -> None:
-    with suppress(FileExistsError):
+    try:
         try:
             os.mkdir(path, 0o700)
         except FileNotFoundError:
             _make_missing(os.path.dirname(path) or ".")
             os.mkdir(path, 0o700)
         os.chmod(path, 0o700)  # a umask may have taken bits that we need
+    except FileExistsError:
+        pass
 
 
 def make_private_directory(path: str) -> None:
@@ -70,7 +56,7 @@ def make_private_directory(path: str) -> None:
     if not stat.S_ISDIR(found.st_mode):
         kind = "a symlink" if stat.S_ISLNK(found.st_mode) else "not a directory"
         raise StateDirectoryError(path, f"is {kind}", "name the directory itself")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+    if _geteuid is not None and found.st_uid != _geteuid():
         raise StateDirectoryError(path, f"belongs to user {found.st_uid}", "use one of your own")
     if found.st_mode & 0o022:
         raise StateDirectoryError(path, "others may write to it", f"chmod 700 {path}")
@@ -82,30 +68,62 @@ def check_private(found: os.stat_result, path: str) -> None:
     Raises:
         StateCorruptError: It is something else.
     """
-    if not stat.S_ISREG(found.st_mode):
-        raise StateCorruptError(path, "not a regular file")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+    _check_regular(found, path)
+    if _geteuid is not None and found.st_uid != _geteuid():
         raise StateCorruptError(path, f"belongs to user {found.st_uid}")
     if found.st_nlink > 1:
         raise StateCorruptError(path, "has a second name (hard link)")
 
 
-def read_private_file(path: str, max_bytes: int = MAX_FILE_BYTES) -> tuple[bytes, os.stat_result]:
+def _check_regular(found: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StateCorruptError(path, "not a regular file")
+
+
+def read_private_file(
+    path: str, max_bytes: int = MAX_FILE_BYTES, *, is_regular: bool = False
+) -> tuple[bytes, os.stat_result]:
     """Read a small regular file of ours without following links, blocking or reading on and on.
+
+    Args:
+        path: The file.
+        max_bytes: A larger one is refused unread.
+        is_regular: Whether the caller saw just now that it is a regular file. It is checked again
+            once it is open.
 
     Raises:
         StateCorruptError: It is something else than a small regular file of ours.
         OSError: There is none, or the system refused: that says nothing about the file.
     """
-    check_private(os.lstat(path), path)  # first: merely opening a device can do something
+    if not is_regular:
+        check_private(os.lstat(path), path)  # first: merely opening a device can do something
+    return _read_bounded(path, max_bytes, check_private)
+
+
+def read_shared_file(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Read a small regular file that may belong to anybody, as a project's files may.
+
+    Safe as `read_private_file` is: without following a link at its end, blocking, or reading on.
+
+    Raises:
+        StateCorruptError: It is something else than a small regular file.
+        OSError: There is none, or the system refused.
+    """
+    _check_regular(os.lstat(path), path)
+    return _read_bounded(path, max_bytes, _check_regular)[0]
+
+
+def _read_bounded(
+    path: str, max_bytes: int, check: Callable[[os.stat_result, str], None]
+) -> tuple[bytes, os.stat_result]:
     fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
     try:
         found = os.fstat(fd)
-        check_private(found, path)
+        check(found, path)
         if found.st_size > max_bytes:
             raise StateCorruptError(path, f"has {found.st_size:,} bytes, at most {max_bytes:,}")
-        data = b""
-        while chunk := os.read(fd, found.st_size + 1 - len(data)):
+        data = os.read(fd, found.st_size + 1)
+        while len(data) < found.st_size and (chunk := os.read(fd, found.st_size + 1 - len(data))):
             data += chunk
     finally:
         close_quietly(fd)
@@ -138,15 +156,31 @@ def _make_private(fd: int) -> None:
         os.fchmod(fd, 0o600)  # a umask may have taken bits that we need
 
 
-def write_new_file(path: str, data: bytes) -> None:
-    """Write a file with mode 0600 that must not exist yet, down to the disk.
+def open_shared(path: str) -> int:
+    """Open a file that whoever may read it may lock, making it as the umask says.
+
+    Raises:
+        OSError: The system refused, or the name is a symlink.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CREAT | _NOFOLLOW | _NONBLOCK | _CLOEXEC, 0o666)
+
+
+def write_new_file(path: str, data: bytes, *, shared: bool = False) -> None:
+    """Write a file that must not exist yet, down to the disk.
+
+    Args:
+        path: Where.
+        data: What.
+        shared: Give it the mode that the umask says, for a project's files; else 0600.
 
     Raises:
         OSError: The system refused; a part of the file may be there.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
+    fd = os.open(path, flags, 0o666 if shared else 0o600)
     try:
-        _make_private(fd)
+        if not shared:
+            _make_private(fd)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
@@ -154,6 +188,58 @@ def write_new_file(path: str, data: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class NewFile:
+    """A synced temporary file, to be renamed to its place within the ``with`` block.
+
+    Deleted when the block or the writing fails; an `OSError` becomes a `StateWriteError`.
+
+    Args:
+        temporary: Where to write it; in the same directory.
+        path: Its place, for the error.
+        data: What to write.
+        shared: As for `write_new_file`.
+    """
+
+    __slots__ = ("_data", "_path", "_shared", "_temporary")
+
+    def __init__(self, temporary: str, path: str, data: bytes, *, shared: bool = False) -> None:
+        self._temporary = temporary
+        self._path = path
+        self._data = data
+        self._shared = shared
+
+    def __enter__(self) -> str:
+        try:
+            write_new_file(self._temporary, self._data, shared=self._shared)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self._temporary
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        delete_quietly(self._temporary)
+        if isinstance(error, OSError):
+            raise refused(self._path, "cannot be written", error) from error
+
+
+def replace_file(path: str, data: bytes, *, shared: bool = False) -> None:
+    """Replace a file atomically, down to the disk.
+
+    Args:
+        path: Where; a link is replaced, not followed.
+        data: What.
+        shared: As for `write_new_file`.
+
+    Raises:
+        StateWriteError: The file system refused; what was there before is intact.
+    """
+    temporary = f"{path}.{random_hex(6)}.tmp"
+    with NewFile(temporary, path, data, shared=shared) as temporary:
+        os.replace(temporary, path)
 
 
 def delete_file(path: str) -> None:
@@ -170,6 +256,14 @@ def delete_file(path: str) -> None:
         raise refused(path, "cannot be deleted", error) from error
 
 
+def delete_quietly(path: str) -> None:
+    """Delete a file that nobody would miss or be hurt by."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
 def sync_directory(path: str) -> None:
     """Bring the names in a directory down to the disk."""
     fd = os.open(path, os.O_RDONLY | _CLOEXEC)
@@ -181,50 +275,10 @@ def sync_directory(path: str) -> None:
 
 def close_quietly(fd: int) -> None:
     """Close a descriptor through which nothing was written: its close has nothing to report."""
-    with suppress(OSError):
+    try:
         os.close(fd)
-
-
-def try_lock(fd: int) -> bool:
-    """Lock a file for this descriptor; False when it is locked through another one.
-
-    Raises:
-        OSError: It cannot be locked at all.
-    """
-    try:
-        _lock(fd)
-    except (BlockingIOError, PermissionError):  # the second is how Windows says it
-        return False
-    return True
-
-
-def wait_for_lock(fd: int, path: str, deadline: float) -> None:
-    """Lock a file for this descriptor, trying until a time of the monotonic clock.
-
-    Raises:
-        StateWriteError: Not free by then, or it cannot be locked at all.
-    """
-    try:
-        while not try_lock(fd):
-            if time.monotonic() >= deadline:
-                raise StateWriteError(path, "is locked by another process")
-            time.sleep(_LOCK_RETRY_SECONDS)
-    except OSError as error:
-        raise refused(path, "cannot be locked", error) from error
-
-
-def is_same_file(fd: int, path: str) -> bool:
-    """Return whether a path still names the file that was opened."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
     except OSError:
-        return False
-
-
-def unlock(fd: int) -> None:
-    """Unlock a file, for copies of the descriptor in forked children too, unlike its close."""
-    with suppress(OSError):
-        _unlock(fd)
+        pass
 
 
 def refused(path: str, what: str, error: OSError) -> StateWriteError:

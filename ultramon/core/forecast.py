@@ -95,3 +95,16 @@ def forecast(
             turns = max(0, ceil(left / pace) - 1)
             rungs[rung.name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
     return {"tokensPerTurn": round(pace, 1), "secondsPerTurn": round(seconds, 3), "rungs": rungs}
+
+
+def describe_turns(turns: int, rung: str) -> str:
+    """Return a sentence about the turns that still end below a rung.
+
+    Args:
+        turns: Their number.
+        rung: Where it lies, for people, e.g. ``85%``.
+    """
+    if not turns:
+        return f"At the recent pace the next turn reaches {rung}."
+    remain = "1 turn remains" if turns == 1 else f"{turns} turns remain"
+    return f"At the recent pace about {remain} before {rung}."

@@ -1,26 +1,36 @@
 """The journal: one SQLite file of events, claims and consumers beside the state files.
 
-Events are appended once per key and read in commit order. Registrations and the notice queue are
-further tables of the same file; `_MIGRATIONS` is where they are added.
+Events are appended once per key and read in commit order. Registrations and the message queue are
+further tables of the same file: `ultramon.core.queue`, `ultramon.core.registration`. All tables
+are defined in `ultramon.core.schema`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
 
 from ultramon.core import codec
+from ultramon.core.events import insert_event
 from ultramon.core.files import check_private
+from ultramon.core.holder import is_gone
 from ultramon.core.ids import random_hex
+from ultramon.core.messages import forget
+from ultramon.core.routes import find_announcement, route
+from ultramon.core.schema import SCHEMA_VERSION, migrate
 from ultramon.core.times import format_time
-from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
+from ultramon.core.transaction import Transaction
+from ultramon.core.watch import is_due, remove_mark, write_mark
+from ultramon.errors import StateError, StateSchemaError, StateWriteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
+
+    from ultramon.core.record import StateRecord
+    from ultramon.core.registration import Registration
 
 JOURNAL = "journal.sqlite3"
 AGENT_TIMEOUT_SECONDS = 0.05
@@ -28,51 +38,6 @@ AGENT_TIMEOUT_SECONDS = 0.05
 TOOL_TIMEOUT_SECONDS = 5.0
 """The same for everything a person or an orchestrator waits for."""
 _RETRY_SECONDS = 0.002
-
-# Event ids count on from the time the journal was made: a cursor into a journal that was set aside
-# then lies before everything in the one that follows.
-_MIGRATIONS = (
-    """
-    CREATE TABLE events (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        key TEXT NOT NULL UNIQUE,
-        type TEXT NOT NULL,
-        run TEXT NOT NULL,
-        agent_id TEXT NOT NULL,
-        generation INTEGER NOT NULL,
-        epoch INTEGER NOT NULL,
-        occurred_at TEXT NOT NULL,
-        payload TEXT NOT NULL
-    );
-    CREATE INDEX events_by_agent ON events (agent_id, id);
-    INSERT INTO sqlite_sequence
-    VALUES ('events', CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000);
-    CREATE TABLE handoff_claims (
-        handoff_id TEXT PRIMARY KEY,
-        agent_id TEXT NOT NULL,
-        successor_id TEXT NOT NULL,
-        claimed_at TEXT NOT NULL
-    ) WITHOUT ROWID;
-    """,
-    """
-    CREATE TABLE consumers (
-        name TEXT PRIMARY KEY,
-        cursor TEXT,
-        memory TEXT NOT NULL,
-        holder TEXT,
-        lease_until REAL NOT NULL
-    );
-    """,
-)
-SCHEMA_VERSION = len(_MIGRATIONS)
-
-
-def event_key(event: dict[str, Any]) -> str:
-    """Return the key under which an event is stored once: who, which filling, what, how often."""
-    return (
-        f"{event['agentId']}/{event['generation']}/{event['epoch']}/{event['type']}/"
-        f"{event.get('level') or ''}/{event.get('n', 0)}"
-    )
 
 
 def _read_event(payload: str) -> dict[str, Any] | None:
@@ -84,6 +49,26 @@ def _read_event(payload: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
+def _insist(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
+    """Execute a statement as soon as no other writer is in its way, asking again in small steps.
+
+    SQLite itself asks less and less often, at last every 100 ms: of eight busy writers one then
+    waited more than 5 s.
+    """
+    import sqlite3
+
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
 class Journal:
     """The SQLite file under a state directory. One object serves one process; not thread-safe.
 
@@ -91,16 +76,22 @@ class Journal:
         directory: The state directory; it must exist before anything is written.
     """
 
-    __slots__ = ("_connection", "_identity", "_pid", "path")
+    __slots__ = ("_connection", "_directory", "_identity", "_is_prepared", "_pid", "path")
 
     # A connection opened before a fork must be neither used nor closed in the child.
     _inherited: list[object] = []  # noqa: RUF012 - shared on purpose
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, JOURNAL)
+        self._directory = directory
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._is_prepared = False
         self._pid = 0
+
+    def exists(self) -> bool:
+        """Return whether anything was ever written; who only looks makes no journal."""
+        return os.path.exists(self.path)
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -117,45 +108,33 @@ class Journal:
         if self._connection is not None and self._pid == getpid():
             self._connection.close()
 
-    def _open(self, timeout_seconds: float) -> sqlite3.Connection:
+    def _open(self, timeout_seconds: float, *, to_write: bool) -> sqlite3.Connection:
         import sqlite3
 
-        if self._connection is not None:
-            if self._pid == os.getpid() and self._identity == self._find():
-                return self._connection
+        is_ours = self._pid == os.getpid()
+        if self._connection is not None and not (is_ours and self._identity == self._find()):
             self.close()
-        self._create_private()
-        self._identity = self._find()
-        connection = sqlite3.connect(
-            self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
-        )
-        try:
-            self._enter_wal(connection, timeout_seconds)
-            # WAL + NORMAL lost acknowledged rows in every simulated power cut, FULL none in 18.
-            connection.execute("PRAGMA synchronous = FULL")
-            self._migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        self._pid = os.getpid()
-        return connection
+        if self._connection is None:
+            self._create_private()
+            self._identity = self._find()
+            self._connection = sqlite3.connect(
+                self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
+            )
+            self._pid = os.getpid()
+            self._is_prepared = False
+        # A mere look must not shut out an older ultramon that still writes this journal.
+        if to_write and not self._is_prepared:
+            self._prepare(self._connection, timeout_seconds)
+            self._is_prepared = True
+        return self._connection
 
-    @staticmethod
-    def _enter_wal(connection: sqlite3.Connection, timeout_seconds: float) -> None:
-        import sqlite3
-
+    def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
         # Where two processes make the file at once, SQLite refuses one without waiting for it.
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() >= deadline:
-                    raise
-                time.sleep(_RETRY_SECONDS)
-            else:
-                return
+        _insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        # WAL + NORMAL lost acknowledged rows in every simulated power cut, FULL none in 18.
+        connection.execute("PRAGMA synchronous = FULL")
+        if self.version(connection) < SCHEMA_VERSION:
+            migrate(connection)
 
     def _find(self) -> tuple[int, int] | None:
         try:
@@ -168,12 +147,19 @@ class Journal:
     def _create_private(self) -> None:
         # Never opened when it is there: closing a second descriptor drops the locks of SQLite's.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        with suppress(FileExistsError):
+        try:
             os.close(os.open(self.path, flags, 0o600))
             os.chmod(self.path, 0o600)  # a umask may have taken bits that we need
+        except FileExistsError:
+            pass
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    def version(self, connection: sqlite3.Connection) -> int:
+        """Return the version of the tables, 0 before there are any.
+
+        Raises:
+            StateSchemaError: A newer ultramon wrote the journal.
+        """
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise StateSchemaError(
                 self.path,
@@ -181,54 +167,29 @@ class Journal:
                 f"this one knows {SCHEMA_VERSION}",
                 "upgrade ultramon",
             )
-        if version == SCHEMA_VERSION:
-            return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            for migration in _MIGRATIONS[version:]:
-                for statement in migration.split(";"):
-                    if statement.strip():
-                        connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
+        return version
 
-    @contextmanager
-    def _transaction(
-        self, timeout_seconds: float, kind: str = "IMMEDIATE"
-    ) -> Iterator[sqlite3.Connection]:
-        try:
-            import sqlite3
-        except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
-            raise StateWriteError(self.path, f"SQLite cannot be loaded: {error}") from error
-        try:
-            connection = self._open(timeout_seconds)
-            connection.execute(f"PRAGMA busy_timeout = {int(timeout_seconds * 1000)}")
-            connection.execute(f"BEGIN {kind}")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
-        except sqlite3.DatabaseError as error:
-            raise self._translated(error) from error
-        except OSError as error:
-            if isinstance(error, StateWriteError):
-                raise
-            raise StateWriteError(self.path, f"cannot be opened: {error.strerror}") from error
+    def transaction(self, timeout_seconds: float, kind: str = "IMMEDIATE") -> Transaction:
+        """Return a transaction as a ``with`` block.
 
-    def _translated(self, error: sqlite3.DatabaseError) -> StateCorruptError | StateWriteError:
-        text = str(error)
-        if "not a database" in text or "malformed" in text:
-            return StateCorruptError(
-                self.path, text, "it is set aside at the next start; see `ultramon status`"
-            )
-        return StateWriteError(self.path, text)
+        Args:
+            timeout_seconds: How long to wait for another writer.
+            kind: ``IMMEDIATE`` to write; ``DEFERRED`` to read, which brings no older journal up to
+                date.
+        """
+
+        def begin() -> sqlite3.Connection:
+            to_write = kind == "IMMEDIATE"
+            connection = self._open(timeout_seconds, to_write=to_write)
+            milliseconds = 0 if to_write else int(timeout_seconds * 1000)
+            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            if to_write:
+                _insist(connection, "BEGIN IMMEDIATE", timeout_seconds)
+            else:
+                connection.execute("BEGIN DEFERRED")
+            return connection
+
+        return Transaction(self.path, begin)
 
     def quarantine(self) -> str | None:
         """Set an unreadable journal aside as evidence, with its write-ahead log.
@@ -247,46 +208,78 @@ class Journal:
                 return None
             os.rename(self.path, kept)
             for suffix in ("-wal", "-shm"):
-                with suppress(FileNotFoundError):
+                try:
                     os.rename(self.path + suffix, kept + suffix)
+                except FileNotFoundError:
+                    continue
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StateWriteError(self.path, f"cannot be set aside: {error.strerror}") from error
         return kept
 
-    def append(self, events: Sequence[dict[str, Any]], timeout_seconds: float) -> None:
-        """Store events durably, each once per key; one that is already there changes nothing.
+    def append(
+        self,
+        events: Sequence[dict[str, Any]],
+        timeout_seconds: float,
+        record: StateRecord | None = None,
+    ) -> None:
+        """Store events durably, each once per key, together with the notices they lead to.
 
         Args:
             events: With ``agentId``, ``run``, ``generation``, ``epoch``, ``type``, ``occurredAt``.
+                One whose key is there already changes nothing.
             timeout_seconds: How long to wait for another writer.
+            record: The state that they led to, as its owner stores it; None for events that
+                belong to no state write, of which nobody is sent notices. Without events the
+                journal is opened only if the state `is_due` to be told to somebody.
 
         Raises:
             StateWriteError: Busy beyond the timeout, or the disk refused; nothing was stored.
             StateCorruptError: The journal is not a readable database.
         """
-        if not events:
+        is_due = record is not None and self.is_due(record)
+        if not events and not is_due:
             return
-        rows = [
-            (
-                event_key(event),
-                event["type"],
-                event["run"],
-                event["agentId"],
-                event["generation"],
-                event["epoch"],
-                event["occurredAt"],
-                codec.dumps(event),
-            )
-            for event in events
-        ]
-        with self._transaction(timeout_seconds) as connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO events (key, type, run, agent_id, generation, epoch,"
-                " occurred_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                rows,
-            )
+        registration = told = None
+        with self.transaction(timeout_seconds) as connection:
+            new = [event for event in events if insert_event(connection, event)]
+            if record is not None:
+                registration = route(connection, record, new, record.last_heartbeat)
+            if registration is not None:
+                told = find_announcement(connection, registration.agent_id, registration.notify_id)
+        if record is not None and self.is_due(record):
+            self._mark(record.agent_id, registration, told)
+
+    def is_due(self, record: StateRecord) -> bool:
+        """Return whether somebody has to be told of a state; cheap, and without the database."""
+        return is_due(self._directory, record)
+
+    def _mark(
+        self, agent_id: str, registration: Registration | None, told: tuple[int, str] | None
+    ) -> None:
+        if registration is None:
+            self.unwatch(agent_id)
+            return
+        ladder = registration.ladder if registration.is_enforced else {}
+        try:
+            self.watch(agent_id, ladder, told)
+        except StateError:
+            return  # the next save looks again
+
+    def watch(
+        self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+    ) -> None:
+        """Have every writer of an agent's state look whether it is due. See `core.watch`.
+
+        Raises:
+            StateError: The file system refused.
+        """
+        write_mark(self._directory, agent_id, ladder, told)
+
+    def unwatch(self, agent_id: str) -> None:
+        """End what `watch` began."""
+        remove_mark(self._directory, agent_id)
 
     def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str]:
         """Read events in commit order.
@@ -300,12 +293,13 @@ class Journal:
             after the other, so that no event can appear behind a cursor later.
         """
         position = int(after or 0)
-        if not os.path.exists(self.path):
+        if not self.exists():
             return [], str(position)
-        with self._transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            rows = connection.execute(
-                "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?", (position, limit)
-            ).fetchall()
+        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
+            # The first writer may have made the file and not its tables yet.
+            has_tables = self.version(connection) > 0
+            rows = connection.execute(query, (position, limit)).fetchall() if has_tables else []
         if rows:
             position = rows[-1][0]
         return [event for _, payload in rows if (event := _read_event(payload))], str(position)
@@ -317,7 +311,7 @@ class Journal:
             The id of the successor that holds the claim: ``successor_id`` itself when it won,
             now or earlier.
         """
-        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute(
                 "INSERT OR IGNORE INTO handoff_claims VALUES (?, ?, ?, ?)",
                 (handoff_id, agent_id, successor_id, format_time(now)),
@@ -333,23 +327,26 @@ class Journal:
         """Become or stay the one holder of a consumer name.
 
         Returns:
-            The cursor and memory of the name, or None while another holder's lease runs.
+            The cursor and memory of the name, or None while the lease of another holder runs that
+            has not provably ended.
         """
-        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "INSERT INTO consumers VALUES (?1, NULL, '{}', ?2, ?3) ON CONFLICT (name)"
-                " DO UPDATE SET holder = ?2, lease_until = ?3"
-                " WHERE holder IS NULL OR holder = ?2 OR lease_until <= ?4",
-                (name, holder, now + lease_seconds, now),
-            )
-            row = connection.execute(
-                "SELECT cursor, memory FROM consumers WHERE name = ? AND holder = ?", (name, holder)
+        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            held = connection.execute(
+                "SELECT holder, lease_until, cursor, memory FROM consumers WHERE name = ?", (name,)
             ).fetchone()
-        return None if row is None else (row[0], codec.loads(row[1]))
+            other, lease_until, cursor, memory = held or (None, 0.0, None, "{}")
+            if other not in (None, holder) and lease_until > now and not is_gone(other):
+                return None
+            connection.execute(
+                "INSERT INTO consumers VALUES (?1, NULL, '{}', ?2, ?3)"
+                " ON CONFLICT (name) DO UPDATE SET holder = ?2, lease_until = ?3",
+                (name, holder, now + lease_seconds),
+            )
+        return cursor, codec.loads(memory)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """Store a consumer's cursor and memory; False when somebody else holds the name."""
-        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             done = connection.execute(
                 "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?",
                 (cursor, codec.dumps(memory), name, holder),
@@ -358,23 +355,30 @@ class Journal:
 
     def unsubscribe(self, name: str, holder: str) -> None:
         """End the lease of a holder; the consumer's cursor and memory stay."""
-        if not os.path.exists(self.path):
+        if not self.exists():
             return
-        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute(
                 "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?", (name, holder)
             )
 
-    def prune(self, before: float) -> int:
-        """Delete events older than a time, epoch seconds.
+    def prune(self, before: float, agents: Sequence[str] = ()) -> int:
+        """Delete events and dead messages older than a time, and what belongs to deleted agents.
+
+        Args:
+            before: Epoch seconds.
+            agents: Their messages go, whatever their age.
 
         Returns:
-            How many were deleted.
+            How many events were deleted.
         """
-        if not os.path.exists(self.path):
+        if not self.exists():
             return 0
-        with self._transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             cursor = connection.execute(
                 "DELETE FROM events WHERE occurred_at < ?", (format_time(before),)
             )
+            forget(connection, before, agents)
+        for agent_id in agents:
+            self.unwatch(agent_id)
         return cursor.rowcount

@@ -6,6 +6,8 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ultramon.core.record import StateRecord
 
 ALIVE = "alive"
@@ -20,14 +22,20 @@ CLOCK_SKEW_SECONDS = 5.0
 
 _PROC = "/proc"
 _UNKNOWN = "unknown"
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
 
 
 def _read_proc(path: str) -> str | None:
     try:
-        with open(os.path.join(_PROC, path), encoding="ascii", errors="replace") as file:
-            return file.read(4096)
+        fd = os.open(f"{_PROC}/{path}", os.O_RDONLY | _CLOEXEC)
     except OSError:
         return None
+    try:
+        return os.read(fd, 4096).decode("ascii", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def _pid_namespace() -> str:
@@ -128,8 +136,52 @@ def lost_after(record: StateRecord) -> float:
     return max(LOST_AFTER_SECONDS, LOST_AFTER_INTERVALS * (record.heartbeat_interval_seconds or 0))
 
 
+def _is_gone(
+    record: StateRecord, host: HostIdentity, started_at: Callable[[int], str | None]
+) -> bool:
+    """Return whether the process of an agent is known not to run any more."""
+    if record.pid is None or not _is_local(record, host):
+        return False
+    started = started_at(record.pid)
+    if started is None:
+        return True
+    return started != record.pid_started_at and not (
+        _UNKNOWN in (started, record.pid_started_at) or record.pid_started_at is None
+    )
+
+
+def _is_local(record: StateRecord, host: HostIdentity) -> bool:
+    return record.hostname == host.hostname and record.boot_id == host.boot_id
+
+
+def is_beating(
+    record: StateRecord,
+    heartbeat_at: float | None,
+    now: float,
+    host: HostIdentity,
+    started_at: Callable[[int], str | None] = process_started_at,
+) -> bool:
+    """Return whether an active agent is so plainly alive that there is nothing to judge.
+
+    The cheap question of those who look at thousands. True only where `judge` says ``alive``.
+    """
+    interval, beat = record.heartbeat_interval_seconds, record.last_heartbeat
+    if interval is None:
+        return False
+    if heartbeat_at is not None and heartbeat_at > beat:
+        beat = heartbeat_at
+    age, limit = now - beat, record.lost_after_seconds
+    if age > STALE_AFTER_INTERVALS * interval or (limit is not None and age > limit):
+        return False
+    return not _is_gone(record, host, started_at)
+
+
 def judge(
-    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+    record: StateRecord,
+    heartbeat_at: float | None,
+    now: float,
+    host: HostIdentity,
+    started_at: Callable[[int], str | None] = process_started_at,
 ) -> Liveness:
     """Decide whether an agent lives.
 
@@ -138,6 +190,7 @@ def judge(
         heartbeat_at: Time of the heartbeat file, epoch seconds; None when there is none.
         now: Epoch seconds by the same clock.
         host: Where the judge stands: a pid means something only on its own host.
+        started_at: As `process_started_at`, for whoever judges many agents of few processes.
 
     Returns:
         ``ended`` for an agent that stopped; ``lost`` when its process is gone or it was silent
@@ -150,17 +203,13 @@ def judge(
     if not record.active:
         return Liveness(ENDED, record.outcome or "ended", last, now, beats=False)
     age = max(0.0, now - last)
-    local = record.hostname == host.hostname and record.boot_id == host.boot_id
-    if local and record.pid is not None:
-        started = process_started_at(record.pid)
-        marks = {started, record.pid_started_at} - {None, _UNKNOWN}
-        if started is None or len(marks) > 1:
-            return Liveness(LOST, f"process {record.pid} is gone", last, now, is_gone=True)
+    if _is_gone(record, host, started_at):
+        return Liveness(LOST, f"process {record.pid} is gone", last, now, is_gone=True)
     interval = record.heartbeat_interval_seconds
     if interval is None:
         return Liveness(ALIVE, "has no heartbeat of its own", last, now, beats=False)
     # Elsewhere, or before a reboot, only beats can show that a waiting process is still there.
-    if record.phase == "waiting" and (local or age <= lost_after(record)):
+    if record.phase == "waiting" and (_is_local(record, host) or age <= lost_after(record)):
         return Liveness(ALIVE, "waiting", last, now)
     if age > lost_after(record):
         return Liveness(LOST, f"no heartbeat for {age:.0f} s", last, now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from binascii import crc32
 
 from ultramon.core import codec
+from ultramon.core.ids import random_hex
 from ultramon.core.times import format_time, parse_time
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
 
@@ -19,7 +20,7 @@ SCHEMA = 1
 MAX_STATE_BYTES = 1 << 20
 
 # attribute, name in the file, kind; "?" = may be null. Order is the order in the file.
-_FIELDS: tuple[tuple[str, str, str], ...] = (
+FIELDS: tuple[tuple[str, str, str], ...] = (
     ("schema", "schema", "int"),
     ("agent_id", "agentId", "str"),
     ("run", "run", "str"),
@@ -85,13 +86,21 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _EMPTY: dict[str, Any] = {"int": 0, "str": "", "bool": False, "number": 0.0, "time": 0.0}
 
-FIELD_NAMES = {attribute: name for attribute, name, _ in _FIELDS}
+FIELD_NAMES = {attribute: name for attribute, name, _ in FIELDS}
+_ATTRIBUTES = (*FIELD_NAMES, "extra")
+_DECODED = tuple(
+    (attribute, name, kind.rstrip("?"), kind.endswith("?")) for attribute, name, kind in FIELDS[1:]
+)
 
 
 class StateRecord:
-    """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field."""
+    """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field.
 
-    __slots__ = (*(attribute for attribute, _, _ in _FIELDS), "extra")
+    One that `ultramon.core.glance` made decodes most fields when the first of them is used; that
+    raises what `decode_state` raises.
+    """
+
+    __slots__ = (*_ATTRIBUTES, "_body", "_path")
 
     if TYPE_CHECKING:
         schema: int
@@ -148,21 +157,79 @@ class StateRecord:
         handoff: dict[str, Any] | None
         pending: list[dict[str, Any]] | None
         extra: dict[str, Any]
+        _body: bytes
+        _path: str
 
     def __init__(self, agent_id: str, **values: Any) -> None:
-        for attribute, _, kind in _FIELDS:
+        for attribute, _, kind in FIELDS:
             empty = {} if kind == "dict" else _EMPTY.get(kind)
             setattr(self, attribute, values.pop(attribute, empty))
         self.agent_id = agent_id
         self.schema = SCHEMA
+        self._body = b""
         self.extra = values.pop("extra", {})
         if values:
             raise TypeError(f"a state has no field {sorted(values)}")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _ATTRIBUTES:
+                raise AttributeError(f"a state has no field {name!r}")
+            self.decode()
+            return object.__getattribute__(self, name)
+
+    @classmethod
+    def undecoded(cls, body: bytes, path: str) -> StateRecord:
+        """Return a record without any field yet, for what `check_sum` returned of its file."""
+        record = cls.__new__(cls)
+        record._body = body
+        record._path = path
+        return record
+
+    def decode(self) -> None:
+        """Decode now what was not needed so far.
+
+        Raises:
+            StateCorruptError: As `decode_state`.
+        """
+        if not self._body:
+            return
+        for attribute, value in _decoded(self._body, self._path).items():
+            try:
+                object.__getattribute__(self, attribute)
+            except AttributeError:  # what is set already may be newer than the file
+                setattr(self, attribute, value)
+        self._body = b""
+
+    def event(self, kind: str, *, source: str, at: float, n: int, **details: Any) -> dict[str, Any]:
+        """Make an event about this agent.
+
+        Args:
+            kind: Its type.
+            source: Who noticed it.
+            at: When, epoch seconds.
+            n: Tells it from others of its type in this epoch; equal ones are stored once.
+            **details: Further members.
+        """
+        return {
+            "eventId": random_hex(16),
+            "type": kind,
+            "agentId": self.agent_id,
+            "sessionId": self.session_id,
+            "run": self.run,
+            "generation": self.generation,
+            "epoch": self.epoch,
+            "source": source,
+            "occurredAt": format_time(at),
+            "n": n,
+            **details,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the state with the names and values of the state file, without `crc32`."""
         shown: dict[str, Any] = {}
-        for attribute, name, kind in _FIELDS:
+        for attribute, name, kind in FIELDS:
             value = getattr(self, attribute)
             if kind.startswith("time") and value is not None:
                 value = format_time(value)
@@ -192,21 +259,21 @@ def encode_state(record: StateRecord, path: str) -> bytes:
     return data
 
 
-def _checked(data: bytes, path: str) -> dict[str, Any]:
-    body, mark, tail = data.rstrip(b"\n").rpartition(b',"crc32":')
-    body += b"}"
+def check_sum(data: bytes, path: str) -> bytes:
+    """Return the JSON object in the bytes of a state file, without its checksum and last brace.
+
+    Raises:
+        StateCorruptError: Torn or changed.
+    """
+    body, mark, tail = data.rpartition(b',"crc32":')
+    tail = tail.rstrip(b"\n")
+    digits = tail[:-1]
     # A 32-bit number has ten digits; int() refuses thousands of them with an error of its own.
-    if not mark or not tail.endswith(b"}") or not tail[:-1].isdigit() or len(tail) > 11:
+    if not mark or not tail.endswith(b"}") or not digits.isdigit() or len(digits) > 10:
         raise StateCorruptError(path, "not a complete state: the checksum is missing")
-    if int(tail[:-1]) != crc32(body):
+    if int(digits) != crc32(b"}", crc32(body)):
         raise StateCorruptError(path, "the checksum does not match")
-    try:
-        value = codec.loads(body)
-    except ValueError as error:
-        raise StateCorruptError(path, str(error)) from None
-    if not isinstance(value, dict):
-        raise StateCorruptError(path, "not a JSON object")
-    return value
+    return body
 
 
 def decode_state(data: bytes, path: str) -> StateRecord:
@@ -218,7 +285,20 @@ def decode_state(data: bytes, path: str) -> StateRecord:
         StateCorruptError: Torn, changed, or a field of another kind.
         StateSchemaError: A newer schema whose fields differ so much that it cannot be read.
     """
-    value = _checked(data, path)
+    record = StateRecord.undecoded(b"", path)
+    for attribute, value in _decoded(check_sum(data, path), path).items():
+        setattr(record, attribute, value)
+    return record
+
+
+def _decoded(body: bytes, path: str) -> dict[str, Any]:
+    """Return all fields, by attribute."""
+    try:
+        value = codec.loads(body + b"}")
+    except ValueError as error:
+        raise StateCorruptError(path, str(error)) from None
+    if not isinstance(value, dict):
+        raise StateCorruptError(path, "not a JSON object")
     schema = value.pop("schema", None)
     if type(schema) is not int or schema < 1:
         raise StateCorruptError(path, f"schema {schema!r} is not a schema number")
@@ -231,25 +311,24 @@ def decode_state(data: bytes, path: str) -> StateRecord:
         raise StateSchemaError(
             path, f"schema {schema} was written by a newer ultramon: {error.reason}", "upgrade"
         ) from None
-    record = StateRecord(values.pop("agent_id"), extra=value, **values)
-    record.schema = schema
-    return record
+    values["schema"] = schema
+    values["extra"] = value
+    return values
 
 
 def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
     """Take the known fields out of a decoded state, by attribute."""
     values: dict[str, Any] = {}
-    for attribute, name, kind in _FIELDS[1:]:
+    for attribute, name, kind, optional in _DECODED:
         given = value.pop(name, None)
-        bare = kind.rstrip("?")
-        if given is None and bare != kind:
+        if given is None and optional:
             values[attribute] = None
-        elif bare == "time":
+        elif kind == "time":
             values[attribute] = parse_time(given)
             if values[attribute] is None:
                 raise StateCorruptError(path, f"{name} {given!r} is not a time")
-        elif not isinstance(given, _TYPES[bare]) or isinstance(given, bool) != (bare == "bool"):
-            raise StateCorruptError(path, f"{name} is not of kind {bare}")
+        elif type(given) not in _TYPES[kind]:  # to isinstance a bool would be an int
+            raise StateCorruptError(path, f"{name} is not of kind {kind}")
         else:
             values[attribute] = given
     return values

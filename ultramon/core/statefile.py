@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
+from stat import S_ISREG
 
 from ultramon.core import codec
 from ultramon.core.files import (
     MAX_FILE_BYTES,
+    NewFile,
     close_quietly,
     delete_file,
-    is_same_file,
+    delete_quietly,
     make_private_directory,
     open_private,
     read_private_file,
     refused,
     sync_directory,
-    unlock,
-    wait_for_lock,
-    write_new_file,
 )
+from ultramon.core.glance import glance_state
 from ultramon.core.ids import check_agent_id, random_hex
-from ultramon.core.record import (
-    SCHEMA,
-    StateRecord,
-    decode_state,
-    encode_state,
-)
+from ultramon.core.locks import Lock
+from ultramon.core.record import SCHEMA, StateRecord, decode_state, encode_state
 from ultramon.errors import (
     AgentNotFoundError,
     FencedError,
@@ -42,8 +37,10 @@ from ultramon.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from typing import Any
+
+    Mark = tuple[int, int, int, int, int]
 
 STATES = "subagents"
 KEPT_CORRUPT_FILES = 3
@@ -67,10 +64,6 @@ def refuse_newer(stored: StateRecord, path: str) -> None:
 def _is_kept(name: str, prefix: str) -> bool:
     # An agent may be called "a.json.corrupt-1": its files are no evidence about agent "a".
     return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb", ".request"))
-
-
-def _signature(found: os.stat_result) -> tuple[int, int, int, int]:
-    return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
 
 def encode_request(request: dict[str, Any], path: str) -> bytes:
@@ -116,33 +109,41 @@ class StateDirectory:
         Raises:
             InvalidAgentIdError: The id may not become a file name.
         """
-        return os.path.join(self.folder, check_agent_id(agent_id) + suffix)
+        return f"{self.folder}{os.sep}{check_agent_id(agent_id)}{suffix}"
 
-    def scan(self) -> tuple[dict[str, tuple[int, int, int, int]], dict[str, float]]:
-        """Return of every state file a signature that changes with it, and every heartbeat.
+    def scan(self) -> tuple[dict[str, Mark], dict[str, float]]:
+        """Return of every state file a mark that changes with it, and every heartbeat.
 
         Opens none of them: one pass over the folder, whatever it holds.
 
         Raises:
             StateDirectoryError: The directory is there and cannot be listed.
         """
-        signatures, heartbeats = {}, {}
+        marks: dict[str, Mark] = {}
+        heartbeats: dict[str, float] = {}
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     name = entry.name
                     try:
-                        if name.endswith(".json") and name[0] != ".":
-                            signatures[name[:-5]] = _signature(entry.stat(follow_symlinks=False))
-                        elif name.endswith(".hb"):
+                        if name.endswith(".hb"):
                             heartbeats[name[:-3]] = entry.stat(follow_symlinks=False).st_mtime
+                        elif name.endswith(".json") and name[0] != ".":
+                            found = entry.stat(follow_symlinks=False)
+                            marks[name[:-5]] = (
+                                found.st_mtime_ns,
+                                found.st_ctime_ns,
+                                found.st_ino,
+                                found.st_size,
+                                found.st_mode,
+                            )
                     except FileNotFoundError:
                         continue  # pruned at this moment
         except FileNotFoundError:
             pass
         except OSError as error:
             raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
-        return signatures, heartbeats
+        return marks, heartbeats
 
     def list_ids(self) -> list[str]:
         """Return the ids that have a state file, readable or not, sorted.
@@ -162,9 +163,25 @@ class StateDirectory:
         try:
             return self._read(agent_id)
         except OSError as error:
-            raise StateCorruptError(
-                self.file(agent_id), f"cannot be read: {error.strerror}"
-            ) from error
+            raise self._unreadable(agent_id, error) from error
+
+    def glance(self, agent_id: str, mark: Mark | None) -> StateRecord:
+        """Read one agent's state as `read` does, most of it only when it is used.
+
+        See `ultramon.core.glance.glance_state` for what that means.
+
+        Args:
+            agent_id: The agent.
+            mark: As `scan` returned it, None where it did not.
+        """
+        is_regular = mark is not None and S_ISREG(mark[-1])
+        try:
+            return self._read(agent_id, glance_state, is_regular=is_regular)
+        except OSError as error:
+            raise self._unreadable(agent_id, error) from error
+
+    def _unreadable(self, agent_id: str, error: OSError) -> StateCorruptError:
+        return StateCorruptError(self.file(agent_id), f"cannot be read: {error.strerror}")
 
     def read_to_replace(self, agent_id: str) -> StateRecord:
         """Read one agent's state as its owner, who sets a corrupt one aside. Call inside the lock.
@@ -179,42 +196,33 @@ class StateDirectory:
         except OSError as error:
             raise refused(self.file(agent_id), "cannot be read", error) from error
 
-    def _read(self, agent_id: str) -> StateRecord:
+    def _read(
+        self,
+        agent_id: str,
+        decode: Callable[[bytes, str], StateRecord] = decode_state,
+        *,
+        is_regular: bool = False,
+    ) -> StateRecord:
         path = self.file(agent_id)
         try:
-            data, _ = read_private_file(path)
+            data, _ = read_private_file(path, is_regular=is_regular)
         except FileNotFoundError:
             raise AgentNotFoundError(agent_id) from None
-        record = decode_state(data, path)
+        record = decode(data, path)
         if record.agent_id != agent_id:
             raise StateCorruptError(path, f"holds the state of {record.agent_id!r}")
         return record
 
-    @contextmanager
-    def locked(self, agent_id: str, timeout_seconds: float) -> Iterator[None]:
-        """Hold an agent's lock; every read-check-write of its state happens inside.
+    def locked(self, agent_id: str, timeout_seconds: float) -> Lock:
+        """Return a ``with`` block in which an agent's lock is held.
 
-        A directory that was deleted meanwhile is made again.
+        Every read-check-write of its state happens inside. A directory that was deleted meanwhile
+        is made again.
 
         Raises:
             StateWriteError: Not free within the timeout, or the lock file cannot be used.
         """
-        path = self.file(agent_id, ".lock")
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            fd = self._open_lock(path)
-            try:
-                wait_for_lock(fd, path, deadline)
-                # Somebody may have pruned the file between open and lock: that lock is nobody's.
-                if is_same_file(fd, path):
-                    yield
-                    return
-            finally:
-                # A child forked meanwhile shares the descriptor; closing ours would not unlock it.
-                unlock(fd)
-                close_quietly(fd)
-            if time.monotonic() >= deadline:
-                raise StateWriteError(path, "cannot be locked: it is replaced again and again")
+        return Lock(self.file(agent_id, ".lock"), self._open_lock, timeout_seconds)
 
     def _open_lock(self, path: str) -> int:
         try:
@@ -265,19 +273,8 @@ class StateDirectory:
             except OSError as error:
                 raise refused(path, "is written, durability unknown", error) from error
 
-    @contextmanager
-    def _new_file(self, agent_id: str, path: str, data: bytes) -> Iterator[str]:
-        """Give a synced temporary file, to be renamed to ``path``; deleted when that fails."""
-        temporary = os.path.join(self.folder, f".{agent_id}.{random_hex(6)}.tmp")
-        try:
-            write_new_file(temporary, data)
-            yield temporary
-        except BaseException as error:
-            with suppress(OSError):
-                os.unlink(temporary)
-            if isinstance(error, OSError):
-                raise refused(path, "cannot be written", error) from error
-            raise
+    def _new_file(self, agent_id: str, path: str, data: bytes) -> NewFile:
+        return NewFile(os.path.join(self.folder, f".{agent_id}.{random_hex(6)}.tmp"), path, data)
 
     def beat(self, agent_id: str, at: float) -> None:
         """Set the time of the heartbeat file, creating it where missing.
@@ -355,11 +352,10 @@ class StateDirectory:
             return None
         except OSError as error:
             raise refused(path, "cannot be set aside", error) from error
-        with suppress(OSError):
-            prefix = os.path.basename(path) + ".corrupt-"
-            older = sorted(name for name in os.listdir(self.folder) if _is_kept(name, prefix))
-            for name in older[:-KEPT_CORRUPT_FILES]:
-                os.unlink(os.path.join(self.folder, name))
+        prefix = os.path.basename(path) + ".corrupt-"
+        older = sorted(name for name in self._list() if _is_kept(name, prefix))
+        for name in older[:-KEPT_CORRUPT_FILES]:
+            delete_quietly(os.path.join(self.folder, name))
         return kept
 
     def remove(self, agent_id: str) -> None:
@@ -379,13 +375,20 @@ class StateDirectory:
             The names deleted.
         """
         swept = []
-        with suppress(OSError):
-            for name in os.listdir(self.folder):
-                if not (name[0] == "." and name.endswith(".tmp")):
-                    continue
-                path = os.path.join(self.folder, name)
-                with suppress(OSError):
-                    if now - os.lstat(path).st_mtime > ORPHAN_SECONDS:
-                        os.unlink(path)
-                        swept.append(name)
+        for name in self._list():
+            if not (name[0] == "." and name.endswith(".tmp")):
+                continue
+            path = os.path.join(self.folder, name)
+            try:
+                if now - os.lstat(path).st_mtime > ORPHAN_SECONDS:
+                    os.unlink(path)
+                    swept.append(name)
+            except OSError:
+                continue
         return swept
+
+    def _list(self) -> list[str]:
+        try:
+            return os.listdir(self.folder)
+        except OSError:
+            return []

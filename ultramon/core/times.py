@@ -8,6 +8,9 @@ _DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365
 _DAYS_BEFORE_1970 = 719_162
 _FIRST_SECOND = -62_135_596_800  # 0001-01-01T00:00:00Z
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
+_KEPT_MINUTES = 4096
+
+_minutes: dict[str, float] = {}
 
 
 def format_time(epoch_seconds: float) -> str:
@@ -34,6 +37,24 @@ def parse_time(value: object) -> float | None:
     """
     if not isinstance(value, str) or len(value) < 20 or not value.isascii():
         return None
+    # A fleet's states hold thousands of times out of few minutes, all as `format_time` writes them.
+    if len(value) == 24 and value[19] == "." and value[23] == "Z" and value[17] < "6":
+        minute_at = _minutes.get(value[:17])
+        if minute_at is not None and (value[17:19] + value[20:23]).isdigit():
+            return minute_at + int(value[17:19]) + float(value[19:23])
+        _keep_minute(value[:17])
+    return _parse_any(value)
+
+
+def _keep_minute(minute: str) -> None:
+    at = _parse_any(minute + "00Z")
+    if at is not None:
+        if len(_minutes) >= _KEPT_MINUTES:
+            _minutes.clear()
+        _minutes[minute] = at
+
+
+def _parse_any(value: str) -> float | None:
     separators = value[4] + value[7] + value[10] + value[13] + value[16]
     digits = value[:4] + value[5:7] + value[8:10] + value[11:13] + value[14:16] + value[17:19]
     if separators not in ("--T::", "--t::", "-- ::") or not digits.isdigit():

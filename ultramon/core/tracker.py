@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ultramon.core.epochs import has_fallen
 from ultramon.core.estimator import DEFAULT_FAMILY, check_family, estimate_tokens_float
 
 TYPE_CHECKING = False
@@ -17,9 +18,6 @@ ESTIMATED = "estimated"
 UNTAGGED = "untagged"
 REPLY = "reply"
 OTHER = "other"
-
-FALL_RATIO = 0.70
-"""A report below this share of the last one starts a new epoch: the window was compacted."""
 
 _MAX_SOURCES = 32
 _MAX_SOURCE_CHARS = 100
@@ -121,7 +119,7 @@ class ContextTracker:
             True when the report lies so far below the last report that the window must have been
             compacted; the caller starts an epoch. An estimate never counts as the last report.
         """
-        fell = self._anchor_is_report and tokens < FALL_RATIO * (self._anchor_tokens or 0)
+        fell = self._anchor_is_report and has_fallen(tokens, self._anchor_tokens or 0)
         if self._anchor_is_report and not fell:
             self._learn(tokens)
         self._anchor_tokens = tokens

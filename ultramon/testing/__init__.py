@@ -8,12 +8,16 @@ if TYPE_CHECKING:
     from ultramon.testing.agents import ScriptedAgent, Step, capture_signals, fill
     from ultramon.testing.clock import FakeClock
     from ultramon.testing.contract import BackendContract
+    from ultramon.testing.contract_queue import QueueContract
+    from ultramon.testing.contract_registry import RegistryContract
     from ultramon.testing.samples import make_event, make_record
     from ultramon.testing.work import assert_no_work_lost
 
 __all__ = [
     "BackendContract",
     "FakeClock",
+    "QueueContract",
+    "RegistryContract",
     "ScriptedAgent",
     "Step",
     "assert_no_work_lost",
@@ -27,6 +31,8 @@ _ROOMS = {
     "agents": "ScriptedAgent Step capture_signals fill",
     "clock": "FakeClock",
     "contract": "BackendContract",
+    "contract_queue": "QueueContract",
+    "contract_registry": "RegistryContract",
     "samples": "make_event make_record",
     "work": "assert_no_work_lost",
 }

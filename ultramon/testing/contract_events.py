@@ -12,7 +12,7 @@ import pytest
 from ultramon.core.liveness import this_host
 from ultramon.errors import AgentNotFoundError, StateWriteError
 from ultramon.testing.clock import START
-from ultramon.testing.contract_states import held, start, write
+from ultramon.testing.contract_states import ELSEWHERE, VANISHED, held, prune, start, write
 from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:
@@ -188,22 +188,54 @@ class EventContract:
         write(backend, start(backend, "old"), active=False, last_activity=START - 1)
         write(backend, start(backend, "fresh"), active=False, last_activity=START)
         start(backend, "running", last_activity=START - 100)
-        prune = {"ended_before": START, "events_before": START - 100}
-        assert backend.prune(**prune, dry_run=True) == ["old"]
+        assert prune(backend, START, dry_run=True) == ["old"]
         assert backend.load("old").agent_id == "old"
-        assert backend.prune(**prune, dry_run=False) == ["old"]
-        assert backend.prune(**prune, dry_run=False) == []
+        assert prune(backend, START) == ["old"]
+        assert prune(backend, START) == []
         with pytest.raises(AgentNotFoundError):
             backend.load("old")
         kept = sorted(agent.agent_id for agent in backend.list_agents())
         assert kept == ["fresh", "running"]
         assert backend.heartbeat([("old", 1)], START) == ["old"]
 
+    def test_lost_agents_are_pruned(self, backend: Backend) -> None:
+        """Who never ended goes when it is lost and nothing was heard of it since the time."""
+        gone: dict[str, Any] = {"pid_started_at": VANISHED}
+        silent: dict[str, Any] = {"host": ELSEWHERE, "lost_after_seconds": 600}
+        start(backend, "gone", **gone)
+        start(backend, "gone-and-beat-later", **gone)
+        start(backend, "gone-and-active-later", **{**gone, "last_activity": START + 5})
+        start(backend, "silent", **silent)
+        start(backend, "silent-and-beat-later", **silent)
+        start(backend, "stale", **{**silent, "lost_after_seconds": 700})
+        start(backend, "waiting", phase="waiting")
+        beats = [(f"{name}-and-beat-later", 1) for name in ("gone", "silent")]
+        assert backend.heartbeat(beats, START + 5) == []
+        assert prune(backend, START, now=START + 601) == []
+        assert prune(backend, START + 1, now=START + 601, dry_run=True) == ["gone", "silent"]
+        assert prune(backend, START + 1, now=START + 601) == ["gone", "silent"]
+        kept = {agent.agent_id for agent in backend.list_agents()}
+        assert kept == {
+            "gone-and-beat-later",
+            "gone-and-active-later",
+            "silent-and-beat-later",
+            "stale",
+            "waiting",
+        }
+
+    def test_an_agent_that_beats_again_is_not_pruned(self, backend: Backend) -> None:
+        """Silence of a process elsewhere proves nothing: its next beat brings it back."""
+        start(backend, host=ELSEWHERE)
+        late = {"now": START + 10_000}
+        assert prune(backend, START + 9_000, **late, dry_run=True) == ["scout-1"]
+        backend.heartbeat([("scout-1", 1)], START + 9_999)
+        assert prune(backend, START + 9_000, **late) == []
+
     def test_a_pruned_agent_begins_anew(self, backend: Backend) -> None:
         """Nothing of a pruned agent is left for the next one of its name."""
         record = start(backend, extra={"kept": True}, cumulative_chars=9)
         write(backend, record, active=False)
-        backend.prune(ended_before=START + 1, events_before=START, dry_run=False)
+        prune(backend, START + 1)
         seen: list[StateRecord | None] = []
 
         def build(
@@ -220,10 +252,9 @@ class EventContract:
         ages = (START - 20, START - 10, START, START + 10)
         backend.append_events([make_event("scout-1", at=at, n=n) for n, at in enumerate(ages)])
         behind_first, behind_third = (backend.events(None, n).cursor for n in (1, 3))
-        prune = {"ended_before": 0.0, "events_before": START}
-        backend.prune(**prune, dry_run=True)
+        prune(backend, events_before=START, dry_run=True)
         assert numbers(backend) == [0, 1, 2, 3]
-        backend.prune(**prune, dry_run=False)
+        prune(backend, events_before=START)
         assert numbers(backend) == [2, 3]
         assert numbers(backend, behind_first) == [2, 3]
         assert numbers(backend, behind_third) == [3]
@@ -234,7 +265,7 @@ class EventContract:
         """After every event was deleted, new ones still appear behind the old cursors."""
         backend.append_events([make_event("scout-1", n=n) for n in range(3)])
         cursor = backend.events().cursor
-        backend.prune(ended_before=0.0, events_before=START + 1, dry_run=False)
+        prune(backend, events_before=START + 1)
         backend.append_events([make_event("scout-1", n=3)])
         assert numbers(backend, cursor) == [3]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -9,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ultramon.backends.base import Look, Subscription
+from ultramon.core.holder import name_holder
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.testing.clock import START
 from ultramon.testing.contract_events import THREADS, insist
-from ultramon.testing.contract_states import held, start, write
+from ultramon.testing.contract_states import held, prune, start, write
 from ultramon.testing.samples import make_event
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ def end_and_prune(backend: Backend, agent_id: str, **fields: Any) -> None:
     """Let an agent end, long ago, and delete what has ended."""
     record = start(backend, agent_id, takeover=True, **fields)
     write(backend, record, active=False, last_activity=START - 1)
-    backend.prune(ended_before=START, events_before=0.0, dry_run=False)
+    prune(backend, START)
 
 
 def subscribe(
@@ -203,6 +207,25 @@ class FleetContract:
         assert subscribe(backend, "fleet-2", later) == NOTHING
         assert subscribe(backend, "fleet-1", later) is None
 
+    def test_a_holder_that_is_gone_is_replaced_at_once(self, backend: Backend) -> None:
+        """The lease of a process of this host that has ended binds nobody."""
+        if not os.path.exists("/proc/self/stat"):
+            pytest.skip("this system does not prove that a process has ended")
+        code = "from ultramon.core.holder import name_holder; print(name_holder())"
+        gone = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+        subscribe(backend, gone)
+        cursor = next_cursor(backend, 0)
+        assert backend.acknowledge("main", gone, cursor, MEMORY)
+        assert subscribe(backend, name_holder(), START + 1) == Subscription(cursor, MEMORY)
+        assert subscribe(backend, "fleet-3", START + 1) is None
+
+    def test_a_living_holder_keeps_its_lease(self, backend: Backend) -> None:
+        """Of two holders in one process the first has the name, as nothing proves it gone."""
+        first, second = name_holder(), name_holder()
+        assert subscribe(backend, first) == NOTHING
+        assert subscribe(backend, second, START + LEASE_SECONDS - 1) is None
+        assert subscribe(backend, second, START + LEASE_SECONDS) == NOTHING
+
     def test_each_call_renews_the_lease(self, backend: Backend) -> None:
         """The time counts from the holder's last call; attempts of others change nothing."""
         subscribe(backend, "fleet-1")
@@ -283,7 +306,7 @@ class FleetContract:
         subscribe(backend, "fleet-1")
         cursor = next_cursor(backend, 0)
         backend.acknowledge("main", "fleet-1", cursor, MEMORY)
-        backend.prune(ended_before=0.0, events_before=START + 1, dry_run=False)
+        prune(backend, events_before=START + 1)
         backend.close()
         again = reopen(backend)
         assert subscribe(again, "fleet-2") is None

@@ -58,6 +58,12 @@ def write(backend: Backend, before: StateRecord, **fields: Any) -> StateRecord:
     return record
 
 
+def prune(backend: Backend, agents_before: float = 0.0, **given: Any) -> list[str]:
+    """Delete agents, and no events, unless told otherwise."""
+    values = {"events_before": 0.0, "now": START, "dry_run": False, **given}
+    return backend.prune(agents_before=agents_before, host=this_host(), **values)
+
+
 def held(backend: Backend, agent_id: str = "scout-1") -> StateRecord:
     """Return an agent's stored state."""
     record = backend.load(agent_id).record
@@ -164,9 +170,7 @@ class StateContract:
         """A write never creates an agent, not even one whose record was deleted since."""
         start(backend)
         write(backend, start(backend, takeover=True), active=False, outcome="completed")
-        assert backend.prune(ended_before=START + 1, events_before=START - 1, dry_run=False) == [
-            "scout-1"
-        ]
+        assert prune(backend, START + 1) == ["scout-1"]
         with pytest.raises(FencedError) as caught:
             backend.record(make_record("scout-1", 1, seq=9), [], durable=True)
         assert caught.value.current_generation is None

@@ -22,6 +22,10 @@ pytest.register_assert_rewrite(
     "ultramon.testing.contract",
     "ultramon.testing.contract_events",
     "ultramon.testing.contract_fleet",
+    "ultramon.testing.contract_messages",
+    "ultramon.testing.contract_notices",
+    "ultramon.testing.contract_queue",
+    "ultramon.testing.contract_registry",
     "ultramon.testing.contract_states",
 )
 

@@ -1,0 +1,138 @@
+"""Journals of other versions: older ones are upgraded by writers alone, newer ones left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fault_writer import make_event
+from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
+from needs import missing, require_root, require_tool, unmount
+
+from ultramon.core.journal import JOURNAL, Journal
+from ultramon.core.queue import MessageQueue
+from ultramon.core.schema import SCHEMA_VERSION
+from ultramon.errors import StateSchemaError, StateWriteError
+
+JOURNALS = Path(__file__).parent / "data" / "journals"
+VERSION_1 = JOURNALS / "version-1.sqlite3"
+
+
+def test_a_newer_journal_is_refused_and_unchanged(journal):
+    """A downgrade says so and writes nothing."""
+    journal.append([make_event(n=1)], NO_WAIT)
+    journal.close()
+    with raw(journal) as newer:
+        newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    for call in (lambda: journal.append([make_event(n=2)], NO_WAIT), lambda: journal.tail(None, 1)):
+        with pytest.raises(StateSchemaError, match="written by a newer ultramon"):
+            call()
+    with raw(journal) as stored:
+        assert stored.execute("SELECT count(*) FROM events").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
+def test_an_older_journal_is_brought_up_to_date(journal, version):
+    """Events, cursors, keys, claims and consumers stay, and what came later becomes possible."""
+    shutil.copyfile(version, journal.path)
+    os.chmod(journal.path, 0o600)
+    events, cursor = journal.tail(None, 2)
+    assert numbers(events) == [0, 1]
+    assert numbers(journal.tail(cursor, 10)[0]) == [2]
+    journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
+    assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
+    assert journal.claim_handoff("handoff-1", "scout-1", "scout-3", 0.0) == "scout-2"
+    left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
+    assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == left
+    queue = MessageQueue(journal)
+    message_id = queue.queue_message("scout-1", "hello", 0.0)
+    assert [row[0] for row in queue.peek("scout-1", 1.0, 0, 10)] == [message_id]
+    with raw(journal) as stored:
+        assert stored.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
+def test_a_look_at_the_messages_of_an_older_journal_finds_none(journal, version):
+    """Who only reads the queue, or polls it, leaves a journal that never had one as it is."""
+    shutil.copyfile(version, journal.path)
+    os.chmod(journal.path, 0o600)
+    queue = MessageQueue(journal)
+    assert queue.peek("scout-1", 0.0, 0, 10) == queue.dead(None) == queue.depth(0.0) == []
+    assert queue.claim("scout-1", 0.0, 10, ("urgent",), 30.0) == []
+    journal.close()
+    assert Path(journal.path).read_bytes() == version.read_bytes()
+
+
+def test_a_look_leaves_an_older_journal_as_it_is(journal):
+    """Who only reads migrates nothing: the first release goes on writing what it began."""
+    shutil.copyfile(VERSION_1, journal.path)
+    os.chmod(journal.path, 0o600)
+    assert numbers(journal.tail(None, 10)[0]) == [0, 1, 2]
+    journal.close()
+    assert Path(journal.path).read_bytes() == VERSION_1.read_bytes()
+
+
+def test_a_look_needs_no_write_access(tmp_path):
+    """Another container reads, through a read-only mount, what an older ultramon writes here."""
+    require_root()
+    mount = require_tool("mount")
+    here, there = tmp_path / "here", tmp_path / "there"
+    for directory in (here, there):
+        directory.mkdir()
+    shutil.copyfile(VERSION_1, here / JOURNAL)
+    os.chmod(here / JOURNAL, 0o600)
+    with closing(Journal(str(here))) as writer, closing(Journal(str(there))) as reader:
+        assert len(writer.tail(None, 10)[0]) == 3
+        if subprocess.run([mount, "--bind", here, there], check=False).returncode:
+            missing("no mount here")
+        try:
+            subprocess.run([mount, "-o", "remount,bind,ro", there], check=True)
+            assert numbers(reader.tail(None, 10)[0]) == [0, 1, 2]
+            with pytest.raises(StateWriteError, match="readonly"):
+                reader.append([make_event(n=3)], NO_WAIT)
+        finally:
+            reader.close()
+            unmount(there)
+
+
+def test_a_look_at_a_journal_that_is_being_made_finds_nothing(journal):
+    """The file is there before its tables; whoever looked may write all the same."""
+    Path(journal.path).touch(mode=0o600)
+    assert journal.tail(None, 10) == ([], "0")
+    assert os.path.getsize(journal.path) == 0
+    journal.append([make_event(n=0)], NO_WAIT)
+    assert numbers(journal.tail(None, 10)[0]) == [0]
+
+
+@pytest.mark.parametrize("number", range(1, SCHEMA_VERSION))
+def test_every_older_version_has_its_journal(number):
+    """The files that upgrades are tested with were made by the versions of their names."""
+    path = JOURNALS / f"version-{number}.sqlite3"
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as stored:
+        assert stored.execute("PRAGMA user_version").fetchone() == (number,)
+        tables = stored.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert (("consumers",) in tables) == (number >= 2)
+    assert ("messages",) not in tables
+
+
+@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
+def test_an_upgraded_and_a_new_journal_are_alike(tmp_path, journal, version):
+    """Whichever version a journal began with, its tables are the same in the end."""
+
+    def tables(path):
+        with closing(sqlite3.connect(path)) as stored:
+            return stored.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+    shutil.copyfile(version, journal.path)
+    os.chmod(journal.path, 0o600)
+    (tmp_path / "new").mkdir()
+    with closing(Journal(str(tmp_path / "new"))) as new:
+        for each in (journal, new):
+            each.append([make_event(n=9)], NO_WAIT)
+        assert tables(journal.path) == tables(new.path)

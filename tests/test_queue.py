@@ -1,0 +1,149 @@
+"""The queue between processes: races, kills, many writers, and what a fork must not break."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from fault_writer import answer, finish
+from queue_worker import BATCH, CATEGORY, LEASE_SECONDS, run_worker
+
+from ultramon.backends.local import LocalBackend
+from ultramon.core.messages import MAX_ATTEMPTS, backoff_seconds
+from ultramon.errors import StateWriteError
+from ultramon.testing.clock import START
+
+KILLS = 200
+ROUNDS = 150
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with closing(LocalBackend(str(tmp_path / "state"))) as backend:
+        yield backend
+
+
+@pytest.fixture
+def queue(backend):
+    return backend.queue
+
+
+def tell(process, line):
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def test_backoff_doubles_and_is_capped():
+    """2^n seconds, at most five minutes."""
+    waits = [backoff_seconds(attempt) for attempt in (1, 2, 3, 4, 5, 8, 9, 2_000)]
+    assert waits == [2, 4, 8, 16, 32, 256, 300, 300]
+
+
+def test_a_cancellation_against_a_claim(backend, queue):
+    """In 150 races of two processes each message is cancelled or delivered, never both."""
+    canceller = run_worker(backend.directory.path, "cancel")
+    receiver = run_worker(backend.directory.path, "receive")
+    assert answer(canceller) == answer(receiver) == "ready"
+    all_deleted = all_received = 0
+    for number in range(ROUNDS):
+        sender = f"scout-{number}"
+        sent = {
+            queue.queue_message("boss", "n", now=START, sender=sender, category=CATEGORY)
+            for _ in range(4)
+        }
+        for process in (receiver, canceller) if number % 2 else (canceller, receiver):
+            tell(process, sender)
+        deleted, in_flight = answer(canceller)
+        received = answer(receiver)
+        assert set(received) <= sent
+        assert len(received) == len(set(received))
+        assert deleted + len(received) == len(sent)
+        assert in_flight <= 1
+        all_deleted += deleted
+        all_received += len(received)
+    finish(canceller)
+    finish(receiver)
+    assert all_deleted
+    assert all_received
+    assert queue.depth(now=START) == queue.depth(now=START + 3600) == []
+
+
+def test_killed_receivers_lose_nothing(backend, queue):
+    """Of 2,000 messages none is lost when 200 receivers are killed between claim and end."""
+    sent = [queue.queue_message("boss", str(number), now=START) for number in range(1_000)]
+    sent += [
+        queue.queue_message("boss", str(number), now=START, category=CATEGORY)
+        for number in range(1_000)
+    ]
+    handled = finish(run_worker(backend.directory.path, "kill_receivers", KILLS, 7))
+    assert len(handled) == KILLS
+    at = START + (KILLS + 1) * (LEASE_SECONDS + 1)
+    rest = []
+    while messages := queue.claim("boss", now=at, limit=50):
+        rest += [[message.id, message.attempts] for message in messages]
+        assert all(queue.acknowledge(m.id, m.claim_token) for m in messages)
+    dead = queue.dead()
+    assert all(message.attempts == MAX_ATTEMPTS for message in dead)
+    deliveries = [delivery for each in handled for delivery in each] + rest
+    received = [message_id for message_id, _ in deliveries]
+    assert {*received, *(message.id for message in dead)} == set(sent)
+    assert len(received) - len(set(received)) <= KILLS * BATCH
+    assert max(attempts for _, attempts in deliveries) > 1, "no kill hit a held message"
+    with closing(sqlite3.connect(backend._journal.path)) as stored:
+        assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def many_writers(backend, queue, seconds):
+    writers = [run_worker(backend.directory.path, "send", f"w{n}", seconds) for n in range(8)]
+    assert [answer(writer) for writer in writers] == ["ready"] * 8
+    for writer in writers:
+        tell(writer, "begin")
+    said = [finish(writer)[0] for writer in writers]
+    assert [errors for _, errors in said] == [[]] * 8
+    counts = [count for count, _ in said]
+    assert all(counts)
+    assert queue.queue_message("boss", "the last", now=START) == sum(counts) + 1
+
+
+def test_eight_writers_share_one_file(backend, queue):
+    """None of them is told that the database is locked, and every message has its number."""
+    many_writers(backend, queue, 4.0)
+
+
+@pytest.mark.slow
+def test_eight_writers_share_one_file_for_long(backend, queue):
+    """The same for as long as it takes to starve somebody."""
+    many_writers(backend, queue, 20.0)
+
+
+def test_a_poll_makes_no_writer_wait(backend, queue):
+    """Who claims where nothing waits needs no lock."""
+    queue.queue_message("other", "hello", now=START)
+    with closing(sqlite3.connect(backend._journal.path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert queue.claim("boss", now=START) == []
+        assert queue.depth(now=START)[0].recipient == "other"
+
+
+def test_a_full_disk_is_a_typed_error_and_stores_nothing(backend, queue):
+    """The sender learns that its message is not stored; with room again it can say it again."""
+    queue.queue_message("boss", "first", now=START)
+    connection = backend._journal._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StateWriteError, match="full"):
+        queue.queue_message("boss", "x" * 65_000, now=START)
+    connection.execute("PRAGMA max_page_count = 1000000")
+    queue.queue_message("boss", "again", now=START)
+    assert [m.text for m in queue.claim("boss", now=START)] == ["first", "again"]
+
+
+def test_looking_makes_no_journal(tmp_path):
+    """A directory without one stays as it is, whatever is asked or ended."""
+    backend = LocalBackend(str(tmp_path / "state"))
+    queue = backend.queue
+    assert queue.claim("boss", now=START) == queue.dead() == queue.depth(now=START) == []
+    queue.cancel_messages_from("scout", CATEGORY)
+    assert not queue.acknowledge(1, "token")
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,372 @@
+"""Who is told about whom: one table of cases, through posts and through monitors; the rights."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ultramon import (
+    AgentNotFoundError,
+    ConfigurationError,
+    Fleet,
+    Ladder,
+    NotPermittedError,
+    RegistrationError,
+    create_context_monitor,
+)
+from ultramon.backends.local import LocalBackend
+from ultramon.backends.memory import MemoryBackend
+from ultramon.backends.queue import Cancelled
+from ultramon.config import ContextConfig
+from ultramon.core.times import parse_time
+from ultramon.hosts.posted import PostedAgents
+from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
+from ultramon.testing import FakeClock, fill
+from ultramon.testing.contract_states import start
+
+CASES = json.loads((Path(__file__).parent / "data" / "context_monitor.json").read_text())
+AGENT = "scout"
+ORIGINAL = (0.50, 0.65)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "local"])
+def backend(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryBackend()
+    else:
+        with closing(LocalBackend(str(tmp_path / "state"))) as backend:
+            yield backend
+
+
+class Setting:
+    """An agent, who is told about it, and everything that anybody was sent."""
+
+    def __init__(self, case, backend, clock):
+        self.case, self.backend, self.clock = case, backend, clock
+        self.sent = []
+        warning, critical = case.get("thresholds", ORIGINAL)
+        self.ladder = Ladder.default(warning, critical, rearm_margin=None)
+
+    def register(self):
+        notify = self.case.get("notify", AGENT)
+        if notify is not None:
+            register(AGENT, notify, thresholds=self.ladder, backend=self.backend, clock=self.clock)
+
+    def unregister(self):
+        assert unregister(AGENT, AGENT, backend=self.backend) is not None
+
+    def deliver(self):
+        for recipient in (AGENT, "boss", "other"):
+            inbox = Inbox(recipient, backend=self.backend, clock=self.clock)
+            self.sent += [(recipient, n.delivery, n.text) for n in inbox.poll()]
+
+    def check(self):
+        case = self.case
+        assert [list(one[:2]) for one in self.sent] == [one[:2] for one in case["messages"]]
+        for (_, _, text), (_, _, part) in zip(self.sent, case["messages"], strict=True):
+            assert part in text
+            assert text.startswith("[ultramon] ")
+        if "announced" in case:
+            audience = case.get("notify", AGENT)
+            told = self.backend.registry.announcement(AGENT, audience)
+            assert (None if told is None else told[1]) == case["announced"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_posts(case, backend, clock):
+    """Every case, as a poster of samples and events sees it."""
+    setting = Setting(case, backend, clock)
+    posted = PostedAgents(backend, backend.registry)
+    options = {"parent_id": case.get("parent"), "label": case.get("label")}
+    posted.start(AGENT, clock.now(), **options)
+    setting.register()
+    first_seq = backend.load(AGENT).record.seq
+    for verb, *step in case["steps"]:
+        if verb == "usage":
+            percentage, tokens, at, status = step
+            answer = posted.take_usage(
+                AGENT,
+                clock.now(),
+                used_percentage=percentage,
+                total_input_tokens=tokens,
+                emitted_at=parse_time(at),
+            )
+            assert answer["status"] == status
+            if status != "stale_sample":
+                assert answer["used_percentage"] == percentage
+        elif verb == "event":
+            event, at, status = step
+            answer = posted.take_event(AGENT, event, clock.now(), emitted_at=parse_time(at))
+            assert answer == {"status": status}
+        elif verb == "restart":
+            posted = PostedAgents(backend, backend.registry)
+            posted.start(AGENT, clock.now(), **options)
+        else:
+            getattr(setting, verb)()
+        clock.advance(1)
+        setting.deliver()
+    setting.check()
+    record = backend.load(AGENT).record
+    if "saves" in case:
+        assert record.seq - first_seq == case["saves"]
+    if "compacting" in case:
+        assert record.extra["posted"].get("compacting", False) == case["compacting"]
+    if "snapshot" in case:
+        expected = case["snapshot"]
+        assert record.estimated_tokens == expected["tokens"]
+        assert record.usage_ratio == pytest.approx(expected["ratio"], abs=1e-4)
+        if "at" in expected:
+            assert record.measured_at == parse_time(expected["at"])
+
+
+def is_for_monitors(case):
+    """Whether a case is about levels, not about posts that came late or say nothing."""
+    steps = [step for step in case["steps"] if step[0] == "usage"]
+    return not any(step[1] in (None, 0, 10) or step[3] for step in steps) and not (
+        {"snapshot", "compacting", "saves"} & set(case)
+    )
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if is_for_monitors(case)], ids=lambda case: case["name"]
+)
+def test_monitors(case, backend, clock):
+    """The same cases, as an agent with a monitor of its own lives them."""
+    setting = Setting(case, backend, clock)
+
+    family = {"parent_id": case.get("parent"), "label": case.get("label")}
+    monitor = make(backend, clock, **family).start()
+    setting.register()
+    for verb, *step in case["steps"]:
+        if verb == "usage":
+            fill(monitor, step[0] / 100)
+            monitor.update_heartbeat()
+        elif verb == "event":
+            if step[0] == "compaction":
+                monitor.record_compaction()
+            elif step[0] == "context_reset":
+                monitor.clear()
+        elif verb == "restart":
+            monitor = make(backend, clock, takeover=True, **family).start()
+        else:
+            getattr(setting, verb)()
+        clock.advance(1)
+        setting.deliver()
+    setting.check()
+    monitor.stop()
+
+
+def put(backend, agent_id=AGENT, **fields):
+    return start(backend, agent_id, **fields)
+
+
+@pytest.mark.parametrize(
+    ("asked", "result"),
+    [
+        ({"requester": AGENT}, (AGENT, "explicit")),
+        ({"requester": "boss"}, ("boss", "parent")),
+        ({"requester": "boss", "notify": "boss"}, ("boss", "explicit")),
+        ({"requester": "boss", "notify": AGENT}, (AGENT, "explicit")),
+        ({"requester": AGENT, "notify": "boss"}, ("boss", "explicit")),
+        ({"agent_id": "nobody", "requester": "nobody"}, AgentNotFoundError),
+        ({"agent_id": "nobody", "requester": "stranger", "notify": ""}, AgentNotFoundError),
+        ({"requester": "stranger", "notify": ""}, "notify_missing"),
+        ({"requester": "stranger", "notify": "nobody"}, NotPermittedError),
+        ({"requester": "grandparent"}, NotPermittedError),
+        ({"requester": "sibling"}, NotPermittedError),
+        ({"requester": AGENT, "notify": "nobody"}, "notify_unknown"),
+        ({"requester": AGENT, "notify": "stranger"}, "notify_refused"),
+        ({"requester": "boss", "notify": "grandparent"}, "notify_refused"),
+        ({"agent_id": "ended", "requester": "stranger"}, NotPermittedError),
+        ({"agent_id": "ended", "requester": "ended"}, "stopped"),
+        ({"agent_id": "lost", "requester": "lost"}, "stopped"),
+        ({"agent_id": "blind", "requester": "blind"}, "no_gauge"),
+    ],
+    ids=str,
+)
+def test_who_may_have_whom_told(backend, clock, asked, result):
+    """The checks, in their order; what is refused changes nothing."""
+    put(backend, "grandparent")
+    put(backend, "boss", parent_id="grandparent")
+    put(backend, AGENT, parent_id="boss")
+    put(backend, "sibling", parent_id="boss")
+    put(backend, "stranger")
+    put(backend, "ended", active=False)
+    put(backend, "lost", pid=None, lost_after_seconds=1.0, heartbeat_interval_seconds=1.0)
+    put(backend, "blind", extra={"gauge": "none"})
+    clock.advance(30)
+    backend.heartbeat([(name, 1) for name in ("grandparent", "boss", AGENT, "blind")], clock.now())
+    request = {"agent_id": AGENT, **asked}
+    agent_id, requester = request.pop("agent_id"), request.pop("requester")
+    if isinstance(result, tuple):
+        made = register(agent_id, requester, backend=backend, clock=clock, **request)
+        assert (made.notify_id, made.source) == result
+        assert made.registered_by == requester
+        assert registrations(backend=backend) == [made]
+        return
+    error = RegistrationError if isinstance(result, str) else result
+    with pytest.raises(error) as raised:
+        register(agent_id, requester, backend=backend, clock=clock, **request)
+    if isinstance(result, str):
+        assert raised.value.problem == result
+    assert registrations(backend=backend) == []
+
+
+def test_ending_a_registration_needs_the_same_right(backend, clock):
+    """The agent and its parent may, others may not; an unknown agent is an error."""
+    put(backend, AGENT, parent_id="boss")
+    register(AGENT, AGENT, backend=backend, clock=clock)
+    with pytest.raises(NotPermittedError):
+        unregister(AGENT, "stranger", backend=backend)
+    with pytest.raises(AgentNotFoundError):
+        unregister("nobody", "nobody", backend=backend)
+    assert len(registrations(backend=backend)) == 1
+    assert unregister(AGENT, "boss", backend=backend) == Cancelled(0, 0)
+    assert unregister(AGENT, "boss", backend=backend) is None
+
+
+@pytest.mark.parametrize(
+    "thresholds", [[], [0.0], [1.1], [0.6, 0.5], [0.5, 0.5], [float("nan")], ["0.5"], [True]]
+)
+def test_invalid_thresholds_change_nothing(backend, clock, thresholds):
+    """They are refused as they are everywhere, and the registration stays as it was."""
+    put(backend, AGENT)
+    before = register(AGENT, AGENT, thresholds=[0.3], backend=backend, clock=clock)
+    with pytest.raises(ConfigurationError):
+        register(AGENT, AGENT, thresholds=thresholds, backend=backend, clock=clock)
+    assert registrations(backend=backend) == [before]
+
+
+def test_thresholds_can_be_plain_ratios(backend, clock):
+    """Each is a rung that asks for nothing, told once per epoch."""
+    with create_context_monitor(AGENT, backend=backend, clock=clock) as monitor:
+        made = register(AGENT, AGENT, thresholds=[0.3, 0.725], backend=backend, clock=clock)
+        assert [rung["name"] for rung in made.ladder["rungs"]] == ["at-30", "at-72-5"]
+        assert made.ladder_status == "custom"
+        for ratio in (0.31, 0.29, 0.31, 0.9):
+            fill(monitor, ratio)
+            monitor.update_heartbeat()
+    notices = Inbox(AGENT, backend=backend, clock=clock).receive()
+    assert [notice.facts["level"] for notice in notices] == ["at-30", "at-72-5"]
+    assert [notice.delivery for notice in notices] == ["sequential"] * 2
+
+
+def test_clearing_needs_a_right_or_a_person(backend, clock):
+    """An agent may clear itself and its children; who gives no name is a person."""
+    put(backend, AGENT, parent_id="boss")
+    for requester in (AGENT, "boss", None):
+        assert clear(AGENT, requester, backend=backend, clock=clock) == Cancelled(0, 0)
+    with pytest.raises(NotPermittedError):
+        clear(AGENT, "stranger", backend=backend, clock=clock)
+    for requester in ("boss", None):
+        with pytest.raises(AgentNotFoundError):
+            clear("nobody", requester, backend=backend, clock=clock)
+
+
+def test_after_a_clear_nothing_stale_arrives(backend, clock):
+    """A compaction that was told and not received is gone; what the agent says later comes."""
+    with create_context_monitor(AGENT, parent_id="boss", backend=backend, clock=clock) as monitor:
+        fill(monitor, 0.4)
+        monitor.record_compaction()
+        inbox = Inbox("boss", backend=backend, clock=clock)
+        assert len(inbox.peek()) == 1
+        queue_message("boss", "done", sender=AGENT, backend=backend, clock=clock)
+        assert clear(AGENT, "boss", backend=backend, clock=clock) == Cancelled(1, 0)
+        assert [notice.text for notice in inbox.poll()] == ["done"]
+        clock.advance(1)
+        monitor.record_compaction()
+        assert [notice.facts.get("reason") for notice in inbox.poll()] == ["compaction"]
+
+
+def test_posts_about_unknown_agents_and_those_of_others(backend, clock):
+    """Neither is an error for a poster; an agent that measures itself is left to it."""
+    posted = PostedAgents(backend, backend.registry)
+    own = put(backend, "own")
+    for name, status in (("nobody", "unknown_session"), ("own", "measured_elsewhere")):
+        usage = posted.take_usage(name, clock.now(), used_percentage=90.0)
+        event = posted.take_event(name, "compaction", clock.now())
+        assert usage == event == {"status": status}
+    assert backend.load("own").record.to_json() == own.to_json()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"used_percentage": -1},
+        {"used_percentage": float("nan")},
+        {"used_percentage": float("inf")},
+        {"used_percentage": "50"},
+        {"used_percentage": True},
+        {"used_percentage": 50, "total_input_tokens": -5},
+        {"used_percentage": 50, "total_input_tokens": 10**12},
+    ],
+    ids=str,
+)
+def test_impossible_posts_change_nothing(backend, clock, wrong):
+    """A number that no window could have is a typed error."""
+    posted = PostedAgents(backend, backend.registry)
+    posted.start(AGENT, clock.now())
+    before = backend.load(AGENT).record.to_json()
+    with pytest.raises(ConfigurationError):
+        posted.take_usage(AGENT, clock.now(), **wrong)
+    with pytest.raises(ConfigurationError):
+        posted.take_event(AGENT, "compactoin", clock.now())
+    assert backend.load(AGENT).record.to_json() == before
+
+
+def make(backend, clock, agent_id=AGENT, **options):
+    return create_context_monitor(
+        agent_id,
+        ContextConfig(context_window_tokens=200_000, on_error="raise"),
+        backend=backend,
+        clock=clock,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("notify", "result"), [("self", (AGENT, "explicit")), ("parent", ("boss", "parent"))]
+)
+def test_an_agent_can_be_registered_as_it_starts(backend, clock, notify, result):
+    """A restart re-arms nothing, and an end makes room for the next."""
+    with make(backend, clock, parent_id="boss", notify=notify) as monitor:
+        (made,) = registrations(backend=backend)
+        assert (made.notify_id, made.source, made.registered_by) == (*result, result[0])
+        fill(monitor, 0.75)
+        assert len(Inbox(result[0], backend=backend, clock=clock).poll()) == 1
+    again = make(backend, clock, parent_id="boss", notify=notify).start()
+    assert registrations(backend=backend) == [made]
+    again.stop()
+
+
+def test_a_spawned_agent_is_registered_by_its_environment(backend, clock, monkeypatch):
+    """What a fleet gives a child names its parent; the child's own children are not included."""
+    fleet = Fleet(backend=backend, clock=clock)
+    monkeypatch.delenv("ULTRAMON_AGENT_ID", raising=False)
+    assert fleet.env("child", notify_parent=True)["ULTRAMON_NOTIFY"] == ""
+    monkeypatch.setenv("ULTRAMON_AGENT_ID", "boss")
+    for name, value in fleet.env("child", notify_parent=True).items():
+        monkeypatch.setenv(name, value)
+    assert fleet.env("grandchild")["ULTRAMON_NOTIFY"] == ""
+    monitor = make(backend, clock, agent_id=None).start()
+    (made,) = registrations(backend=backend)
+    assert (made.agent_id, made.notify_id, made.source) == ("child", "boss", "parent")
+    monitor.stop()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"notify": "boss"}, {"notify": "parent"}, {"notify": "self", "backend": object()}]
+)
+def test_a_start_that_could_tell_nobody_is_refused(backend, clock, wrong):
+    """Before anything is stored."""
+    with pytest.raises(ConfigurationError):
+        make(**{"backend": backend, "clock": clock, **wrong})
+    assert backend.list_agents() == []

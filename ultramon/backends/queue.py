@@ -1,0 +1,221 @@
+"""The port of the message queue: who is sent what, and that it arrives.
+
+`ultramon.testing.QueueContract` checks each sentence here against an implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
+from ultramon.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Message(NamedTuple):
+    """One message as the queue holds it."""
+
+    id: int
+    """The same at every delivery: a handler that has seen it may skip it."""
+    recipient: str
+    sender: str | None
+    category: str | None
+    delivery: str
+    """``urgent``, ``important`` or ``sequential``."""
+    text: str
+    facts: dict[str, Any]
+    """What the text says, as typed values under camelCase names; empty for free text."""
+    attempts: int
+    """How often it was claimed, this time included."""
+    claim_token: str
+    """Proves to the queue who holds it; empty while nobody does."""
+    queued_at: float
+    expires_at: float
+    last_error: str | None
+    """Why it was rejected last."""
+
+
+class Cancelled(NamedTuple):
+    """What a cancellation reached."""
+
+    deleted: int
+    """Messages that nobody will receive."""
+    in_flight: int
+    """Messages that somebody has claimed: they cannot be unsent, and never come again."""
+
+
+class Depth(NamedTuple):
+    """What waits for one recipient, in messages."""
+
+    recipient: str
+    ready: int
+    waiting: int
+    """Rejected, and not due again yet."""
+    claimed: int
+    dead: int
+    dropped: int
+    """Lost so far because too many of one category waited."""
+    expired: int
+    """Lost so far because nobody fetched them in time."""
+    oldest_at: float | None
+    """When the oldest one was queued that may still arrive, epoch seconds."""
+
+
+class Queue(Protocol):
+    """Messages from agents to agents, at least once. A backend that has one shows it as ``queue``.
+
+    A message is delivered when its claimer acknowledges it; until then it comes again. Safe to use
+    from several threads and processes. Any number of processes may claim for one recipient. All
+    times are the ``now`` that is passed, epoch seconds.
+    """
+
+    def queue_message(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        now: float,
+        sender: str | None = None,
+        sender_epoch: tuple[int, int] | None = None,
+        said_at: float | None = None,
+        category: str | None = None,
+        delivery: str = "sequential",
+        dedupe_key: str | None = None,
+        facts: dict[str, Any] | None = None,
+        expires_seconds: float = EXPIRY_SECONDS,
+    ) -> int | None:
+        """Store a message durably.
+
+        Of one category at most 1,000 wait for one recipient: the oldest is dropped and counted.
+
+        Args:
+            recipient: An agent id; the agent need not exist yet.
+            text: 1 to 65,536 characters.
+            now: Epoch seconds.
+            sender: The agent that it comes from or is about.
+            sender_epoch: Generation and epoch in which the sender said it. Refused when the
+                sender is in a later one: nothing stale arrives after a compaction or a clear.
+            said_at: When the sender said it, epoch seconds. Refused when the sender was cleared
+                from outside at that time or later.
+            category: What it can be cancelled by; None = it never is, nor dropped.
+            delivery: ``urgent``, ``important`` or ``sequential``: the order of claims.
+            dedupe_key: Another one with this key to this recipient is not stored again, also not
+                after it was delivered, until it expires.
+            facts: JSON values that go with the text.
+            expires_seconds: Not delivered after so long; default a day, at most 366 days.
+
+        Returns:
+            Its id, or that of the message that has the dedupe key; None when it was refused.
+
+        Raises:
+            InvalidAgentIdError: Recipient or sender is no agent id.
+            ConfigurationError: An argument is out of its range.
+            QueueFullError: 1,000 messages without a category wait for the recipient.
+            StateWriteError: The store refused; nothing was stored.
+        """
+
+    def claim(
+        self,
+        recipient: str,
+        *,
+        now: float,
+        limit: int = 10,
+        deliveries: Sequence[str] = DELIVERIES,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> list[Message]:
+        """Take messages for a time: urgent before important before sequential, then the oldest.
+
+        A message that was claimed before and not acknowledged comes alone, whatever the limit: one
+        that kills its claimer takes no other along. After five claims it is dead, which an event
+        ``dead_letter`` tells.
+
+        Args:
+            recipient: Whose messages.
+            now: Epoch seconds.
+            limit: At most so many, 50 at the most.
+            deliveries: Only these modes.
+            lease_seconds: Unless acknowledged, extended or rejected they come again after so long.
+        """
+
+    def acknowledge(self, message_id: int, claim_token: str) -> bool:
+        """End a message as delivered.
+
+        Returns:
+            False when it was claimed by somebody else meanwhile, or ended: it may have been
+            handled twice.
+        """
+
+    def extend(
+        self,
+        message_id: int,
+        claim_token: str,
+        *,
+        now: float,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> bool:
+        """Keep a claimed message for so long from now.
+
+        Returns:
+            False when it was cancelled, claimed by somebody else, or ended: stop handling it.
+        """
+
+    def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
+        """Give a claimed message back: it comes again after 2, 4, 8, 16 s; the fifth time it dies.
+
+        Args:
+            message_id: The message.
+            claim_token: As claimed.
+            error: Why, for people; the first 500 characters are kept.
+            now: Epoch seconds.
+
+        Returns:
+            False as for `acknowledge`.
+        """
+
+    def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
+        """Cancel what a sender has said in one category and nobody has acknowledged yet.
+
+        Messages of other senders, of other categories and of none stay.
+        """
+
+    def peek(
+        self, recipient: str, *, now: float, after: int = 0, limit: int = 100
+    ) -> list[Message]:
+        """Return what waits for a recipient, claimed or not, by id. Nothing changes.
+
+        Args:
+            recipient: Whose messages.
+            now: Epoch seconds; expired ones are left out.
+            after: Only those with a higher id.
+            limit: At most so many.
+        """
+
+    def dead(self, recipient: str | None = None) -> list[Message]:
+        """Return the dead messages of one recipient or of all, by id. Nothing changes."""
+
+    def retry(self, message_id: int, *, now: float) -> bool:
+        """Make a dead message ready again, with five attempts and a day before it.
+
+        Returns:
+            False when it is not dead, or one with its dedupe key was queued meanwhile.
+        """
+
+    def drop(self, message_id: int) -> bool:
+        """Delete a dead message; False when it is not dead."""
+
+    def depth(self, *, now: float) -> list[Depth]:
+        """Return what waits, by recipient; who never had a message is not listed."""
+
+
+def queue_of(backend: object) -> Queue:
+    """Return the queue of a backend.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    queue: Queue | None = getattr(backend, "queue", None)
+    if queue is None:
+        raise ConfigurationError("backend", type(backend).__name__, "one that keeps a queue")
+    return queue

@@ -1,0 +1,79 @@
+"""The port of registrations: who is told about whom.
+
+`ultramon.testing.RegistryContract` checks each sentence here against an implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ultramon.backends.queue import Cancelled
+from ultramon.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
+    from ultramon.core.registration import Registration
+
+
+class Registry(Protocol):
+    """Registrations, kept with the queue. A backend that has them shows them as ``registry``.
+
+    Such a backend queues notices by `ultramon.core.routes.route` in the same step in which
+    `Backend.record` and `Backend.start_agent` store a state, whether events come with it or not.
+    Rights are not checked here.
+    """
+
+    def register(
+        self,
+        agent_id: str,
+        notify_id: str,
+        *,
+        source: str,
+        ladder: dict[str, Any] | None,
+        registered_by: str,
+        now: float,
+    ) -> Cancelled:
+        """Register an agent, or replace its registration; every rung can then be told anew.
+
+        Args:
+            agent_id: The agent that it is about.
+            notify_id: Who is told.
+            source: ``explicit``, or ``parent``: it follows when the agent's parent is another.
+            ladder: The rungs, as in a state file; None = the agent's own.
+            registered_by: Who asked.
+            now: Epoch seconds.
+
+        Returns:
+            What became of the notices about the agent that nobody had received yet.
+
+        Raises:
+            StateWriteError: The store refused; nothing changed.
+        """
+
+    def unregister(self, agent_id: str) -> Cancelled | None:
+        """End a registration; None when there was none."""
+
+    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+        """Return the registration of one agent, or all by agent id. Nothing changes."""
+
+    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
+        """Return epoch and level that a recipient was told last about an agent."""
+
+    def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
+        """Note that an agent was cleared from outside: what it said before is stale.
+
+        As one step its undelivered notices are cancelled, and a recipient other than the agent is
+        told, unless it is the requester. From then on readings made up to now lead to no notice.
+        """
+
+
+def registry_of(backend: object) -> Registry:
+    """Return the registrations of a backend.
+
+    Raises:
+        ConfigurationError: It keeps none.
+    """
+    registry: Registry | None = getattr(backend, "registry", None)
+    if registry is None:
+        raise ConfigurationError("backend", type(backend).__name__, "one that keeps registrations")
+    return registry

@@ -1,0 +1,39 @@
+"""Events as rows of the journal: each is stored once under its key."""
+
+from __future__ import annotations
+
+from ultramon.core import codec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from typing import Any
+
+
+def event_key(event: dict[str, Any]) -> str:
+    """Return the key under which an event is stored once: who, which filling, what, how often."""
+    return (
+        f"{event['agentId']}/{event['generation']}/{event['epoch']}/{event['type']}/"
+        f"{event.get('level') or ''}/{event.get('n', 0)}"
+    )
+
+
+def insert_event(
+    connection: sqlite3.Connection, event: dict[str, Any], key: str | None = None
+) -> bool:
+    """Add an event within a transaction; return False when its key is there already."""
+    done = connection.execute(
+        "INSERT OR IGNORE INTO events (key, type, run, agent_id, generation, epoch,"
+        " occurred_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            key or event_key(event),
+            event["type"],
+            event["run"],
+            event["agentId"],
+            event["generation"],
+            event["epoch"],
+            event["occurredAt"],
+            codec.dumps(event),
+        ),
+    )
+    return done.rowcount == 1

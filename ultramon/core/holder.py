@@ -1,0 +1,46 @@
+"""Who holds a lease: names that tell which process they stand for, so that its death frees it."""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core.ids import random_hex
+from ultramon.core.liveness import process_started_at, this_host
+
+_UNKNOWN = "unknown"
+
+
+def name_holder() -> str:
+    """Return a new name for something in this process; no two are the same."""
+    pid, host = os.getpid(), this_host()
+    started_at = (_sees_processes() and process_started_at(pid)) or _UNKNOWN
+    return f"{random_hex(8)} {pid} {started_at} {host.boot_id} {host.hostname}"
+
+
+def is_gone(holder: str) -> bool:
+    """Return whether the process of a holder has provably ended.
+
+    Proof is that no process of its pid and start runs in its boot and process namespace. Nothing
+    is known, and the answer is False, on another host, after a reboot, where the system does not
+    tell boot, namespace and start, and for a name that `name_holder` did not make.
+    """
+    try:
+        _, pid, named_start, boot_id, hostname = holder.split(" ", 4)
+        pid_number = int(pid)
+    except ValueError:
+        return False
+    host = this_host()
+    boot, _, namespace = boot_id.partition(":")
+    if not (boot and namespace and (boot_id, hostname) == (host.boot_id, host.hostname)):
+        return False
+    if named_start == _UNKNOWN or not _sees_processes():
+        return False
+    return process_started_at(pid_number) not in (named_start, _UNKNOWN)
+
+
+def _sees_processes() -> bool:
+    """Return whether ``/proc`` shows the namespace in which this process has its pid."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False

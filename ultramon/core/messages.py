@@ -1,0 +1,248 @@
+"""Messages as rows of the journal: what every transaction that touches them goes by.
+
+A message is ready, claimed for a time, dead, or, while claimed, cancelled. Delivered ones are
+deleted; those with a dedupe key leave the key behind until they expire.
+"""
+
+from __future__ import annotations
+
+from ultramon.core import codec
+from ultramon.core.events import insert_event
+from ultramon.core.ids import check_agent_id, random_hex
+from ultramon.core.times import format_time
+from ultramon.errors import ConfigurationError, QueueFullError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+    from typing import Any
+
+
+DELIVERIES = ("urgent", "important", "sequential")
+"""Modes, the first claimed first: interrupt, after the present reply, at the next idle moment."""
+LEASE_SECONDS = 30.0
+"""How long a claimed message is left to its claimer."""
+MAX_ATTEMPTS = 5
+"""A message that was claimed so often and never acknowledged is dead."""
+MAX_BACKOFF_SECONDS = 300.0
+EXPIRY_SECONDS = 86_400.0
+MAX_WAITING = 1_000
+"""Messages of one category that wait for one recipient; beyond it the oldest is dropped."""
+MAX_TEXT_CHARS = 65_536
+MAX_BATCH = 50
+
+_BELONGINGS = (
+    ("messages", "recipient"),
+    ("message_losses", "recipient"),
+    ("senders", "agent_id"),
+    ("registrations", "agent_id"),
+    ("announcements", "agent_id"),
+)
+
+READY, CLAIMED, DEAD, CANCELLED, DELIVERED = range(5)
+
+COLUMNS = (
+    "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
+    " expires_at, last_error"
+)
+
+
+def backoff_seconds(attempts: int) -> float:
+    """Return how long a rejected message waits after so many attempts: 2^n s, at most 300."""
+    return min(2.0 ** min(attempts, 16), MAX_BACKOFF_SECONDS)
+
+
+def is_superseded(
+    connection: sqlite3.Connection,
+    sender: str | None,
+    sender_epoch: tuple[int, int] | None,
+    said_at: float | None,
+) -> bool:
+    """Return whether a sender has moved on since it said something: it is stale.
+
+    Args:
+        connection: Within a transaction.
+        sender: The agent that said it.
+        sender_epoch: Generation and epoch in which it did; None = unknown.
+        said_at: When it did, epoch seconds; None = unknown.
+    """
+    if sender is None or (sender_epoch is None and said_at is None):
+        return False
+    newest = connection.execute(
+        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?", (sender,)
+    ).fetchone()
+    if newest is None:
+        return False
+    generation, epoch, cleared_at = newest
+    is_of_old_epoch = sender_epoch is not None and sender_epoch < (generation, epoch)
+    return is_of_old_epoch or (said_at is not None and said_at <= cleared_at)
+
+
+def insert_message(
+    connection: sqlite3.Connection,
+    recipient: str,
+    text: str,
+    now: float,
+    *,
+    sender: str | None = None,
+    category: str | None = None,
+    delivery: str = "sequential",
+    dedupe_key: str | None = None,
+    facts: dict[str, Any] | None = None,
+    expires_seconds: float = EXPIRY_SECONDS,
+) -> int:
+    """Add a message within a transaction; return its id, or that of the one with its dedupe key.
+
+    Raises:
+        QueueFullError: So many without a category wait already: none of them is ever dropped.
+    """
+    done = connection.execute(
+        "INSERT OR IGNORE INTO messages (recipient, sender, category, priority, text, facts,"
+        " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
+        (
+            recipient,
+            sender,
+            category,
+            DELIVERIES.index(delivery),
+            text,
+            codec.dumps(facts or {}),
+            dedupe_key,
+            now,
+            now,
+            now + expires_seconds,
+        ),
+    )
+    if not done.rowcount:
+        row = connection.execute(
+            "SELECT id FROM messages WHERE recipient = ? AND dedupe_key = ?"
+            " AND dedupe_key IS NOT NULL AND state IN (0, 1, 4)",
+            (recipient, dedupe_key),
+        ).fetchone()
+        return int(row[0])
+    over = connection.execute(
+        "SELECT id FROM messages WHERE recipient = ? AND category IS ? AND state = 0"
+        " ORDER BY id DESC LIMIT 1 OFFSET ?",
+        (recipient, category, MAX_WAITING),
+    ).fetchone()
+    if over is not None:
+        if category is None:
+            raise QueueFullError(recipient, MAX_WAITING)
+        connection.execute("DELETE FROM messages WHERE id = ?", over)
+        _count_loss(connection, recipient, "dropped", 1)
+    return int(done.lastrowid or 0)
+
+
+def delete_messages_from(
+    connection: sqlite3.Connection, sender: str, category: str
+) -> tuple[int, int]:
+    """Cancel within a transaction; return how many were deleted and how many are in flight."""
+    which = "WHERE sender = ? AND category = ? AND state IN (0, 1)"
+    deleted = connection.execute(f"DELETE FROM messages {which} AND state = 0", (sender, category))
+    in_flight = connection.execute(
+        f"UPDATE messages SET state = 3 {which} AND state = 1", (sender, category)
+    )
+    return deleted.rowcount, in_flight.rowcount
+
+
+def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, count: int) -> None:
+    connection.execute(
+        "INSERT INTO message_losses VALUES (?1, ?2, ?3)"
+        " ON CONFLICT (recipient, reason) DO UPDATE SET count = count + ?3",
+        (recipient, reason, count),
+    )
+
+
+def bury(connection: sqlite3.Connection, message_id: int, recipient: str, now: float) -> None:
+    """Take a message out of the way for good, and tell it as an event of its recipient."""
+    connection.execute(
+        "UPDATE messages SET state = 2, claim_token = NULL WHERE id = ?", (message_id,)
+    )
+    run = connection.execute(
+        "SELECT run FROM events WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (recipient,)
+    ).fetchone()
+    event = {
+        "eventId": random_hex(16),
+        "type": "dead_letter",
+        "agentId": recipient,
+        "sessionId": "",
+        "run": run[0] if run else "default",
+        "generation": 0,
+        "epoch": 1,
+        "source": "queue",
+        "occurredAt": format_time(now),
+        "n": message_id,
+    }
+    # One that is tried again and dies again is told again: the key holds the time.
+    key = f"{recipient}/dead_letter/{message_id}/{event['occurredAt']}"
+    insert_event(connection, event, key)
+
+
+def sweep(connection: sqlite3.Connection, now: float) -> None:
+    """Do what time has brought: leases that ended, messages that expired."""
+    ended = "state IN (1, 3) AND claimed_until <= ?"
+    expired = "state IN (0, 4) AND expires_at <= ?"
+    if not connection.execute(
+        f"SELECT 1 FROM messages WHERE {ended} UNION ALL SELECT 1 FROM messages WHERE {expired}"
+        " LIMIT 1",
+        (now, now),
+    ).fetchone():
+        return
+    connection.execute(f"DELETE FROM messages WHERE {ended} AND state = 3", (now,))
+    for message_id, recipient in connection.execute(
+        f"SELECT id, recipient FROM messages WHERE {ended} AND attempts >= ?", (now, MAX_ATTEMPTS)
+    ).fetchall():
+        connection.execute(
+            "UPDATE messages SET last_error = 'its claimer went silent' WHERE id = ?",
+            (message_id,),
+        )
+        bury(connection, message_id, recipient, now)
+    connection.execute(
+        f"UPDATE messages SET state = 0, claim_token = NULL, available_at = claimed_until"
+        f" WHERE {ended}",
+        (now,),
+    )
+    for recipient, count in connection.execute(
+        f"SELECT recipient, count(*) FROM messages WHERE {expired} AND state = 0 GROUP BY 1", (now,)
+    ).fetchall():
+        _count_loss(connection, recipient, "expired", count)
+    connection.execute(f"DELETE FROM messages WHERE {expired}", (now,))
+
+
+def check_message(
+    recipient: str,
+    text: str,
+    *,
+    sender: str | None,
+    category: str | None,
+    delivery: str,
+    expires_seconds: float,
+) -> None:
+    """Refuse what cannot be queued.
+
+    Raises:
+        InvalidAgentIdError: Recipient or sender is no agent id.
+        ConfigurationError: Text, category, delivery or expiry is not allowed.
+    """
+    check_agent_id(recipient)
+    if sender is not None:
+        check_agent_id(sender)
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT_CHARS:
+        shown = f"{len(text):,} characters" if isinstance(text, str) else type(text).__name__
+        raise ConfigurationError("text", shown, f"1 to {MAX_TEXT_CHARS:,} characters")
+    if category is not None and not (isinstance(category, str) and 0 < len(category) <= 64):
+        raise ConfigurationError("category", category, "None, or 1 to 64 characters")
+    if delivery not in DELIVERIES:
+        raise ConfigurationError("delivery", delivery, f"one of {', '.join(DELIVERIES)}")
+    if not 0 < expires_seconds <= 366 * 86_400:
+        raise ConfigurationError("expires_seconds", expires_seconds, "0 < seconds <= 31,622,400")
+
+
+def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:
+    """Delete dead messages queued before a time, and what belongs to deleted agents."""
+    connection.execute("DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before,))
+    for table, column in _BELONGINGS:
+        connection.executemany(
+            f"DELETE FROM {table} WHERE {column} = ?", [(agent_id,) for agent_id in agents]
+        )

@@ -1,0 +1,254 @@
+"""The verbs of the message queue: at least once, each a transaction of the journal."""
+
+from __future__ import annotations
+
+from ultramon.core.ids import random_hex
+from ultramon.core.messages import (
+    CANCELLED,
+    COLUMNS,
+    DELIVERIES,
+    EXPIRY_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_BATCH,
+    backoff_seconds,
+    bury,
+    check_message,
+    delete_messages_from,
+    insert_message,
+    is_superseded,
+    sweep,
+)
+from ultramon.core.schema import QUEUE_VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ultramon.core.journal import Journal
+    from ultramon.core.transaction import Transaction
+
+_TIMEOUT_SECONDS = 5.0
+
+
+class MessageQueue:
+    """The verbs of the queue, each a transaction of its own. Not thread-safe.
+
+    Args:
+        journal: Where the messages are.
+    """
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def _write(self) -> Transaction:
+        return self._journal.transaction(_TIMEOUT_SECONDS)
+
+    def _select(self, query: str, arguments: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Read without bringing an older journal up to date: it holds no messages."""
+        journal = self._journal
+        if not journal.exists():
+            return []
+        with journal.transaction(_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            if journal.version(connection) < QUEUE_VERSION:
+                return []
+            return connection.execute(query, arguments).fetchall()
+
+    def queue_message(
+        self,
+        recipient: str,
+        text: str,
+        now: float,
+        *,
+        sender_epoch: tuple[int, int] | None = None,
+        said_at: float | None = None,
+        **message: Any,
+    ) -> int | None:
+        """Add a message durably; None where the sender has moved on. See `insert_message`."""
+        sender = message.get("sender")
+        check_message(
+            recipient,
+            text,
+            sender=sender,
+            category=message.get("category"),
+            delivery=message.get("delivery", "sequential"),
+            expires_seconds=message.get("expires_seconds", EXPIRY_SECONDS),
+        )
+        with self._write() as connection:
+            if is_superseded(connection, sender, sender_epoch, said_at):
+                return None
+            return insert_message(connection, recipient, text, now, **message)
+
+    def claim(
+        self,
+        recipient: str,
+        now: float,
+        limit: int,
+        deliveries: Sequence[str],
+        lease_seconds: float,
+    ) -> list[tuple[Any, ...]]:
+        """Take messages for a time, urgent ones first; return their `COLUMNS`.
+
+        What failed before comes alone: whatever it does to its claimer, it takes none along.
+        """
+        # A poll that finds nothing must not make the writers wait.
+        if not self._select(
+            "SELECT 1 FROM messages WHERE recipient = ? AND state = 0 AND available_at <= ?"
+            " UNION ALL SELECT 1 FROM messages WHERE state IN (1, 3) AND claimed_until <= ?"
+            " LIMIT 1",
+            (recipient, now, now),
+        ):
+            return []
+        priorities = ", ".join(str(DELIVERIES.index(delivery)) for delivery in deliveries)
+        token = random_hex(8)
+        with self._write() as connection:
+            sweep(connection, now)
+            ready = connection.execute(
+                "SELECT id, attempts FROM messages WHERE recipient = ? AND state = 0"
+                f" AND available_at <= ? AND priority IN ({priorities})"
+                " ORDER BY priority, id LIMIT ?",
+                (recipient, now, min(limit, MAX_BATCH)),
+            ).fetchall()
+            batch = _harmless(ready)
+            connection.executemany(
+                "UPDATE messages SET state = 1, attempts = attempts + 1, claim_token = ?,"
+                " claimed_until = ? WHERE id = ?",
+                [(token, now + lease_seconds, message_id) for message_id in batch],
+            )
+            return [
+                connection.execute(
+                    f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,)
+                ).fetchone()
+                for message_id in batch
+            ]
+
+    def acknowledge(self, message_id: int, claim_token: str) -> bool:
+        """End a message as delivered; False when somebody else holds it meanwhile."""
+        if not self._journal.exists():
+            return False
+        claimed = "WHERE id = ? AND claim_token = ?"
+        with self._write() as connection:
+            done = connection.execute(
+                f"DELETE FROM messages {claimed}"
+                " AND (state = 3 OR state = 1 AND dedupe_key IS NULL)",
+                (message_id, claim_token),
+            )
+            if not done.rowcount:
+                done = connection.execute(
+                    "UPDATE messages SET state = 4, text = '', facts = '{}', claim_token = NULL"
+                    f" {claimed} AND state = 1",
+                    (message_id, claim_token),
+                )
+            return done.rowcount == 1
+
+    def extend(self, message_id: int, claim_token: str, claimed_until: float) -> bool:
+        """Keep a message for longer; False when it was cancelled, or somebody else holds it."""
+        if not self._journal.exists():
+            return False
+        with self._write() as connection:
+            done = connection.execute(
+                "UPDATE messages SET claimed_until = ?"
+                " WHERE id = ? AND claim_token = ? AND state = 1",
+                (claimed_until, message_id, claim_token),
+            )
+            return done.rowcount == 1
+
+    def reject(self, message_id: int, claim_token: str, error: str, now: float) -> bool:
+        """Give a message back; it comes again later, or is dead. False as for `acknowledge`."""
+        if not self._journal.exists():
+            return False
+        with self._write() as connection:
+            row = connection.execute(
+                "SELECT recipient, attempts, state FROM messages"
+                " WHERE id = ? AND claim_token = ? AND state IN (1, 3)",
+                (message_id, claim_token),
+            ).fetchone()
+            if row is None:
+                return False
+            recipient, attempts, state = row
+            if state == CANCELLED:
+                connection.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+                return True
+            connection.execute(
+                "UPDATE messages SET state = 0, claim_token = NULL, last_error = ?,"
+                " available_at = ? WHERE id = ?",
+                (error[:500], now + backoff_seconds(attempts), message_id),
+            )
+            if attempts >= MAX_ATTEMPTS:
+                bury(connection, message_id, recipient, now)
+            return True
+
+    def cancel_messages_from(self, sender: str, category: str) -> tuple[int, int]:
+        """Cancel what a sender has said in a category and nobody has received yet."""
+        if not self._journal.exists():
+            return 0, 0
+        with self._write() as connection:
+            return delete_messages_from(connection, sender, category)
+
+    def peek(self, recipient: str, now: float, after: int, limit: int) -> list[tuple[Any, ...]]:
+        """Return what waits for a recipient behind an id, by id; nothing changes."""
+        return self._select(
+            f"SELECT {COLUMNS} FROM messages WHERE recipient = ? AND state IN (0, 1) AND id > ?"
+            " AND expires_at > ? ORDER BY id LIMIT ?",
+            (recipient, after, now, limit),
+        )
+
+    def dead(self, recipient: str | None) -> list[tuple[Any, ...]]:
+        """Return the dead messages of one recipient or of all, by id."""
+        return self._select(
+            f"SELECT {COLUMNS} FROM messages WHERE state = 2 AND (?1 IS NULL OR recipient = ?1)"
+            " ORDER BY id",
+            (recipient,),
+        )
+
+    def retry(self, message_id: int, now: float) -> bool:
+        """Make a dead message ready again, with all attempts and a day before it.
+
+        Returns:
+            False when it is not dead, or another one with its dedupe key was queued meanwhile.
+        """
+        return self._change_dead(
+            "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?2,"
+            " expires_at = ?3 WHERE id = ?1 AND state = 2",
+            (message_id, now, now + EXPIRY_SECONDS),
+        )
+
+    def drop(self, message_id: int) -> bool:
+        """Delete a dead message; False when it is not dead."""
+        return self._change_dead("DELETE FROM messages WHERE id = ? AND state = 2", (message_id,))
+
+    def _change_dead(self, statement: str, arguments: tuple[Any, ...]) -> bool:
+        if not self._journal.exists():
+            return False
+        with self._write() as connection:
+            return connection.execute(statement, arguments).rowcount == 1
+
+    def depth(self, now: float) -> list[tuple[Any, ...]]:
+        """Return, by recipient: ready, waiting, claimed, dead, dropped, expired, oldest time."""
+        return self._select(
+            "SELECT recipient, sum(ready), sum(waiting), sum(claimed), sum(dead), sum(dropped),"
+            " sum(expired), min(oldest) FROM ("
+            " SELECT recipient, state = 0 AND available_at <= ?1 AS ready,"
+            "  state = 0 AND available_at > ?1 AS waiting, state IN (1, 3) AS claimed,"
+            "  state = 2 AS dead, 0 AS dropped, 0 AS expired,"
+            "  CASE WHEN state IN (0, 1) THEN queued_at END AS oldest"
+            " FROM messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= ?1)"
+            " UNION ALL SELECT recipient, 0, 0, 0, 0, iif(reason = 'dropped', count, 0),"
+            "  iif(reason = 'expired', count, 0), NULL FROM message_losses"
+            ") GROUP BY recipient ORDER BY recipient",
+            (now,),
+        )
+
+
+def _harmless(ready: list[tuple[int, int]]) -> list[int]:
+    """Return the ids to be claimed together: one that failed before comes first, and alone."""
+    if ready and ready[0][1]:
+        return [ready[0][0]]
+    batch = []
+    for message_id, attempts in ready:
+        if attempts:
+            break
+        batch.append(message_id)
+    return batch

@@ -1,0 +1,222 @@
+"""The rule book of notices: who may have them sent to whom, and when a level is told.
+
+Standard library only, and no I/O: hooks, monitors and servers apply the same rules.
+"""
+
+from __future__ import annotations
+
+from ultramon.core import codec
+from ultramon.core.thresholds import Ladder, next_level
+from ultramon.errors import (
+    AgentNotFoundError,
+    ConfigurationError,
+    NotPermittedError,
+    RegistrationError,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ultramon.core.record import StateRecord
+
+EXPLICIT = "explicit"
+PARENT = "parent"
+"""Sources of a recipient; the one derived from the parent follows when the parent is another."""
+DEFAULT = "default"
+CUSTOM = "custom"
+INVALID = "invalid"
+
+
+class Registration:
+    """That somebody is told about an agent.
+
+    Args:
+        ladder: As it is stored: JSON, None = the agent's own.
+
+    Attributes:
+        agent_id: The agent that it is about.
+        notify_id: Who is told.
+        source: ``explicit`` or ``parent``.
+        ladder: The rungs at which, as in a state file; None = the agent's own.
+        ladder_status: ``default``, ``custom``, or ``invalid``: what is stored is no ladder, and
+            nothing is told.
+        registered_by: Who asked.
+        registered_at: Epoch seconds.
+    """
+
+    __slots__ = (
+        "agent_id",
+        "ladder",
+        "ladder_status",
+        "notify_id",
+        "registered_at",
+        "registered_by",
+        "source",
+    )
+
+    def __init__(
+        self,
+        agent_id: str,
+        notify_id: str,
+        *,
+        source: str,
+        ladder: str | None,
+        registered_by: str,
+        registered_at: float,
+    ) -> None:
+        self.agent_id = agent_id
+        self.notify_id = notify_id
+        self.source = source
+        self.ladder, self.ladder_status = _read_ladder(ladder)
+        self.registered_by = registered_by
+        self.registered_at = registered_at
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether levels are told."""
+        return self.ladder_status != INVALID
+
+    def target(self, record: StateRecord) -> str:
+        """Return who is told now: a recipient derived from the parent follows re-parenting."""
+        if self.source == PARENT and record.parent_id is not None:
+            return record.parent_id
+        return self.notify_id
+
+
+def _read_ladder(text: str | None) -> tuple[dict[str, Any] | None, str]:
+    if text is None:
+        return None, DEFAULT
+    try:
+        ladder = codec.loads(text)
+        Ladder.from_json(ladder)
+    except (ValueError, ConfigurationError):
+        return None, INVALID
+    return ladder, CUSTOM
+
+
+def check_permission(record: StateRecord | None, agent_id: str, requester: str) -> StateRecord:
+    """Make sure that somebody may decide who is told about an agent.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+    """
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    if requester not in (agent_id, record.parent_id):
+        raise NotPermittedError(agent_id, requester)
+    return record
+
+
+def resolve_target(
+    record: StateRecord | None,
+    agent_id: str,
+    requester: str,
+    notify: str | None,
+    *,
+    exists: Callable[[str], bool],
+    is_over: bool,
+) -> tuple[str, str]:
+    """Check a registration, in this order: agent, recipient named, right, recipient, gauge.
+
+    Args:
+        record: The agent as it is stored; None when it is not.
+        agent_id: Its id.
+        requester: Who asks.
+        notify: Who is to be told; None = the requester. An empty name is none.
+        exists: Tells whether an agent is known.
+        is_over: Whether the agent has ended or was lost.
+
+    Returns:
+        The recipient and where it came from. An agent that asks is one that exists, and wants it.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+        RegistrationError: The recipient is missing, unknown, or did not ask and is neither of the
+            two; or the agent can never be measured again.
+    """
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    if notify == "":
+        raise RegistrationError(agent_id, "notify_missing")
+    check_permission(record, agent_id, requester)
+    target = requester if notify is None else notify
+    if target != requester:
+        if not exists(target):
+            raise RegistrationError(agent_id, "notify_unknown")
+        if target not in (agent_id, record.parent_id):
+            raise RegistrationError(agent_id, "notify_refused")
+    if is_over:
+        raise RegistrationError(agent_id, "stopped")
+    if record.extra.get("gauge") == "none":
+        raise RegistrationError(agent_id, "no_gauge")
+    is_derived = notify is None and requester == record.parent_id and requester != agent_id
+    return target, PARENT if is_derived else EXPLICIT
+
+
+class Decision:
+    """What a reading means for somebody who was told a level before.
+
+    Attributes:
+        level: The level now.
+        action: What it asks of the agent.
+        previous: The level told before, the base without one.
+        is_change: Whether they differ.
+        is_rise: Whether it is a higher one: that is told.
+    """
+
+    __slots__ = ("action", "is_change", "is_rise", "level", "previous")
+
+    def __init__(
+        self, level: str, action: str, previous: str, *, is_change: bool, is_rise: bool
+    ) -> None:
+        self.level = level
+        self.action = action
+        self.previous = previous
+        self.is_change = is_change
+        self.is_rise = is_rise
+
+
+def usage_ratio(record: StateRecord) -> float | None:
+    """Return tokens by limit, unrounded where both are known."""
+    if record.usage_ratio is None or not record.context_limit:
+        return record.usage_ratio
+    return record.estimated_tokens / record.context_limit
+
+
+def decide(
+    ladder: dict[str, Any] | None, record: StateRecord, told: tuple[int, str] | None
+) -> Decision | None:
+    """Decide what a recipient is told about a state: each rung once per epoch, or as it re-arms.
+
+    Args:
+        ladder: As in a state file; None = the agent's own.
+        record: The state.
+        told: Epoch and level announced last; None without any. One of another epoch is over.
+
+    Returns:
+        None while nothing is known, or the ladder is none.
+    """
+    ratio = usage_ratio(record)
+    if ratio is None or record.measured_at is None:
+        return None
+    try:
+        rungs = Ladder.from_json(record.ladder if ladder is None else ladder)
+    except ConfigurationError:
+        return None
+    resolved = rungs.resolve(record.context_limit)
+    previous = told[1] if told is not None and told[0] == record.epoch else rungs.base
+    level = next_level(previous, ratio, resolved)
+    if level is None:
+        return None
+    rung = rungs.rung(level)
+    return Decision(
+        level,
+        rung.action if rung else "none",
+        previous,
+        is_change=level != previous,
+        is_rise=resolved.rank(level) > resolved.rank(previous),
+    )

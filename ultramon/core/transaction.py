@@ -1,0 +1,75 @@
+"""A transaction of the journal as a ``with`` block, its failures as exceptions of ours."""
+
+from __future__ import annotations
+
+from ultramon.errors import StateCorruptError, StateWriteError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+
+class Transaction:
+    """Gives the block a connection; commits at its end, rolls back when it raises.
+
+    Args:
+        path: The database, for errors.
+        begin: Opens it and begins the transaction.
+
+    Raises:
+        StateWriteError: Busy beyond the timeout of the connection, or the system refused.
+        StateCorruptError: It is not a readable database.
+    """
+
+    __slots__ = ("_begin", "_connection", "_path")
+
+    def __init__(self, path: str, begin: Callable[[], sqlite3.Connection]) -> None:
+        self._path = path
+        self._begin = begin
+
+    def __enter__(self) -> sqlite3.Connection:
+        try:
+            import sqlite3  # noqa: F401 - only to tell this failure from all others
+        except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
+            raise StateWriteError(self._path, f"SQLite cannot be loaded: {error}") from error
+        try:
+            self._connection = self._begin()
+        except BaseException as error:
+            self._translate(error)
+            raise
+        return self._connection
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._roll_back()
+            self._translate(error)
+            return
+        try:
+            self._connection.execute("COMMIT")
+        except BaseException as refusal:
+            self._roll_back()
+            self._translate(refusal)
+            raise
+
+    def _roll_back(self) -> None:
+        import sqlite3
+
+        try:
+            self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass
+
+    def _translate(self, error: BaseException) -> None:
+        """Raise what an error means for the journal; nothing happens for a foreign one."""
+        import sqlite3
+
+        if isinstance(error, sqlite3.DatabaseError):
+            text = str(error)
+            if "not a database" in text or "malformed" in text:
+                raise StateCorruptError(
+                    self._path, text, "it is set aside at the next start; see `ultramon status`"
+                ) from error
+            raise StateWriteError(self._path, text) from error
+        if isinstance(error, OSError) and not isinstance(error, StateWriteError):
+            raise StateWriteError(self._path, f"cannot be opened: {error.strerror}") from error

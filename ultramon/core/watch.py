@@ -1,0 +1,69 @@
+"""Marks beside the states of registered agents: whether a reading has to be told to somebody.
+
+A writer of a state looks at one small file instead of opening the database at every save. The
+mark only says when to look; what is told is decided in the database.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import (
+    delete_quietly,
+    make_private_directory,
+    read_private_file,
+    replace_file,
+)
+from ultramon.errors import StateCorruptError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.core.record import StateRecord
+
+FOLDER = "watched"
+
+
+def watch_path(directory: str, agent_id: str) -> str:
+    """Return the path of an agent's mark under a state directory."""
+    return f"{directory}{os.sep}{FOLDER}{os.sep}{agent_id}"
+
+
+def is_due(directory: str, record: StateRecord) -> bool:
+    """Return whether somebody has to be told of a state, as far as its mark says."""
+    try:
+        data, _ = read_private_file(watch_path(directory, record.agent_id))
+    except FileNotFoundError:
+        return False
+    except (OSError, StateCorruptError):
+        return True
+    # Only for registered agents: every other save is spared this.
+    from ultramon.core.registration import decide
+
+    try:
+        mark = codec.loads(data)
+        told = mark["told"]
+        decision = decide(mark["ladder"], record, None if told is None else (told[0], told[1]))
+    except (ValueError, LookupError, TypeError):
+        return True
+    return decision is not None and decision.is_change
+
+
+def write_mark(
+    directory: str, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+) -> None:
+    """Leave a mark: the ladder (None = the agent's own), and epoch and level told last.
+
+    Raises:
+        StateError: The file system refused.
+    """
+    make_private_directory(os.path.join(directory, FOLDER))
+    data = codec.dumps({"ladder": ladder, "told": told}).encode("ascii")
+    replace_file(watch_path(directory, agent_id), data)
+
+
+def remove_mark(directory: str, agent_id: str) -> None:
+    """Take a mark away; one that stays makes the next save look in vain, once."""
+    delete_quietly(watch_path(directory, agent_id))

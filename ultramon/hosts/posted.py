@@ -1,0 +1,270 @@
+"""Agents whose readings others post: a percentage, tokens and the poster's time, or an event.
+
+Standard library only. Whoever takes the posts owns these agents and writes their states; one
+process does that at a time. Times of posts are compared among themselves, never with a clock here.
+"""
+
+from __future__ import annotations
+
+import threading
+from math import ceil
+
+from ultramon.core.liveness import this_host
+from ultramon.core.record import StateRecord
+from ultramon.core.registration import decide
+from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.hosts.measure import StoredGauge
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.backends.base import Backend
+    from ultramon.backends.registry import Registry
+    from ultramon.core.registration import Registration
+    from ultramon.core.thresholds import Ladder
+
+HOST = "posted"
+MEMORY = "posted"
+"""Name of the field of a state file that holds what only this host needs."""
+
+COMPACTION = "compaction"
+COMPACTION_COMPLETE = "compaction_complete"
+CONTEXT_RESET = "context_reset"
+_NOMINAL_WINDOW_TOKENS = 200_000
+_SAME = 1e-9
+
+
+class PostedAgents:
+    """Takes posts into the states of agents.
+
+    Args:
+        backend: Where the agents are.
+        registry: Where their registrations are.
+        ladder: Their rungs.
+    """
+
+    def __init__(
+        self, backend: Backend, registry: Registry, ladder: Ladder = DEFAULT_LADDER
+    ) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._ladder = ladder
+        self._lock = threading.Lock()
+
+    def start(
+        self,
+        agent_id: str,
+        now: float,
+        *,
+        run: str = "default",
+        session_id: str | None = None,
+        parent_id: str | None = None,
+        label: str | None = None,
+    ) -> None:
+        """Make an agent known, or go on with one under the next generation.
+
+        Raises:
+            InvalidAgentIdError: It is no agent id.
+            AgentAlreadyRunningError: A process that measures itself has the id.
+            StateError: The store refused.
+        """
+
+        def build(
+            stored: StateRecord | None, generation: int
+        ) -> tuple[StateRecord, list[dict[str, Any]]]:
+            record = stored if stored is not None and stored.host == HOST else None
+            if record is None:
+                record = self._new(agent_id, now, 1 if stored is None else stored.epoch + 1)
+            record.run, record.session_id = run, session_id or agent_id
+            record.parent_id, record.label = parent_id, label
+            record.active, record.outcome, record.exit = True, None, None
+            record.generation = generation
+            record.seq += 1
+            record.last_heartbeat = record.last_activity = now
+            gauge = self._gauge(record, now)
+            gauge.event("agent_started")
+            return record, [*(record.pending or ()), *gauge.events]
+
+        # Whoever takes the posts now owns what anybody took before.
+        owned = isinstance(self._load(agent_id), StateRecord)
+        self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
+
+    def _new(self, agent_id: str, now: float, epoch: int) -> StateRecord:
+        host = this_host()
+        record = StateRecord(
+            agent_id,
+            host=HOST,
+            phase="working",
+            started_at=now,
+            epoch=epoch,
+            epoch_started_at=now,
+            grace_seconds=30.0,
+            boot_id=host.boot_id,
+            hostname=host.hostname,
+            tokens_source="estimated",
+            limit_source="unknown",
+            action="none",
+            by_source={},
+            announced={"epoch": epoch, "rungs": {}},
+        )
+        self._gauge(record, now).resolve_limit()
+        return record
+
+    def _gauge(self, record: StateRecord, now: float) -> StoredGauge:
+        memory = record.extra.setdefault(MEMORY, {})
+        return StoredGauge(record, memory, self._ladder, None, now)
+
+    def take_usage(
+        self,
+        agent_id: str,
+        now: float,
+        *,
+        used_percentage: float | None,
+        total_input_tokens: int | None = None,
+        emitted_at: float | None = None,
+    ) -> dict[str, Any]:
+        """Take a reading.
+
+        Args:
+            agent_id: The agent.
+            now: Epoch seconds, for a post without a time of its own.
+            used_percentage: 0 and more; None = the poster knows none, and nothing changes.
+            total_input_tokens: What is in the window; None = unknown.
+            emitted_at: When the poster took it, epoch seconds by its own clock. At or before its
+                last reading or boundary the post is stale.
+
+        Returns:
+            ``status``: ``ok``, ``not_registered`` (taken, and told to nobody), ``stale_sample``,
+            ``unknown_session``, or ``measured_elsewhere`` for an agent that others measure; with
+            the first two also ``used_percentage``.
+
+        Raises:
+            ConfigurationError: A number that no window could have.
+            StateError: The store refused.
+        """
+        _check("used_percentage", used_percentage, 10_000)
+        _check("total_input_tokens", total_input_tokens, 1_000_000_000)
+        with self._lock:
+            record = self._load(agent_id)
+            if not isinstance(record, StateRecord):
+                return {"status": record}
+            memory = record.extra[MEMORY]
+            if emitted_at is not None and emitted_at <= max(
+                memory.get("boundaryAt", 0.0), memory.get("sampledAt", 0.0)
+            ):
+                return {"status": "stale_sample"}
+            registered = self._registry.registrations(agent_id)
+            known = (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
+            is_new = known != (used_percentage, total_input_tokens, emitted_at)
+            if used_percentage is not None and (is_new or self._is_due(record, registered)):
+                gauge = self._gauge(record, now)
+                memory["usedPercentage"] = used_percentage
+                memory["totalInputTokens"] = total_input_tokens
+                if emitted_at is not None:
+                    memory["sampledAt"] = emitted_at
+                memory.pop("compacting", None)
+                _measure(record, memory, gauge, now if emitted_at is None else emitted_at)
+                self._save(record, gauge, now)
+        status = "ok" if registered else "not_registered"
+        return {"status": status, "used_percentage": used_percentage}
+
+    def take_event(
+        self, agent_id: str, event: str, now: float, *, emitted_at: float | None = None
+    ) -> dict[str, Any]:
+        """Take a boundary: ``compaction``, ``compaction_complete`` or ``context_reset``.
+
+        Returns:
+            ``status``: ``compaction_logged``, ``compaction_complete_logged``, ``flags_reset``, or
+            one of those of `take_usage`.
+
+        Raises:
+            ConfigurationError: There is no such event.
+            StateError: The store refused.
+        """
+        status = _STATUSES.get(event)
+        if status is None:
+            raise ConfigurationError("event", event, f"one of {', '.join(_STATUSES)}")
+        with self._lock:
+            record = self._load(agent_id)
+            if not isinstance(record, StateRecord):
+                return {"status": record}
+            gauge = self._gauge(record, now)
+            memory = record.extra[MEMORY]
+            for name in ("usedPercentage", "totalInputTokens", "sampledAt", "compacting"):
+                memory.pop(name, None)
+            if event == COMPACTION_COMPLETE:
+                record.measured_at = record.usage_ratio = None
+            else:
+                if emitted_at is not None:
+                    memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))
+                if event == COMPACTION:
+                    memory["compacting"] = True
+                reason = "compaction" if event == COMPACTION else "clear"
+                gauge.begin_epoch(reason, None, now)
+            self._save(record, gauge, now)
+        return {"status": status}
+
+    def _is_due(self, record: StateRecord, registered: list[Registration]) -> bool:
+        """Return whether a reading that is known already is news to somebody."""
+        for one in registered:
+            told = self._registry.announcement(record.agent_id, one.notify_id)
+            decision = decide(one.ladder, record, told) if one.is_enforced else None
+            return decision is not None and decision.is_change
+        return False
+
+    def _load(self, agent_id: str) -> StateRecord | str:
+        try:
+            record = self._backend.load(agent_id).record
+        except AgentNotFoundError:
+            record = None
+        if record is None:
+            return "unknown_session"
+        if record.host != HOST:
+            return "measured_elsewhere"
+        record.extra.setdefault(MEMORY, {})
+        return record
+
+    def _save(self, record: StateRecord, gauge: StoredGauge, now: float) -> None:
+        record.seq += 1
+        record.last_heartbeat = record.last_activity = now
+        events = [*(record.pending or ()), *gauge.events]
+        self._backend.record(record, events, durable=bool(events))
+
+
+_STATUSES = {
+    COMPACTION: "compaction_logged",
+    COMPACTION_COMPLETE: "compaction_complete_logged",
+    CONTEXT_RESET: "flags_reset",
+}
+
+
+def _check(name: str, value: float | None, most: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ConfigurationError(name, value, f"a number from 0 to {most:,}")
+
+
+def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, at: float) -> None:
+    """Take a percentage as it was posted: it is known better than the window it is of."""
+    percentage, tokens = memory["usedPercentage"], memory["totalInputTokens"]
+    if percentage and tokens:
+        window = int(tokens * 100 / percentage + _SAME)
+    else:
+        window = memory.get("windowTokens", _NOMINAL_WINDOW_TOKENS)
+        tokens = ceil(percentage * window / 100 - _SAME)
+    if memory.get("windowTokens") != window:
+        memory["windowTokens"] = window
+        # An older reading must not be measured against a window that came with a newer one.
+        record.measured_at = None
+        gauge.resolve_limit()
+    # The poster tells when a window ends; a fall of its numbers alone does not.
+    record.anchor = None
+    memory.pop("readingsAfter", None)
+    record.measured_at = None
+    if not gauge.take(tokens, 0, at):
+        record.estimated_tokens = 0
+        record.usage_ratio = 0.0
+    record.measured_at = at  # by the poster's clock, even where that is ahead

@@ -1,0 +1,370 @@
+"""Who is told about whom: registrations, and how a recipient gets what it was sent.
+
+The rules are in `ultramon.core.registration`; this is their typed face.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ultramon import signals
+from ultramon.backends.queue import queue_of
+from ultramon.backends.registry import registry_of
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.core.ids import check_agent_id
+from ultramon.core.liveness import ENDED, LOST, judge, this_host
+from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
+from ultramon.core.registration import check_permission, resolve_target
+from ultramon.core.thresholds import Ladder, Rung
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.models import Notice, Registration, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.queue import Cancelled, Message
+    from ultramon.clock import Clock
+    from ultramon.core.registration import Registration as StoredRegistration
+
+    Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
+
+_log = logging.getLogger("ultramon.routing")
+
+CATEGORY = "context_monitor"
+"""Of everything that a compaction or a clear of the agent makes stale."""
+
+
+def register(
+    agent_id: str,
+    requester: str,
+    notify: str | None = None,
+    thresholds: Ladder | Sequence[float] | None = None,
+    *,
+    backend: Backend | str | None = None,
+    clock: Clock | None = None,
+) -> Registration:
+    """Have somebody told when an agent's window fills, is compacted, or is handed over.
+
+    Nobody is sent notices about an agent until somebody registers it, except that a compaction is
+    told to its parent. Registering again re-arms every rung, and cancels what was not received.
+
+    Args:
+        agent_id: The agent that it is about.
+        requester: Who asks: the agent itself or its direct parent.
+        notify: Who is told; None = the requester.
+        thresholds: When; None = at the rungs of the agent's own ladder. Usage ratios, each told
+            once per epoch, or a ladder.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+        RegistrationError: The one to be told is unknown or did not ask; or the agent has ended,
+            or is never measured.
+        ConfigurationError: The thresholds are no ladder.
+        StateError: The store refused; nothing changed.
+    """
+    ladder = None if thresholds is None else _ladder(thresholds)
+    store, now = _open(backend), (clock or SYSTEM_CLOCK).now()
+    found = _find(store, agent_id)
+    record = None if found is None else found.record
+    target, source = resolve_target(
+        record,
+        agent_id,
+        check_agent_id(requester),
+        notify,
+        exists=lambda name: _find(store, name) is not None,
+        is_over=found is not None and _is_over(found, now),
+    )
+    registry = registry_of(store)
+    registry.register(
+        agent_id,
+        target,
+        source=source,
+        ladder=None if ladder is None else ladder.to_json(),
+        registered_by=requester,
+        now=now,
+    )
+    return _typed(registry.registrations(agent_id)[0])
+
+
+def unregister(
+    agent_id: str, requester: str, *, backend: Backend | str | None = None
+) -> Cancelled | None:
+    """End the registration of an agent; what nobody has received of it yet is cancelled.
+
+    Returns:
+        What became of those notices; None when the agent was not registered.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+    """
+    store = _open(backend)
+    found = _find(store, agent_id)
+    check_permission(None if found is None else found.record, agent_id, requester)
+    return registry_of(store).unregister(agent_id)
+
+
+def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
+    """Return who is told about whom, by agent id."""
+    return [_typed(one) for one in registry_of(_open(backend)).registrations()]
+
+
+def clear(
+    agent_id: str,
+    requester: str | None = None,
+    *,
+    backend: Backend | str | None = None,
+    clock: Clock | None = None,
+) -> Cancelled:
+    """Tell ultramon that you have cleared an agent: nothing that it said before arrives any more.
+
+    Its window is not touched: the agent's own monitor or hooks begin the new epoch.
+
+    Args:
+        agent_id: The agent that was cleared.
+        requester: Who cleared it, and need not be told: the agent or its direct parent; None = a
+            person who may do everything.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+    """
+    store = _open(backend)
+    found = _find(store, agent_id)
+    record = None if found is None else found.record
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    if requester is not None:
+        check_permission(record, agent_id, requester)
+    now = (clock or SYSTEM_CLOCK).now()
+    return registry_of(store).clear(record, requester=requester, now=now)
+
+
+def queue_message(
+    target: str,
+    text: str,
+    *,
+    sender: str | None = None,
+    category: str | None = None,
+    delivery: str = "sequential",
+    dedupe_key: str | None = None,
+    expires_seconds: float = EXPIRY_SECONDS,
+    backend: Backend | str | None = None,
+    clock: Clock | None = None,
+) -> int | None:
+    """Send an agent a message of your own. See `ultramon.backends.queue.Queue.queue_message`."""
+    return queue_of(_open(backend)).queue_message(
+        target,
+        text,
+        now=(clock or SYSTEM_CLOCK).now(),
+        sender=sender,
+        category=category,
+        delivery=delivery,
+        dedupe_key=dedupe_key,
+        expires_seconds=expires_seconds,
+    )
+
+
+class Inbox:
+    """Receives what an agent is sent, at least once each.
+
+    A notice ends when it is acknowledged. `poll` does that when all handlers have returned; one
+    that raises is logged, and the notice comes again later, five times in all. Several inboxes of
+    one recipient share its notices.
+
+    Args:
+        agent_id: The recipient; None = ``ULTRAMON_AGENT_ID``.
+        deliveries: Only notices of these modes: ``urgent``, ``important``, ``sequential``.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Raises:
+        ConfigurationError: No recipient is given, or the backend has no queue.
+    """
+
+    def __init__(
+        self,
+        agent_id: str | None = None,
+        *,
+        deliveries: Sequence[str] = DELIVERIES,
+        backend: Backend | str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        agent_id = agent_id or os.environ.get("ULTRAMON_AGENT_ID")
+        if not agent_id:
+            raise ConfigurationError("agent_id", None, "an agent id, or ULTRAMON_AGENT_ID set")
+        unknown = [delivery for delivery in deliveries if delivery not in DELIVERIES]
+        if unknown or not deliveries:
+            raise ConfigurationError("deliveries", deliveries, f"some of {', '.join(DELIVERIES)}")
+        self.agent_id = check_agent_id(agent_id)
+        self._deliveries = tuple(deliveries)
+        self._backend = _open(backend)
+        self._queue = queue_of(self._backend)
+        self._clock = clock or SYSTEM_CLOCK
+        self._handlers: list[Callable[[Notice], Any]] = []
+        self._stopping = threading.Event()
+
+    def on_notice(self, handler: Handler) -> Handler:
+        """Have a handler called with every `Notice`; for use as a decorator."""
+        self._handlers.append(handler)
+        return handler
+
+    def peek(self, limit: int = 100, *, after: int = 0) -> list[Notice]:
+        """Return what waits behind a message id, in the order of sending, without receiving it."""
+        waiting = self._queue.peek(self.agent_id, now=self._clock.now(), after=after, limit=limit)
+        return [_notice(message) for message in waiting]
+
+    def receive(self, limit: int = 10, lease_seconds: float = LEASE_SECONDS) -> list[Notice]:
+        """Receive notices, urgent ones first; acknowledge each, or it comes again.
+
+        Args:
+            limit: At most so many, 50 at the most.
+            lease_seconds: How long you have for them.
+        """
+        messages = self._queue.claim(
+            self.agent_id,
+            now=self._clock.now(),
+            limit=limit,
+            deliveries=self._deliveries,
+            lease_seconds=lease_seconds,
+        )
+        return [_notice(message) for message in messages]
+
+    def acknowledge(self, notice: Notice) -> bool:
+        """End a notice; False when somebody else received it meanwhile."""
+        return self._queue.acknowledge(notice.message_id, notice.claim_token)
+
+    def reject(self, notice: Notice, error: str) -> bool:
+        """Give a notice back, to come again in 2, 4, 8, 16 s; the fifth time it is dead."""
+        return self._queue.reject(
+            notice.message_id, notice.claim_token, error, now=self._clock.now()
+        )
+
+    def extend(self, notice: Notice, lease_seconds: float = LEASE_SECONDS) -> bool:
+        """Keep a notice for longer; False when it was cancelled: stop handling it."""
+        return self._queue.extend(
+            notice.message_id,
+            notice.claim_token,
+            now=self._clock.now(),
+            lease_seconds=lease_seconds,
+        )
+
+    def poll(self) -> list[Notice]:
+        """Receive what waits and hand it to the handlers, and to those of ``on("notice")``.
+
+        Returns:
+            The notices that every handler has taken.
+
+        Raises:
+            StateError: The store refused; what was not acknowledged comes again.
+
+        Emits:
+            notice_queued: For each notice; the sender is the recipient.
+        """
+        taken = []
+        while notices := self.receive():
+            received_at = self._clock.now()
+            for notice in notices:
+                # Handlers may have taken so long for the others that it is somebody else's now.
+                is_late = self._clock.now() - received_at > LEASE_SECONDS / 2
+                if is_late and not self.extend(notice):
+                    continue
+                signals.emit(signals.notice_queued, self.agent_id, notice)
+                error = self._hand_over(notice)
+                if error is not None:
+                    self.reject(notice, error)
+                elif self.acknowledge(notice):
+                    taken.append(notice)
+        return taken
+
+    def _hand_over(self, notice: Notice) -> str | None:
+        """Call the handlers; return what went wrong, None when nothing did."""
+        for handler in self._handlers:
+            try:
+                handler(notice)
+            except Exception as error:  # noqa: BLE001 - foreign code: the notice comes again
+                _log.exception("agent %s: a notice handler raised", self.agent_id)
+                return f"{type(error).__qualname__}: {error}"
+        return None
+
+    def run(self, poll_interval_seconds: float = 1.0) -> None:
+        """Poll until `stop`; a store that refuses is tried again."""
+        while not self._stopping.is_set():
+            try:
+                self.poll()
+            except StateError as error:
+                _log.warning("agent %s receives nothing for now: %s", self.agent_id, error)
+            self._stopping.wait(poll_interval_seconds)
+
+    def stop(self) -> None:
+        """Let `run` end after the present poll, for good. Handlers may call it."""
+        self._stopping.set()
+
+
+def _open(backend: Backend | str | None) -> Backend:
+    if backend is None or isinstance(backend, str):
+        from ultramon.backends import open_backend
+
+        return open_backend(backend)
+    return backend
+
+
+def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
+    try:
+        return backend.load(check_agent_id(agent_id))
+    except AgentNotFoundError:
+        return None
+
+
+def _is_over(agent: StoredAgent, now: float) -> bool:
+    if agent.record is None:
+        return False
+    verdict = judge(agent.record, agent.heartbeat_at, now, this_host()).verdict
+    return verdict in (ENDED, LOST)
+
+
+def _ladder(thresholds: Ladder | Sequence[float]) -> Ladder:
+    if isinstance(thresholds, Ladder):
+        return thresholds
+    rungs = []
+    for ratio in thresholds:
+        # A name has no room for a point.
+        name = f"{ratio * 100:.6g}".replace(".", "-") if isinstance(ratio, int | float) else "?"
+        rungs.append(Rung(f"at-{name}", ratio))
+    return Ladder(rungs, rearm_margin=None)
+
+
+def _typed(stored: StoredRegistration) -> Registration:
+    return Registration(
+        agent_id=stored.agent_id,
+        notify_id=stored.notify_id,
+        source=stored.source,
+        ladder=stored.ladder,
+        ladder_status=stored.ladder_status,
+        registered_by=stored.registered_by,
+        registered_at=utc(stored.registered_at),
+    )
+
+
+def _notice(message: Message) -> Notice:
+    return Notice(
+        message_id=message.id,
+        recipient=message.recipient,
+        agent_id=message.sender,
+        category=message.category,
+        delivery=message.delivery,
+        text=message.text,
+        facts=message.facts,
+        attempts=message.attempts,
+        queued_at=utc(message.queued_at),
+        claim_token=message.claim_token,
+    )

@@ -1,0 +1,93 @@
+"""What is known of an agent's window, in one place: reading, state, who is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.core.liveness import ENDED, judge, this_host
+from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
+from ultramon.core.thresholds import Ladder
+from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.models import ContextSnapshot, Threshold, utc
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.core.record import StateRecord
+    from ultramon.core.registration import Registration
+
+COMPACTING = "compacting"
+UNAVAILABLE = "thresholds_unavailable"
+UNKNOWN = "unknown"
+
+
+def take_snapshot(
+    agent_id: str, backend: Backend, registration: Registration | None, clock: Clock = SYSTEM_CLOCK
+) -> ContextSnapshot:
+    """Return what is known of an agent, registered or not. A pure read.
+
+    Args:
+        agent_id: The agent.
+        backend: Where it is stored.
+        registration: Who is told about it; None = nobody.
+        clock: For tests.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        StateCorruptError: Its state cannot be read.
+    """
+    stored = backend.load(agent_id)
+    record = stored.record
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
+    ladder, source = _ladder(record, registration)
+    ratio = None if record.measured_at is None else usage_ratio(record)
+    is_compacting = bool((record.extra.get("posted") or {}).get("compacting"))
+    return ContextSnapshot(
+        agent_id=agent_id,
+        label=record.label,
+        host=record.host,
+        lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,
+        is_over=not record.active,
+        used_percentage=None if ratio is None else round(ratio * 100, 1),
+        tokens=None if record.measured_at is None else record.estimated_tokens,
+        tokens_source=record.tokens_source,
+        context_limit=record.context_limit,
+        sampled_at=None if record.measured_at is None else utc(record.measured_at),
+        state=_state(record, ladder, ratio, is_compacting=is_compacting),
+        thresholds=[
+            Threshold(name=rung.name, ratio=rung.ratio)
+            for rung in (ladder.resolve(record.context_limit).rungs if ladder else ())
+        ],
+        threshold_source=source,
+        is_registered=registration is not None,
+        notify_id=None if registration is None else registration.target(record),
+        compaction_active=is_compacting,
+        handoff=record.handoff,
+    )
+
+
+def _ladder(record: StateRecord, registration: Registration | None) -> tuple[Ladder | None, str]:
+    source = DEFAULT if registration is None else registration.ladder_status
+    if source == INVALID:
+        return None, INVALID
+    own = registration.ladder if registration is not None and source == CUSTOM else None
+    try:
+        return Ladder.from_json(record.ladder if own is None else own), source
+    except ConfigurationError:
+        return None, INVALID
+
+
+def _state(
+    record: StateRecord, ladder: Ladder | None, ratio: float | None, *, is_compacting: bool
+) -> str:
+    if is_compacting:
+        return COMPACTING
+    if ladder is None:
+        return UNAVAILABLE
+    if ratio is None:
+        return UNKNOWN
+    resolved = ladder.resolve(record.context_limit)
+    return resolved.names[resolved.rank_at(ratio)]
