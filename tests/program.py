@@ -50,3 +50,24 @@ def draw(*arguments, columns=100, rows=50, **changes):
     screen = pyte.Screen(columns, rows)
     pyte.ByteStream(screen).feed(child.before)
     return child.before, [line.rstrip() for line in screen.display], child.exitstatus
+
+
+def loaded_by(arguments, modules, **changes):
+    """Run the program within an interpreter; return which of some modules it has loaded."""
+    code = f"""
+import sys
+from ultramon.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert end.code == 0, end.code
+    print(*sorted(set({modules!r}) & set(sys.modules)), sep=",")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(**changes),
+        check=True,
+    )
+    return done.stdout.splitlines()[-1]

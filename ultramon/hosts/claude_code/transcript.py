@@ -41,7 +41,7 @@ def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) ->
         sidechain: True for a subagent's own file, False for a session's, where the lines of
             subagents are skipped; None lets the first message line decide.
     """
-    return read_lines(lines, _Reader(sidechain).read, _is_ignorable)
+    return read_lines(lines, LineReader(sidechain).read, _is_ignorable)
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
@@ -49,7 +49,7 @@ def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
 
     The model is that of the first reply and None before one is written.
     """
-    reader = _Reader(None)
+    reader = LineReader(None)
     identity: TranscriptIdentity | None = None
     for entry in head_objects(lines):
         session_id = text_or_none(entry.get("sessionId"))
@@ -106,8 +106,12 @@ def _is_ignorable(line: bytes) -> bool:
     )
 
 
-class _Reader:
-    """What must be remembered from line to line of one transcript."""
+class LineReader:
+    """What must be remembered from line to line of one transcript.
+
+    Args:
+        sidechain: As for `read_transcript`.
+    """
 
     __slots__ = ("_last", "_post_tokens_known", "_reported", "_sidechain", "_tools", "agent_id")
 
@@ -120,6 +124,7 @@ class _Reader:
         self._post_tokens_known = False
 
     def read(self, entry: dict[str, Any]) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
         kind = entry.get("type")
         if kind not in _MESSAGE_TYPES or not self.owns(entry):
             return ()

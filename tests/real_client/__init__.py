@@ -1,0 +1,1 @@
+"""End-to-end tests: the real Claude Code client against a stand-in for its API on loopback."""

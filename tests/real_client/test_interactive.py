@@ -1,0 +1,176 @@
+"""On a terminal: the status line, an idle prompt, commands that compact and clear."""
+
+import json
+import os
+
+import pytest
+from needs import require_tool
+
+from real_client.api import Reply, bash, marked
+from real_client.client import WINDOW_TOKENS, until
+from real_client.watch import Note, new_notes
+
+pytestmark = pytest.mark.real_client
+
+
+@pytest.fixture
+def on_terminal(client, states):
+    """Start a session on a terminal; it is ready for input, and its agent waits."""
+    require_tool("tmux")
+    left = []
+
+    def start(*arguments, **environment):
+        terminal = client.terminal(*arguments, **environment)
+        screen = terminal.__enter__()
+        left.append(terminal)
+        until(lambda: at_rest(states), "the session is at its prompt")
+        screen.wait_for("❯")
+        return screen
+
+    yield start
+    for terminal in left:
+        terminal.__exit__(None, None, None)
+
+
+def living(states):
+    return [record for record in states.all().values() if record.active]
+
+
+def at_rest(states):
+    """The one living session, when it waits for its user."""
+    found = [record for record in living(states) if record.phase == "waiting"]
+    return found[0] if len(found) == 1 else None
+
+
+def test_a_session_on_a_terminal_waits_works_and_runs_tools(installed, on_terminal, api, states):
+    """At its prompt it is `waiting`, in a tool `in_tool`; the terminal's pane is known."""
+    fifo = installed.project / "fifo"
+    os.mkfifo(fifo)
+    api.play(bash(20_000, "cat fifo"), Reply(21_000, "Read."))
+    screen = on_terminal()
+    (session,) = living(states)
+    assert session.extra["claudeCode"]["tmuxPane"] == "%0"
+    screen.enter(marked("read the pipe"))
+    until(lambda: living(states)[0].phase == "in_tool", "the tool runs")
+    # Opening a pipe for writing waits for its reader.
+    fifo.write_text("what was waited for\n")
+    screen.wait_for("Read.")
+    until(lambda: at_rest(states), "the session is at its prompt again")
+    assert api.turns()[-1].seen[session.agent_id].phase == "working"
+    assert api.turns()[-1].count("what was waited for") == 1
+
+
+def test_the_status_line_tells_the_window(installed, on_terminal, api, states):
+    """The client's own number beats what is known of the model, and our line is shown."""
+    api.play(
+        Reply(60_000, "First."),
+        bash(120_000, "echo 1"),
+        bash(140_000, "echo 2"),
+        Reply(141_000, "Second."),
+    )
+    screen = on_terminal("--model", "claude-sonnet-5", CLAUDE_CODE_DISABLE_1M_CONTEXT="1")
+    screen.enter(marked("begin"))
+    screen.wait_for("30% 60k/200k")
+    screen.enter("go on")
+    screen.wait_for("Second.")
+    assert new_notes(api.turns()[-1]) == [Note(140_000, 200_000, 70)]
+    (session,) = living(states)
+    assert (session.context_window, session.limit_source) == (200_000, "host")
+
+
+def test_a_status_line_that_was_there_is_still_shown(client, install, on_terminal, api):
+    """The line of another tool gets the client's numbers as before; ours learns them beside it."""
+    settings = json.loads(client.settings.read_text())
+    own = "cat | sed 's/.*context_window_size\":\\([0-9]*\\).*/mine says \\1/'"
+    settings["statusLine"] = {"type": "command", "command": own}
+    client.settings.write_text(json.dumps(settings))
+    install()
+    api.play(Reply(60_000, "First."))
+    screen = on_terminal()
+    screen.enter(marked("begin"))
+    screen.wait_for("First.")
+    screen.wait_for("mine says 200000")
+
+
+def test_compact_and_clear_are_followed(installed, on_terminal, api, states):
+    """`/compact` is a new epoch of the agent, `/clear` its end and the start of another."""
+    api.play(
+        bash(20_000, "echo 1"),
+        bash(120_000, "echo 2"),
+        bash(140_000, "echo 3"),
+        Reply(141_000, "First."),
+    )
+    screen = on_terminal()
+    screen.enter(marked("begin"))
+    screen.wait_for("First.")
+    first = until(lambda: at_rest(states), "the first answer is there")
+    assert (first.epoch, first.threshold_status) == (1, "warning")
+    screen.enter("/compact")
+    compacted = until(
+        lambda: (one := states.all()[first.agent_id]).epoch == 2 and one, "the new epoch"
+    )
+    assert compacted.threshold_status != "warning"
+    assert len(api.compactions()) == 1
+    until(lambda: at_rest(states), "the session is at its prompt after the compaction")
+    screen.enter("/clear")
+    second = until(
+        lambda: (one := at_rest(states)) and one.agent_id != first.agent_id and one,
+        "another session began",
+    )
+    assert (second.epoch, second.threshold_status, second.usage_ratio) == (1, None, None)
+    assert not states.all()[first.agent_id].active
+    assert second.pid == first.pid
+
+
+def test_a_turn_without_tools_is_told_with_the_next_prompt(installed, on_terminal, api, states):
+    """The level that the last answer reached is known when the user speaks again."""
+    api.play(Reply(60_000, "First."), Reply(140_000, "Second."), Reply(141_000, "Third."))
+    screen = on_terminal()
+    for prompt, tokens in ((marked("begin"), 60_000), ("go on", 140_000), ("more", 141_000)):
+        screen.enter(prompt)
+        # The client writes an answer down a moment after it shows it; no user types that fast.
+        until(
+            lambda: (one := at_rest(states)) and one.estimated_tokens == tokens,  # noqa: B023
+            f"the session is at its prompt with {tokens:,} tokens",
+        )
+    assert [new_notes(turn) for turn in api.turns()] == [[], [], [Note(140_000, WINDOW_TOKENS, 70)]]
+
+
+def test_a_question_to_the_user_is_waiting(client, installed, on_terminal, api, states):
+    """A tool that needs permission runs only after the answer, and so does the agent's phase."""
+    settings = json.loads(client.settings.read_text())
+    settings["permissions"] = {"ask": ["Bash"]}
+    client.settings.write_text(json.dumps(settings))
+    api.play(bash(20_000, "touch made"), Reply(21_000, "Done."))
+    screen = on_terminal()
+    screen.enter(marked("make it"))
+    screen.wait_for("Do you want to proceed?")
+    (session,) = living(states)
+    assert session.phase == "waiting"
+    assert not (client.project / "made").exists()
+    # For a moment after it appears the question takes no answer.
+    until(lambda: screen.press("1") or (client.project / "made").exists(), "the answer is taken")
+    screen.wait_for("Done.")
+    assert api.turns()[-1].seen[session.agent_id].phase == "working"
+
+
+def test_leaving_the_prompt_ends_the_agent(installed, on_terminal, api, states):
+    """`/exit` is the end of the session."""
+    api.play(Reply(20_000, "First."))
+    screen = on_terminal()
+    screen.enter(marked("begin"))
+    screen.wait_for("First.")
+    screen.enter("/exit")
+    until(lambda: not living(states), "the agent has ended")
+
+
+def test_escape_in_a_tool_is_waiting(installed, on_terminal, api, states):
+    """The client calls no hook on it; what it redraws tells."""
+    fifo = installed.project / "fifo"
+    os.mkfifo(fifo)
+    api.play(bash(20_000, "cat fifo"))
+    screen = on_terminal()
+    screen.enter(marked("read the pipe"))
+    until(lambda: living(states)[0].phase == "in_tool", "the tool runs")
+    screen.press("Escape")
+    until(lambda: at_rest(states), "the session waits for its user")

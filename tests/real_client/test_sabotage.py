@@ -1,0 +1,107 @@
+"""Whatever breaks on our side, the session goes on as if we were not there."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from needs import read_only
+
+from real_client.api import Reply, bash, marked
+from real_client.watch import notes
+from ultramon.hosts.claude_code.failures import read as read_failures
+
+pytestmark = pytest.mark.real_client
+
+
+def change_commands(installed, change):
+    """Replace every command that was installed, hooks and status line alike."""
+    settings = json.loads(installed.settings.read_text())
+    hooks = [
+        hook for groups in settings["hooks"].values() for group in groups for hook in group["hooks"]
+    ]
+    for hook in [*hooks, settings["statusLine"]]:
+        changed = change(hook["command"])
+        assert changed != hook["command"]
+        hook["command"] = changed
+    installed.settings.write_text(json.dumps(settings))
+
+
+def assert_undisturbed(installed, api):
+    """Fill a window; the session plays all its steps and nothing of ours is in it."""
+    api.play(
+        *(bash(tokens, "echo 1") for tokens in (60_000, 140_000, 160_000)), Reply(161_000, "Done.")
+    )
+    session = installed.run(marked("fill the window"))
+    assert (session.returncode, session.result["result"]) == (0, "Done.")
+    assert "Traceback" not in session.errors
+    assert len(api.turns()) == 4
+    assert notes(api.turns()[-1]) == []
+    for word in ("ultramon", "Traceback", "hook", "claude-code.json"):
+        assert api.turns()[-1].count(word) == api.turns()[0].count(word), word
+
+
+def test_the_interpreter_is_gone(installed, api):
+    """A Python that was upgraded away hurts nobody."""
+    change_commands(installed, lambda command: command.replace(sys.executable, "/gone/python3"))
+    assert_undisturbed(installed, api)
+
+
+def test_the_script_is_gone(installed, api):
+    """An ultramon that was removed without its uninstall blocks no prompt and no tool."""
+    change_commands(installed, lambda command: command.replace("/hosts/claude_code/", "/gone/"))
+    assert_undisturbed(installed, api)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"null", b"{}"])
+def test_the_frozen_file_is_corrupt(installed, api, states, data):
+    """Nobody is told anything by rules that cannot be read; the failure is written down."""
+    (states.directory / "claude-code.json").write_bytes(data)
+    assert_undisturbed(installed, api)
+    assert "claude-code.json" in read_failures(str(states.directory))[-1]["problem"]
+
+
+def test_the_state_directory_is_read_only(installed, api, states):
+    """A hook that cannot remember what it said says nothing."""
+    with read_only(states.directory):
+        assert_undisturbed(installed, api)
+
+
+def test_there_is_a_file_in_place_of_the_state_directory(installed, api, states):
+    """It is left alone."""
+    shutil.rmtree(states.directory)
+    states.directory.write_text("mine")
+    api.observe = lambda: None
+    assert_undisturbed(installed, api)
+    assert states.directory.read_text() == "mine"
+
+
+def test_the_state_directory_is_gone(installed, api, states):
+    """The session plays on; a new directory may be begun."""
+    shutil.rmtree(states.directory)
+    api.play(bash(20_000, "echo 1"), bash(40_000, "echo 2"), Reply(41_000, "Done."))
+    session = installed.run(marked("do the work"))
+    assert (session.returncode, session.result["result"], session.errors) == (0, "Done.", "")
+    assert all(turn.count("ultramon") == 0 for turn in api.turns())
+
+
+@pytest.mark.parametrize("data", ["", "{", '"text"', '{"hook_event_name": 7}', r"\377\376", "[[[["])
+def test_the_hook_gets_garbage(installed, api, states, data):
+    """Input that is no payload ends in a line in the failures, and in nothing else."""
+    change_commands(installed, lambda command: f"printf '{data}' | {{ {command}; }}")
+    assert_undisturbed(installed, api)
+    assert states.all() == {}
+    assert read_failures(str(states.directory))
+
+
+def test_the_state_of_the_session_is_corrupt(installed, api, states):
+    """A state that cannot be read is kept aside; the session never hears of it."""
+    api.play(bash(20_000, "echo 1"), Reply(21_000, "Done."))
+    session_id = installed.run(marked("begin")).session_id
+    path = states.directory / "subagents" / f"{session_id}.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    api.play(bash(22_000, "echo 2"), Reply(23_000, "Done."))
+    session = installed.run(marked("go on"), "--resume", session_id)
+    assert (session.returncode, session.result["result"]) == (0, "Done.")
+    assert all(turn.count("ultramon") == 0 for turn in api.turns())
+    assert list(path.parent.glob(f"{session_id}.json.corrupt-*"))

@@ -1,0 +1,95 @@
+"""Every tool call of every agent pays for a hook: what it loads is counted here, not its time."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hooked import HookedSession, tokens_at
+
+from ultramon.hosts.claude_code.tail import BLOCK_BYTES, read_tail
+
+SLOW = {
+    "argparse", "asyncio", "collections", "contextlib", "dataclasses", "datetime", "enum",
+    "functools", "inspect", "json", "logging", "pathlib", "platform", "random", "re", "shlex",
+    "shutil", "signal", "site", "socket", "ssl", "string", "subprocess", "tempfile", "threading",
+    "traceback", "types", "typing", "uuid", "warnings", "weakref",
+}  # fmt: skip
+DATABASE = {"sqlite3", "_sqlite3", "ultramon.core.journal"}
+
+
+@pytest.fixture
+def session(tmp_path):
+    return HookedSession(tmp_path)
+
+
+def loaded(session, event, **fields):
+    """The modules that one real call loads."""
+    python, *rest = session.command()
+    done = subprocess.run(
+        [python, "-X", "importtime", *rest],
+        input=json.dumps(session.payload(event, **fields)).encode(),
+        env=session.environ,
+        capture_output=True,
+        check=True,
+    )
+    header, *lines = done.stderr.decode().splitlines()
+    assert "imported package" in header
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize(
+    "event", ["PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit", "Stop"]
+)
+def test_a_call_without_an_event_loads_little(session, event):
+    """The standard library and of that nothing slow, and no database."""
+    session.freeze()
+    session.tool(tokens_at(30))
+    session.reply(tokens_at(30) + 1, "toolu_a")
+    names = loaded(session, event, tool_use_id="toolu_a", tool_name="Bash")
+    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
+    assert not names & (SLOW | DATABASE | {"ultramon.core.windows", "ultramon.core.estimator"})
+    assert "ultramon.hosts.claude_code.store" in names
+    assert session.record().pending is None
+    assert session.failures() == []
+
+
+def test_a_crossing_loads_the_database_and_no_third_party(session):
+    """What others are told is stored durably; that is rare, and paid for then."""
+    session.freeze()
+    session.tool(tokens_at(50))
+    session.reply(tokens_at(30), "toolu_a")
+    names = loaded(session, "PostToolUse", tool_use_id="toolu_a")
+    assert names >= {"sqlite3", "ultramon.core.journal"}
+    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
+    assert len(session.events("context_threshold_reached")) == 1
+
+
+def test_a_hook_that_is_switched_off_loads_nothing(session):
+    """Not even what reads the payload."""
+    session.environ["ULTRAMON_DISABLED"] = "1"
+    names = {name for name in loaded(session, "PostToolUse") if name.startswith("ultramon")}
+    assert names == {
+        "ultramon", "ultramon.hosts", "ultramon.hosts.claude_code",
+        "ultramon.hosts.claude_code.entry",
+    }  # fmt: skip
+
+
+def test_a_transcript_of_100_mb_is_read_from_its_end(session, monkeypatch):
+    """Only its last block is read, whatever stands before it."""
+    session.write(b"\n")
+    with session.transcript.open("r+b") as file:
+        file.truncate(100_000_000)  # a hole, which costs no disk
+    session.write(b"\n")
+    session.reply(tokens_at(30), "toolu_a")
+    read = []
+
+    def pread(fd, length, offset, really=os.pread):
+        read.append(length)
+        return really(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    tail = read_tail(str(session.transcript), is_subagent=False, call_id="toolu_a")
+    assert (tail.report.tokens, tail.is_current) == (tokens_at(30), True)
+    assert read == [BLOCK_BYTES]

@@ -1,0 +1,56 @@
+"""`ultramon doctor`: what is wrong with an installation, and what to do."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import click
+
+from ultramon.cli.agents import json_option, state_dir_option
+from ultramon.cli.install import chosen_directory
+from ultramon.cli.output import ExitCode, print_json, sanitize, sanitize_values, say
+
+_MAX_LINE_CHARS = 2_000
+
+
+@click.command("doctor")
+@state_dir_option()
+@json_option
+def command(*, state_dir: str | None, json: bool) -> ExitCode:
+    """Say whether coding agents report themselves, and what to do where not.
+
+    Looks at the client's settings for this directory, the commands in them, the state directory,
+    what hooks noted, and whether they are heard of at all. Changes nothing. Fails when something
+    is a problem; a warning is none.
+    """
+    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.hosts.claude_code.doctor import examine
+    from ultramon.hosts.claude_code.examination import PROBLEM, WARNING, Examination
+
+    directory = chosen_directory(state_dir)
+    findings = examine(Examination(os.getcwd(), directory, SYSTEM_CLOCK.now()))
+    count = Counter(finding.status for finding in findings)
+    if json:
+        print_json(
+            {
+                "findings": [sanitize_values(finding.to_json()) for finding in findings],
+                "problems": count[PROBLEM],
+                "warnings": count[WARNING],
+            }
+        )
+    else:
+        for finding in findings:
+            cure = f"; {finding.cure}" if finding.cure else ""
+            line = f"{finding.status:<8} {finding.check}: {finding.message}{cure}"
+            click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
+    if count[PROBLEM]:
+        say(f"{_counted(count[PROBLEM], PROBLEM)}, {_counted(count[WARNING], WARNING)}")
+        return ExitCode.FAILURE
+    if count[WARNING] and not json:
+        say(f"{_counted(count[WARNING], WARNING)}, no problem")
+    return ExitCode.OK
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,23 @@
+"""`ultramon hook`: what an installed hook runs, for trying it out by hand."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ultramon.environment import state_directory
+
+
+@click.command("hook")
+@click.argument("host", type=click.Choice(["claude-code"]))
+def command(host: str) -> int:
+    """Handle one hook call of HOST: a payload on stdin, JSON or nothing on stdout.
+
+    Installed hooks run the same code without this command line, which would cost the host time.
+    Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
+    """
+    from ultramon.hosts.claude_code.entry import main
+    from ultramon.hosts.claude_code.frozen import FROZEN_NAME
+
+    return main(["hook", os.path.join(state_directory(), FROZEN_NAME)])

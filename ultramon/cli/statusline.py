@@ -1,0 +1,22 @@
+"""`ultramon statusline`: what an installed status line runs, for trying it out by hand."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ultramon.environment import state_directory
+
+
+@click.command("statusline")
+def command() -> int:
+    """Show how full a Claude Code session is: its status line JSON on stdin, one line on stdout.
+
+    The status line that was there before ultramon's is run too, and shown as the installation
+    says. Installed status lines run the same code without this command line.
+    """
+    from ultramon.hosts.claude_code.frozen import FROZEN_NAME
+    from ultramon.hosts.claude_code.line import main
+
+    return main(["statusline", os.path.join(state_directory(), FROZEN_NAME)])

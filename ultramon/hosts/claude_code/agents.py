@@ -1,0 +1,293 @@
+"""One session or subagent as an agent: what each event of the client means for its state.
+
+Standard library only. Works on a state inside its lock; nothing here reads or writes a file.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core.ids import check_agent_id
+from ultramon.core.liveness import process_started_at
+from ultramon.errors import InvalidAgentIdError
+from ultramon.hosts.claude_code.autocompact import host_window_tokens, trigger_tokens
+from ultramon.hosts.measure import StoredGauge
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ultramon.core.record import StateRecord
+    from ultramon.hosts.claude_code.frozen import Frozen
+    from ultramon.hosts.records import Report
+
+HOST = "claude-code"
+RUN = "claude-code"
+MEMORY = "claudeCode"
+"""Name of the field of a state file that holds what only this host needs."""
+
+WORKING = "working"
+IN_TOOL = "in_tool"
+WAITING = "waiting"
+
+SILENT_CALLS = 5
+"""So many tool calls pass between two warnings of the same level."""
+_MAX_RUNNING = 32
+_MAX_TASK_CHARS = 120
+_MAX_LABEL_CHARS = 80
+_MAX_MODEL_CHARS = 200
+
+
+class HostedAgent:
+    """A state in the hands of one hook call.
+
+    Args:
+        record: The state; changed in place. One that was never stored has generation 0.
+        frozen: The choices of the installation.
+        environ: The client's environment.
+        windows: Windows that a status line told, in tokens by model.
+        now: Epoch seconds.
+    """
+
+    def __init__(
+        self,
+        record: StateRecord,
+        frozen: Frozen,
+        environ: Mapping[str, str],
+        windows: Mapping[str, int],
+        now: float,
+    ) -> None:
+        self.record = record
+        self._frozen = frozen
+        self._environ = environ
+        self._windows = windows
+        self._now = now
+        memory = record.extra.get(MEMORY)
+        self.memory: dict[str, Any] = memory if isinstance(memory, dict) else {}
+        record.extra[MEMORY] = self.memory
+        self.gauge = StoredGauge(
+            record, self.memory, frozen.ladder, frozen.context_limit_tokens, now
+        )
+
+    def appear(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
+        """Fill the state of an agent that is seen for the first time, and note its start."""
+        record, environ, now = self.record, self._environ, self._now
+        record.run = _id_or(environ.get("ULTRAMON_RUN"), RUN)
+        record.session_id = session_id
+        record.parent_id = parent_id or _id_or(environ.get("ULTRAMON_PARENT_ID"), None)
+        record.host = HOST
+        record.cwd = cwd
+        record.active = True
+        record.phase = WORKING
+        record.started_at = record.epoch_started_at = now
+        record.grace_seconds = 30.0
+        record.generation = record.epoch = 1
+        record.tokens_source = "estimated"
+        record.limit_source = "unknown"
+        record.action = "none"
+        record.announced = {"epoch": 1, "rungs": {}}
+        record.by_source = {}
+        pane = environ.get("TMUX_PANE")
+        if pane and parent_id is None:
+            self.memory["tmuxPane"] = pane[:32]
+        self._own_process()
+        self.resolve_limit()
+        self.gauge.event("agent_started")
+
+    def _own_process(self) -> bool:
+        """Take the client's process as the agent's; return whether it is another one now."""
+        record = self.record
+        text = self._environ.get("CLAUDE_PID", "")
+        if not (text.isascii() and text.isdigit() and 0 < len(text) <= 10):
+            return False
+        pid = int(text)
+        started = process_started_at(pid)
+        if started is None or (pid, started) == (record.pid, record.pid_started_at):
+            return False
+        record.pid, record.pid_started_at = pid, started
+        return True
+
+    def resume(self) -> None:
+        """Go on with an agent that ended, or whose process is another one now."""
+        record = self.record
+        is_other = self._own_process()
+        if record.active and not is_other:
+            return
+        record.generation += 1
+        record.active, record.outcome, record.exit = True, None, None
+        self.gauge.event("agent_started")
+
+    def resolve_limit(self) -> None:
+        """Work out the limit from what the client is set to, and what is known of the model."""
+        from ultramon.core.limits import window_for_model
+
+        record, memory = self.record, self.memory
+        window = self._host_window()
+        if window is not None:
+            memory["windowTokens"] = window
+        else:
+            memory.pop("windowTokens", None)
+        memory["triggerTokens"] = trigger_tokens(
+            self._environ,
+            self._environ.get("CLAUDE_PROJECT_DIR") or record.cwd,
+            record.model,
+            window or window_for_model(record.model, HOST),
+        )
+        memory["installedAt"] = self._frozen.installed_at
+        self.gauge.resolve_limit()
+
+    def _host_window(self) -> int | None:
+        return host_window_tokens(self._environ, self._windows.get(self.record.model or ""))
+
+    def set_model(self, model: str | None) -> None:
+        """Note the model, and what follows from another one or from another installation."""
+        record, memory = self.record, self.memory
+        model = model and model[:_MAX_MODEL_CHARS]
+        is_same = model is None or model == record.model
+        if (
+            is_same
+            and memory.get("installedAt") == self._frozen.installed_at
+            and memory.get("windowTokens") == self._host_window()
+        ):
+            return
+        if not is_same:
+            record.model = model
+            memory.pop("highestTokens", None)
+        self.resolve_limit()
+
+    def take(self, report: Report | None) -> bool:
+        """Take what a transcript reports; return whether it was new enough."""
+        if report is None:
+            return False
+        self.set_model(report.requested_model or report.model)
+        return self.gauge.take(report.tokens, report.output_tokens, report.at)
+
+    def name(self, detail: str) -> None:
+        """Name the agent after its project and what it does, once."""
+        if self.record.label is None and detail:
+            folder = os.path.basename((self.record.cwd or "").rstrip("/"))
+            label = f"{folder}: {one_line(detail)}" if folder else one_line(detail)
+            self.record.label = label[:_MAX_LABEL_CHARS]
+
+    def begin_turn(self, prompt: str) -> None:
+        """A prompt was submitted; those that the client writes itself are no task."""
+        self._run_nothing(WORKING)
+        self.note_failure("")
+        if prompt and not prompt.lstrip().startswith("<"):
+            self.begin_task(prompt)
+
+    def begin_task(self, task: str) -> None:
+        """Note what the agent is to do, and name it after the first of its tasks."""
+        self.record.current_task = one_line(task)[:_MAX_TASK_CHARS]
+        self.name(task)
+
+    def begin_call(self, call_id: str | None) -> None:
+        """A tool begins to run."""
+        running = self._running()
+        if call_id and call_id not in running:
+            running.append(call_id)
+            del running[:-_MAX_RUNNING]
+        self.record.phase = IN_TOOL
+
+    def end_call(self, call_id: str | None) -> None:
+        """A tool has run."""
+        running = self._running()
+        if call_id in running:
+            running.remove(call_id)
+        self.record.phase = IN_TOOL if running else WORKING
+
+    def rest(self) -> None:
+        """The client waits for a person or for the next prompt."""
+        if self.record.active:
+            self._run_nothing(WAITING)
+
+    def _running(self) -> list[str]:
+        running = self.memory.setdefault("running", [])
+        assert isinstance(running, list)
+        return running
+
+    def _run_nothing(self, phase: str) -> None:
+        self.memory.pop("running", None)
+        self.record.phase = phase
+
+    def end(self, outcome: str, reason: str) -> None:
+        """The agent has ended."""
+        record = self.record
+        if not record.active:
+            return
+        self._run_nothing(WORKING)
+        record.active, record.outcome = False, outcome
+        record.exit = {"reason": reason[:64]} if reason else None
+        self.gauge.event("agent_stopped", outcome=outcome)
+
+    def note_failure(self, error: str) -> None:
+        """Remember what a turn failed with, forget it when one did not."""
+        if error:
+            self.memory["failedWith"] = error[:64]
+        else:
+            self.memory.pop("failedWith", None)
+
+    def finish(self, reason: str) -> None:
+        """The session has ended, well unless its last turn failed."""
+        failed = self.memory.pop("failedWith", None)
+        self.end("completed" if failed is None else "failed", reason)
+        if failed is not None and self.record.exit is not None:
+            self.record.exit["error"] = failed
+
+    def compacted(self, event: str) -> None:
+        """Start an epoch at the first of the two events that follow one compaction.
+
+        Args:
+            event: Which of the two came; old clients send only one of them.
+        """
+        if self.memory.pop("compactedBy", event) != event:
+            return
+        self.memory["compactedBy"] = event
+        self.memory.pop("warned", None)
+        self.memory.pop("isLagging", None)
+        self.gauge.begin_epoch("compaction")
+
+    def compacting(self) -> None:
+        """A compaction may follow. It may also be interrupted, so nothing has changed yet."""
+        self.memory.pop("compactedBy", None)
+
+    def must_warn(self, *, is_call: bool, message_id: str | None) -> bool:
+        """Decide whether the agent is to be told its level now, and remember that it was.
+
+        Args:
+            is_call: Whether a tool call ended; only those are counted.
+            message_id: The reply whose calls these are: one batch is told once.
+        """
+        record, memory = self.record, self.memory
+        level, base = record.threshold_status, self._frozen.ladder.base
+        if level is None or level == base or record.measured_at is None:
+            memory.pop("warned", None)
+            return False
+        warned = memory.get("warned")
+        if not isinstance(warned, dict) or warned.get("epoch") != record.epoch:
+            warned = {"epoch": record.epoch, "level": base, "silentCalls": 0, "messageId": None}
+            memory["warned"] = warned
+        rank = self.gauge.rank
+        if rank(level) <= rank(warned["level"]):
+            is_same_batch = message_id is not None and message_id == warned["messageId"]
+            if is_call and not is_same_batch and rank(level) == rank(warned["level"]):
+                warned["silentCalls"] += 1
+            if rank(level) < rank(warned["level"]):
+                warned.update(level=level, silentCalls=0)
+            if warned["silentCalls"] <= SILENT_CALLS:
+                return False
+        warned.update(level=level, silentCalls=0, messageId=message_id)
+        return True
+
+
+def one_line(text: str) -> str:
+    """Return a text of several lines as one, without needless white space."""
+    return " ".join(text[:1000].split())
+
+
+def _id_or(value: str | None, otherwise: Any) -> Any:
+    try:
+        return check_agent_id(value) if value else otherwise
+    except InvalidAgentIdError:
+        return otherwise

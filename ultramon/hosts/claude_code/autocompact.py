@@ -1,0 +1,128 @@
+"""The window that the client works with, and where it compacts, as far as it was told to.
+
+Standard library only. Without a configured window the client did not compact at any number of
+tokens when it was watched (2.1.330), so nothing is assumed then.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+WINDOW_VARIABLE = "CLAUDE_CODE_AUTO_COMPACT_WINDOW"
+PERCENT_VARIABLE = "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"
+OUTPUT_VARIABLE = "CLAUDE_CODE_MAX_OUTPUT_TOKENS"
+SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
+MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
+
+# The client's own arithmetic, confirmed by watching it: 67,000 of 100,000 and 167,000 of 200,000.
+LEAST_WINDOW_TOKENS = 100_000
+OUTPUT_RESERVE_TOKENS = 20_000
+COMPACTION_RESERVE_TOKENS = 13_000
+_MAX_SETTINGS_BYTES = 1 << 20
+
+
+def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> int | None:
+    """Return the window that the client was made to work with, None when only the model decides.
+
+    Args:
+        environ: The client's environment.
+        told_tokens: The window that a status line told, maybe in another environment; or None.
+    """
+    windows = [] if told_tokens is None else [told_tokens]
+    if _is_set(environ.get(SMALL_VARIABLE)):
+        from ultramon.core.limits import DEFAULT_WINDOW_TOKENS
+
+        windows.append(DEFAULT_WINDOW_TOKENS)
+    most = _whole(environ.get(MOST_VARIABLE))
+    # Alone the variable changes nothing (2.1.330).
+    if most is not None and _is_set(environ.get("DISABLE_COMPACT")):
+        windows.append(most)
+    return min(windows, default=None)
+
+
+def trigger_tokens(
+    environ: Mapping[str, str], project: str | None, model: str | None, window_tokens: int | None
+) -> int | None:
+    """Return the tokens at which the client compacts by itself, None when it was not told to.
+
+    Args:
+        environ: The client's environment.
+        project: The project's directory, for its settings; or None.
+        model: The model, which may have a setting of its own.
+        window_tokens: The model's window, which the configured one cannot exceed; None = unknown.
+    """
+    if any(_is_set(environ.get(name)) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
+        return None
+    settings: dict[str, Any] = {}
+    for layer in _layers(environ, project):
+        settings.update(layer)
+    configured = (
+        _whole(environ.get(WINDOW_VARIABLE))
+        or _whole(_model_setting(settings, model))
+        or _whole(settings.get("autoCompactWindow"))
+    )
+    if configured is None or settings.get("autoCompactEnabled") is False:
+        return None
+    window = max(configured, LEAST_WINDOW_TOKENS)
+    if window_tokens is not None:
+        window = min(window, window_tokens)
+    output = min(
+        _whole(environ.get(OUTPUT_VARIABLE)) or OUTPUT_RESERVE_TOKENS, OUTPUT_RESERVE_TOKENS
+    )
+    trigger = window - output - COMPACTION_RESERVE_TOKENS
+    percent = _whole(environ.get(PERCENT_VARIABLE))
+    if percent is not None and percent <= 100:
+        trigger = min(trigger, (window - OUTPUT_RESERVE_TOKENS) * percent // 100)
+    return trigger if trigger > 0 else None
+
+
+def config_directory(environ: Mapping[str, str]) -> str:
+    """Return the directory of the user's own settings."""
+    return environ.get("CLAUDE_CONFIG_DIR") or os.path.join(os.path.expanduser("~"), ".claude")
+
+
+def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the settings that can be read, those that win last."""
+    paths = [os.path.join(config_directory(environ), "settings.json")]
+    if project:
+        paths.append(os.path.join(project, ".claude", "settings.json"))
+        paths.append(os.path.join(project, ".claude", "settings.local.json"))
+    for path in paths:
+        try:
+            settings = codec.loads(_read(path))
+        except (OSError, ValueError):
+            continue
+        if isinstance(settings, dict):
+            yield settings
+
+
+def _read(path: str) -> bytes:
+    # Links are followed, as people keep settings elsewhere; non-blocking, for one to a pipe.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        return os.read(fd, _MAX_SETTINGS_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _model_setting(settings: dict[str, Any], model: str | None) -> object:
+    by_model = settings.get("modelSettings")
+    own = by_model.get(model) if isinstance(by_model, dict) else None
+    return own.get("autoCompactWindow") if isinstance(own, dict) else None
+
+
+def _is_set(value: str | None) -> bool:
+    return (value or "").lower() not in ("", "0", "false", "no", "off")
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    return value if type(value) is int and 0 < value <= 1_000_000_000 else None

@@ -1,0 +1,127 @@
+"""What an installation and its undoing share: planned changes of files, and their backups."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from ultramon.core.files import read_private_file
+from ultramon.errors import StateCorruptError
+from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
+from ultramon.hosts.claude_code.settings import Settings
+
+_BACKUP_SUFFIX = ".backup"
+_STEM = FROZEN_NAME.removesuffix("json")
+
+
+@dataclass
+class Change:
+    """What a command would do to a settings file, and to others beside it.
+
+    Attributes:
+        settings: The file as it was read.
+        after: The bytes that shall stand in it; None = there shall be no file.
+        beside: Changes of further files, done before this one.
+        notes: What to tell the person.
+        warnings: What they should know before they rely on it.
+    """
+
+    settings: Settings
+    after: bytes | None = None
+    beside: list[Change] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether a file will be another one."""
+        return self.after != self.settings.original or any(
+            change.changes_settings for change in self.beside
+        )
+
+    def diff(self) -> str:
+        """Return what changes in the files, as a unified diff; empty when nothing does."""
+        beside = "".join(change.diff() for change in self.beside)
+        return beside + diff_text(self.settings.path, self.settings.original, self.after)
+
+    def write_settings(self) -> None:
+        """Bring the files to what was planned.
+
+        Raises:
+            StateWriteError: One changed meanwhile, or the system refused; it is as it was.
+        """
+        for change in self.beside:
+            change.write_settings()
+        if self.after == self.settings.original:
+            return
+        if self.after is None:
+            self.settings.delete()
+        else:
+            self.settings.save(self.after)
+
+
+def diff_text(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Return a unified diff between two contents of a file; None = no file."""
+    shown = []
+    for line in difflib.unified_diff(
+        _lines(before),
+        _lines(after),
+        "/dev/null" if before is None else path,
+        "/dev/null" if after is None else path,
+    ):
+        shown.append(line.rstrip("\r\n"))
+        if not line.endswith("\n"):
+            shown.append("\\ No newline at end of file")
+    return "".join(f"{line}\n" for line in shown)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    *lines, last = (data or b"").decode().split("\n")
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+def frozen_path(state_directory: str) -> str:
+    """Return where the choices of the installations lie."""
+    return os.path.join(os.path.abspath(state_directory), FROZEN_NAME)
+
+
+def backup_path(state_directory: str, settings: Settings) -> str:
+    """Return where the original bytes of a settings file are kept, whoever remembers it."""
+    mark = hashlib.sha256(os.fsencode(settings.target)).hexdigest()[:12]
+    return os.path.join(os.path.abspath(state_directory), f"{_STEM}{mark}{_BACKUP_SUFFIX}")
+
+
+def is_own_file(name: str) -> bool:
+    """Return whether a file of the state directory was made by installations and their hooks."""
+    return name.startswith(_STEM)
+
+
+def record_of(frozen: Frozen | None, settings: Settings) -> dict[str, Any] | None:
+    """Return what was noted when a settings file was installed into; None = nothing."""
+    for record in frozen.installations if frozen else ():
+        path = record.get("settings") if isinstance(record, dict) else None
+        if isinstance(path, str) and os.path.realpath(path) == settings.target:
+            return record
+    return None
+
+
+def read_backup(state_directory: str, frozen: Frozen | None, settings: Settings) -> Settings | None:
+    """Return the settings as they were before the first installation; None = not known.
+
+    Raises:
+        StateCorruptError: The backup is there and no settings file.
+    """
+    record = record_of(frozen, settings) or {}
+    path = record.get("backup", backup_path(state_directory, settings))
+    if not isinstance(path, str):
+        return None
+    try:
+        data, _ = read_private_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateCorruptError(path, f"cannot be read: {error.strerror}") from error
+    return Settings(settings.path, data)

@@ -1,0 +1,167 @@
+"""The commands that an installation writes into settings, and how they are recognised again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from typing import Any, NamedTuple
+
+HOOK_SCRIPT = "hook.py"
+STATUS_LINE_SCRIPT = "statusline.py"
+HOOK_VERB = ("hook", "claude-code")
+STATUS_LINE_VERB = ("statusline",)
+
+_FOLDER = os.path.join("ultramon", "hosts", "claude_code")
+_SECONDS = 10
+_SESSION_END_SECONDS = 5
+_WITHOUT_MATCHER = frozenset(("UserPromptSubmit", "Stop"))
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OPERATORS = frozenset("();<>|&")
+_PYTHON = re.compile(r"(graal)?py[a-z]*[0-9.]*(\.exe)?", re.IGNORECASE)
+
+EVENTS = (
+    "SessionStart",
+    "SessionEnd",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "SubagentStart",
+    "SubagentStop",
+    "PreCompact",
+    "PostCompact",
+    "Stop",
+    "StopFailure",
+    "Notification",
+    "PermissionRequest",
+)
+"""What ultramon needs to hear of, in the order in which an installation writes it."""
+
+
+class OurCommand(NamedTuple):
+    """A command in settings that runs ultramon and nothing else."""
+
+    program: str
+    """The interpreter, or the `ultramon` program itself."""
+    script: str | None
+    """Path of our script as spelled; None when the program is `ultramon`."""
+    frozen: str | None
+    """Path of the frozen file as spelled; None when none is given."""
+
+
+def package_directory() -> str:
+    """Return the directory that holds this package, links not followed: upgrades move targets."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    return os.path.dirname(os.path.dirname(os.path.dirname(here)))
+
+
+def script_path(name: str) -> str:
+    """Return the absolute path of one of our two scripts."""
+    return os.path.join(package_directory(), _FOLDER, name)
+
+
+def command_line(interpreter: str, script: str, frozen: str) -> str:
+    """Return the shell command of a hook or status line.
+
+    Without the tests in front, Python would leave with 2 where the script is gone, and 2 is what
+    blocks tools and erases prompts: a package removed by hand must not do that.
+    """
+    run = shlex.join((interpreter, "-I", "-S", script, frozen))
+    tests = f"[ ! -r {shlex.quote(script)} ] || [ ! -x {shlex.quote(interpreter)} ]"
+    return f"{tests} || exec {run}"
+
+
+def hook_entry(event: str, command: str) -> dict[str, Any]:
+    """Return what stands in the array of an event."""
+    seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _SECONDS
+    hooks = {"hooks": [{"type": "command", "command": command, "timeout": seconds}]}
+    return hooks if event in _WITHOUT_MATCHER else {"matcher": "*", **hooks}
+
+
+def recognise(hook: object, script_name: str) -> OurCommand | None:
+    """Return what a hook or status line of ours runs, None when it is somebody else's.
+
+    The script decides, resolved and not as spelled, whatever interpreter and arguments stand
+    around it. A command that does anything besides is not ours.
+
+    Args:
+        hook: One entry of a ``hooks`` array, or the ``statusLine`` block, decoded.
+        script_name: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
+    """
+    words = _own_words(_words(hook))
+    if words is None:
+        return None
+    verb = HOOK_VERB if script_name == HOOK_SCRIPT else STATUS_LINE_VERB
+    for at, word in enumerate(words):
+        after = words[at + 1 :]
+        if os.path.basename(word) in ("ultramon", "ultramon.exe") and (
+            tuple(after[: len(verb)]) == verb
+        ):
+            return OurCommand(expand(words[0]), None, None)
+        if _is_script(word, script_name):
+            if at and not _PYTHON.fullmatch(os.path.basename(words[0])):
+                return None
+            return OurCommand(expand(words[0]), expand(word), expand(after[0]) if after else None)
+        if at and not word.startswith("-"):
+            return None
+    return None
+
+
+def mentions(hook: object, script_name: str) -> bool:
+    """Return whether a command runs ours somewhere, alone or among other things."""
+    verb = " ".join(HOOK_VERB if script_name == HOOK_SCRIPT else STATUS_LINE_VERB)
+    if any(_is_script(word, script_name) for word in _words(hook) or ()):
+        return True
+    text = hook.get("command") if isinstance(hook, dict) else None
+    return isinstance(text, str) and (
+        f"{_FOLDER}/{script_name}" in text or f"ultramon {verb}" in text
+    )
+
+
+def expand(word: str) -> str:
+    """Return a path with ``~`` and variables replaced, as the shell would."""
+    return os.path.expanduser(os.path.expandvars(word))
+
+
+def _words(hook: object) -> list[str] | None:
+    """Split a command as the shell would; operators become words of their own."""
+    if not isinstance(hook, dict) or not isinstance(hook.get("command"), str):
+        return None
+    arguments = hook.get("args")
+    if isinstance(arguments, list):
+        return [hook["command"], *(word for word in arguments if isinstance(word, str))]
+    lexer = shlex.shlex(hook["command"].strip(), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.whitespace = " \t"  # a line end separates commands, it stays visible
+    lexer.commenters = ""
+    try:
+        return list(lexer)
+    except ValueError:
+        return None
+
+
+def _own_words(words: list[str] | None) -> list[str] | None:
+    """Return the words of a simple command, without our tests, ``exec`` and assignments."""
+    if not words or any("\n" in word for word in words):
+        return None
+    while words[:2] == ["[", "!"] and words[4:6] == ["]", "||"]:
+        words = words[6:]
+    while words and (os.path.basename(words[0]) in ("exec", "env") or _ASSIGNMENT.match(words[0])):
+        words = words[1:]
+    if not words or any(word and _OPERATORS.issuperset(word) for word in words):
+        return None
+    # `python -m ultramon hook claude-code` names no script, but runs the same.
+    if "-m" in words[1:-1] and words[words.index("-m") + 1] == "ultramon":
+        return words[words.index("-m") + 1 :]
+    return words
+
+
+def _is_script(word: str, name: str) -> bool:
+    path = expand(word)
+    if not (path.endswith(".py") and os.path.isabs(path)):
+        return False
+    path = os.path.realpath(path)
+    return path.endswith(os.path.join(os.sep, _FOLDER, name)) or path == os.path.realpath(
+        script_path(name)
+    )

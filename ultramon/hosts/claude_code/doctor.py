@@ -1,0 +1,182 @@
+"""What can be wrong with an installation: one small function for each question.
+
+To ask more, add a function to `CHECKS`. Looks only, changes nothing; never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+from ultramon.core.files import make_private_directory
+from ultramon.errors import StateDirectoryError
+from ultramon.hosts.claude_code.change import frozen_path
+from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
+from ultramon.hosts.claude_code.doctor_states import (
+    check_failures,
+    check_measured,
+    check_set_aside,
+    check_silence,
+    check_states,
+)
+from ultramon.hosts.claude_code.examination import (
+    ELSEWHERE,
+    INSTALL,
+    OK,
+    PROBLEM,
+    WARNING,
+    Examination,
+    Finding,
+    SeenLayer,
+)
+from ultramon.hosts.claude_code.interpreter import problem_of
+
+
+def check_settings(seen: Examination) -> Iterator[Finding]:
+    """Every layer: readable, with our hooks or without, with all that are needed."""
+    for layer in seen.layers:
+        name = f"{layer.name} settings"
+        if layer.settings is None:
+            yield Finding(name, PROBLEM, str(layer.problem), "mend the file")
+            continue
+        events = {hook.event for hook in layer.settings.our_hooks()}
+        missing = [event for event in EVENTS if event not in events]
+        if not events:
+            yield Finding(name, OK, f"{layer.path}: no hooks of ultramon")
+        elif missing:
+            message = f"{layer.path}: no hook for {', '.join(missing)}"
+            yield Finding(name, WARNING, message, layer.install_command)
+        else:
+            yield Finding(name, OK, f"{layer.path}: hooks of ultramon for {len(events)} events")
+    if not seen.installed and all(layer.settings for layer in seen.layers):
+        yield Finding("hooks", WARNING, "are not installed", INSTALL)
+
+
+def check_disabled(seen: Examination) -> Iterator[Finding]:
+    """Whether something turns the hooks off."""
+    for layer in seen.layers:
+        if layer.settings is not None and layer.settings.disables_hooks:
+            status = PROBLEM if seen.installed else WARNING
+            message = f"{layer.path}: disableAllHooks is true: no hook and no status line runs"
+            yield Finding("disableAllHooks", status, message, "take it out there")
+    if os.environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off"):
+        message = "ULTRAMON_DISABLED is set: hooks started from here do nothing"
+        yield Finding("environment", WARNING, message, "unset ULTRAMON_DISABLED")
+
+
+def check_installed_once(seen: Examination) -> Iterator[Finding]:
+    """Hooks of all layers run, so two of them do the work twice."""
+    here = [layer for layer, _ in seen.installed if layer.name != ELSEWHERE]
+    if len(here) > 1:
+        names = " and ".join(layer.name for layer in here)
+        cure = f"ultramon uninstall claude-code --{here[-1].name}"
+        yield Finding("layers", WARNING, f"the hooks stand in the {names} settings", cure)
+
+
+def check_commands(seen: Examination) -> Iterator[Finding]:
+    """Whether what the settings name is there, starts, and is this ultramon."""
+    commands: dict[OurCommand, SeenLayer] = {}
+    for layer, settings in seen.installed:
+        for hook in settings.our_hooks():
+            commands.setdefault(hook.command, layer)
+    for command, layer in commands.items():
+        yield _check_command(command, layer)
+        if command.frozen and os.path.realpath(command.frozen) != os.path.realpath(
+            frozen_path(seen.state_directory)
+        ):
+            message = f"the hook uses {command.frozen}, this is {seen.state_directory}"
+            cure = f"set ULTRAMON_STATE_DIR, or {layer.install_command}"
+            yield Finding("state directory", WARNING, message, cure)
+
+
+def _check_command(command: OurCommand, layer: SeenLayer) -> Finding:
+    program = shutil.which(command.program)
+    if command.script is not None and not os.access(command.script, os.R_OK):
+        message = f"{command.script} is gone: the hooks do nothing"
+        return Finding("hook script", PROBLEM, message, layer.install_command)
+    if program is None:
+        message = f"{command.program} is gone: no hook can run"
+        return Finding("interpreter", PROBLEM, message, layer.install_command)
+    if command.script is None:
+        return Finding("interpreter", OK, program)
+    package = os.path.abspath(os.path.join(os.path.dirname(command.script), *[os.pardir] * 3))
+    problem = problem_of(program, package)
+    if problem is not None:
+        message = f"{command.program} {problem}"
+        return Finding("interpreter", PROBLEM, message, layer.install_command)
+    if os.path.realpath(package) != os.path.realpath(package_directory()):
+        message = f"the hooks run the ultramon in {package}, this is {package_directory()}"
+        return Finding("interpreter", WARNING, message, layer.install_command)
+    return Finding("interpreter", OK, f"{command.program} runs {command.script}")
+
+
+def check_choices(seen: Examination) -> Iterator[Finding]:
+    """Whether the stored choices are there and can be read."""
+    path = frozen_path(seen.state_directory)
+    if seen.frozen_problem is not None:
+        message = f"{seen.frozen_problem}; until then nobody is warned"
+        yield Finding("choices", PROBLEM, message, INSTALL)
+    elif seen.frozen is not None:
+        yield Finding("choices", OK, f"{path}: audience {seen.frozen.audience}")
+    elif seen.installed:
+        yield Finding("choices", WARNING, f"{path} is gone: the defaults hold", INSTALL)
+
+
+def check_status_line(seen: Examination) -> Iterator[Finding]:
+    """Whether the status line is still ours where it was installed."""
+    if seen.frozen is None or seen.frozen.status_line_show == "none":
+        return
+    shown: SeenLayer | None = None
+    for layer in seen.layers:
+        if layer.name == ELSEWHERE or layer.settings is None:
+            continue
+        if layer.settings.get("statusLine") is not None:
+            shown = layer  # the strongest layer wins
+    if shown is not None and shown.settings is not None and shown.settings.our_status_line():
+        yield Finding("status line", OK, f"{shown.path}: ultramon's")
+    elif not any(layer.name != ELSEWHERE for layer, _ in seen.installed):
+        return
+    elif shown is None:
+        message = "was taken out since: windows are known only from the model's name"
+        cure = f"{INSTALL}, or with --status-line none to be asked no more"
+        yield Finding("status line", WARNING, message, cure)
+    else:
+        message = f"{shown.path}: another tool's is shown, ultramon's gets nothing"
+        cure = f"{shown.install_command} chains it; --status-line none leaves it alone"
+        yield Finding("status line", WARNING, message, cure)
+
+
+def check_directory(seen: Examination) -> Iterator[Finding]:
+    """Whether the state directory is ours alone."""
+    name = "state directory"
+    if not os.path.lexists(seen.state_directory):
+        yield Finding(name, OK, f"{seen.state_directory} does not exist yet")
+        return
+    try:
+        make_private_directory(seen.state_directory)
+    except StateDirectoryError as error:
+        yield Finding(name, PROBLEM, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
+    else:
+        yield Finding(name, OK, seen.state_directory)
+
+
+CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
+    check_settings,
+    check_disabled,
+    check_installed_once,
+    check_commands,
+    check_choices,
+    check_status_line,
+    check_directory,
+    check_states,
+    check_set_aside,
+    check_failures,
+    check_silence,
+    check_measured,
+)
+
+
+def examine(examination: Examination) -> list[Finding]:
+    """Ask every question."""
+    return [finding for check in CHECKS for finding in check(examination)]

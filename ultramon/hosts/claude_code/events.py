@@ -1,0 +1,366 @@
+"""What each event of the client does to the agents, and what the client is answered.
+
+Standard library only. Nothing is injected on Stop or SubagentStop, where the client would go on
+and on, nor around a compaction, where it would be dropped or change the summary.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ultramon.core import codec
+from ultramon.core.files import read_private_file
+from ultramon.core.ids import check_agent_id
+from ultramon.errors import InvalidAgentIdError, StateError
+from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH
+from ultramon.hosts.claude_code.tail import Tail, read_tail
+from ultramon.hosts.jsonl import optional_token_count
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.hosts.claude_code.payload import Payload
+    from ultramon.hosts.claude_code.store import HookStore
+
+WAIT_SECONDS = 0.15
+"""How long to wait for the reply that the client is about to write, where it matters."""
+_LOOK_AGAIN_SECONDS = 0.003
+BYTES_PER_TOKEN = 3
+"""Of a transcript, at least, so that a large result is never taken for a small one."""
+PROJECT_FILE = os.path.join(".ultramon", "claude-code.json")
+
+
+class HookCall:
+    """One call of the hook.
+
+    Args:
+        payload: What the client told.
+        store: Where the agents are.
+
+    Raises:
+        InvalidAgentIdError: The session's or the subagent's id may not become a file name.
+    """
+
+    def __init__(self, payload: Payload, store: HookStore) -> None:
+        self._payload = payload
+        self._store = store
+        self._session_id = check_agent_id(payload.session_id)
+        self.agent_id = self._session_id
+        self._parent_id: str | None = None
+        self._problem = ""
+        if payload.host_agent_id is not None:
+            self.agent_id = self._child_id(payload.host_agent_id)
+            self._parent_id = self._session_id
+
+    def _child_id(self, host_agent_id: str) -> str:
+        return check_agent_id(f"{self._session_id}.{check_agent_id(host_agent_id)}")
+
+    def answer(self) -> bytes:
+        """Do what the event asks for; return what the client is to read, often nothing.
+
+        Raises:
+            StateError: The state could not be stored.
+        """
+        event = self._payload.event
+        if event in ("PostToolUse", "PostToolUseFailure", "PostToolBatch"):
+            return self._after_call()
+        if event == "UserPromptSubmit":
+            return self._prompt()
+        if event == "PreCompact":
+            return self._before_compaction()
+        change = _CHANGES.get(event)
+        if change is not None:
+            change(self)
+        return b""
+
+    def start(self) -> None:
+        """SessionStart: the session begins, goes on, or was compacted."""
+        payload = self._payload
+        source = payload.text("source")
+
+        def change(agent: HostedAgent) -> None:
+            known = agent.record.generation > 0
+            self._ensure(agent)
+            # What the transcript says of the model is better: it keeps the suffix [1m].
+            agent.set_model(agent.record.model or payload.text("model") or None)
+            if source == "compact":
+                agent.compacted("SessionStart")
+                return
+            if known:
+                agent.resume()
+                agent.resolve_limit()  # another process may be set to another window
+                if source != "resume":
+                    agent.gauge.begin_epoch("clear")
+            else:
+                # A forked session copies the lines of the other one: they are no readings of this.
+                agent.memory["readingsAfter"] = self._store.now
+            tokens = optional_token_count(payload.fields, "context_tokens")
+            if tokens is not None:
+                agent.gauge.take(tokens, 0, self._store.now)
+            agent.rest()
+
+        self._store.update(self.agent_id, change)
+
+    def end(self) -> None:
+        """SessionEnd: the session has ended, and with it its subagents."""
+        reason = self._payload.text("reason")
+        self._store.update(self.agent_id, lambda agent: agent.finish(reason), create=False)
+        for child_id in self._store.children(self.agent_id):
+            child = self._store.find(child_id)
+            if child is not None and child.active and child.session_id == self._session_id:
+                self._store.update(
+                    child_id, lambda agent: agent.end("cancelled", "session ended"), create=False
+                )
+
+    def start_subagent(self) -> None:
+        """SubagentStart: a subagent begins, or one that had ended goes on."""
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.resume()
+
+        self._store.update(self.agent_id, change)
+
+    def end_subagent(self) -> None:
+        """SubagentStop: it has ended; the client also sends one for every compaction."""
+        payload = self._payload
+        if not payload.agent_type or self._parent_id is None:
+            return
+        tail = self._read_tail()
+
+        def change(agent: HostedAgent) -> None:
+            agent.take(tail.report)
+            agent.end("completed", "")
+
+        self._store.update(self.agent_id, change, create=False)
+
+    def before_call(self) -> None:
+        """PreToolUse: a tool begins to run."""
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.begin_call(self._payload.call_id)
+
+        self._store.update(self.agent_id, change)
+
+    def rest(self) -> None:
+        """Stop and its like: the turn is over, or the client waits for a person."""
+        tail = self._read_tail()
+        error = self._payload.text("error") if self._payload.event == "StopFailure" else ""
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.take(tail.report)
+            agent.rest()
+            agent.note_failure(error)
+
+        self._store.update(self.agent_id, change)
+
+    def note_notification(self) -> None:
+        """Notification: those that ask the person for something mean waiting, others nothing."""
+        if self._payload.text("notification_type") in _QUESTIONS:
+            self.rest()
+
+    def after_compaction(self) -> None:
+        """PostCompact: what the transcript says last is the old window still."""
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.compacted("PostCompact")
+
+        self._store.update(self.agent_id, change)
+
+    def _before_compaction(self) -> bytes:
+        tail = self._read_tail()
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.take(tail.report)
+            agent.compacting()
+
+        self._store.update(self.agent_id, change)
+        note = self._store.frozen.handoff_note
+        return note.encode("utf-8", "replace") + b"\n" if note else b""
+
+    def _prompt(self) -> bytes:
+        prompt = self._payload.text("prompt")
+        return self._measure(lambda agent: agent.begin_turn(prompt), is_call=False)
+
+    def _after_call(self) -> bytes:
+        payload = self._payload
+        is_batch = payload.event == "PostToolBatch"
+        if payload.text("tool_name") in ("Agent", "Task"):
+            self._introduce_subagent()
+
+        def change(agent: HostedAgent) -> None:
+            if is_batch:
+                agent.begin_turn("")
+            else:
+                agent.end_call(payload.call_id)
+
+        return self._measure(change, is_call=not is_batch)
+
+    def _introduce_subagent(self) -> None:
+        """Take a subagent's model and task from the answer of the tool that launched it."""
+        response = self._payload.fields.get("tool_response")
+        if not isinstance(response, dict) or not isinstance(response.get("agentId"), str):
+            return
+        model, task = response.get("resolvedModel"), response.get("description")
+
+        def change(agent: HostedAgent) -> None:
+            if agent.record.generation == 0:
+                agent.appear(self._session_id, self.agent_id, self._payload.cwd)
+            agent.record.parent_id = self.agent_id
+            if agent.record.model is None and isinstance(model, str) and model:
+                agent.set_model(model)
+            if isinstance(task, str):
+                agent.record.label = None  # at its start only its type was known
+                agent.begin_task(task)
+
+        try:
+            self._store.update(self._child_id(response["agentId"]), change)
+        except (InvalidAgentIdError, StateError) as error:
+            self._store.fail(self.agent_id, f"its subagent: {error}")
+
+    def _measure(self, change: Callable[[HostedAgent], None], *, is_call: bool) -> bytes:
+        tail = self._read_current_tail()
+        warn = self._payload.event in _INJECTABLE and self._audience() in (AGENT, BOTH)
+        note = ""
+
+        def measure(agent: HostedAgent) -> None:
+            nonlocal note
+            self._ensure(agent)
+            change(agent)
+            agent.memory["isLagging"] = self._payload.call_id is not None and not tail.is_current
+            agent.take(tail.report)
+            message_id = tail.report.message_id if tail.report is not None else None
+            if warn and agent.must_warn(is_call=is_call, message_id=message_id):
+                from ultramon.hosts.claude_code.note import write_note
+
+                note = write_note(agent.record, agent.gauge.turns_to_next_rung())
+
+        self._store.update(self.agent_id, measure)
+        if not note:
+            return b""
+        return codec.dumps(
+            {
+                "hookSpecificOutput": {
+                    "hookEventName": self._payload.event,
+                    "additionalContext": note,
+                }
+            }
+        ).encode("ascii")
+
+    def _ensure(self, agent: HostedAgent) -> None:
+        """Fill the state of an agent whose beginning no hook has seen."""
+        payload, record = self._payload, agent.record
+        if record.generation == 0:
+            agent.appear(self._session_id, self._parent_id, payload.cwd)
+        elif not record.active and payload.event in _AT_WORK:
+            agent.resume()  # another hook made it go on, or its return was not told
+        if payload.cwd:
+            record.cwd = payload.cwd
+        if self._parent_id is not None:
+            agent.name(payload.agent_type)
+        elif payload.transcript_path:
+            agent.memory["transcriptPath"] = payload.transcript_path
+
+    def _read_tail(self) -> Tail:
+        tail = self._look()
+        self._note_problem()
+        return tail
+
+    def _look(self) -> Tail:
+        """Read the transcript's end; what is wrong with it is said once, after the last look."""
+        path = self._transcript_path()
+        self._problem = ""
+        if path is None:
+            return Tail()
+        try:
+            return read_tail(
+                path, is_subagent=self._parent_id is not None, call_id=self._payload.call_id
+            )
+        except FileNotFoundError:
+            # Before the first reply there is none; while a tool runs there must be one.
+            if self._payload.call_id is not None:
+                self._problem = f"no transcript {path}"
+        except (OSError, ValueError) as error:
+            self._problem = f"transcript not read: {error}"
+        return Tail()
+
+    def _note_problem(self) -> None:
+        if self._problem:
+            self._store.fail(self.agent_id, self._problem)
+
+    def _transcript_path(self) -> str | None:
+        path = self._payload.transcript_path
+        if path is None or self._parent_id is None:
+            return path
+        folder = path.removesuffix(".jsonl")
+        return os.path.join(folder, "subagents", f"agent-{self._payload.host_agent_id}.jsonl")
+
+    def _read_current_tail(self) -> Tail:
+        """Wait for the reply with the call that has just run, where it may reach a rung.
+
+        The client writes the transcript while the hook runs already: without waiting, about half
+        of all readings were one call old, all of them up to date within 60 ms.
+        """
+        tail = self._look()
+        if self._payload.call_id and not tail.is_current and self._may_hide_a_rung(tail):
+            deadline = time.monotonic() + WAIT_SECONDS
+            while not tail.is_current and time.monotonic() < deadline:
+                time.sleep(_LOOK_AGAIN_SECONDS)
+                tail = self._look()
+        self._note_problem()
+        return tail
+
+    def _may_hide_a_rung(self, tail: Tail) -> bool:
+        stored = self._store.find(self.agent_id)
+        if stored is None:
+            return True
+        agent = self._store.hosted(stored)
+        if tail.report is None or stored.measured_at is None:
+            # Nothing is known of this window; but what was waited for in vain may never come.
+            return not agent.memory.get("isLagging")
+        # The result that was just written may be most of a window.
+        return agent.gauge.is_near(tail.report.tokens + tail.bytes_behind // BYTES_PER_TOKEN)
+
+    def _audience(self) -> str:
+        """Return who is told: the environment's word, the project's, the installation's."""
+        chosen = self._store.environ.get("ULTRAMON_AUDIENCE")
+        if chosen in AUDIENCES:
+            return chosen
+        project = self._store.environ.get("CLAUDE_PROJECT_DIR") or self._payload.cwd
+        if project:
+            try:
+                data, _ = read_private_file(os.path.join(project, PROJECT_FILE))
+                chosen = codec.loads(data)["audience"]
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._store.fail(self.agent_id, f"{PROJECT_FILE} in {project}: {error!r}")
+            else:
+                if chosen in AUDIENCES:
+                    return str(chosen)
+        return self._store.frozen.audience
+
+
+_INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")
+# Old clients have no types, and notify only of these.
+_QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
+_AT_WORK = (*_INJECTABLE, "PreToolUse")
+_CHANGES = {
+    "SessionStart": HookCall.start,
+    "SessionEnd": HookCall.end,
+    "SubagentStart": HookCall.start_subagent,
+    "SubagentStop": HookCall.end_subagent,
+    "PreToolUse": HookCall.before_call,
+    "PostCompact": HookCall.after_compaction,
+    "Stop": HookCall.rest,
+    "StopFailure": HookCall.rest,
+    "Notification": HookCall.note_notification,
+    "PermissionRequest": HookCall.rest,
+}

@@ -1,0 +1,102 @@
+"""What the doctor looks at, and what it answers with. Looks only, changes nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from ultramon.errors import StateCorruptError, StateError
+from ultramon.hosts.claude_code.change import frozen_path
+from ultramon.hosts.claude_code.frozen import Frozen
+from ultramon.hosts.claude_code.settings import Settings, find_layers
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+INSTALL = "ultramon install claude-code"
+ELSEWHERE = "other"
+
+
+class Finding(NamedTuple):
+    """The answer to one question.
+
+    Attributes:
+        check: What was looked at.
+        status: ``ok``, ``warning`` or ``problem``.
+        message: What was found.
+        cure: What to do; None when there is nothing to do.
+    """
+
+    check: str
+    status: str
+    message: str
+    cure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as ``doctor --json`` prints it."""
+        return self._asdict()
+
+
+class SeenLayer(NamedTuple):
+    """A settings file as the doctor found it."""
+
+    name: str
+    """``user``, ``project``, ``local``, or ``other`` for one that only our records name."""
+    path: str
+    settings: Settings | None
+    problem: str | None
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs into this file."""
+        return INSTALL if self.name in ("user", ELSEWHERE) else f"{INSTALL} --{self.name}"
+
+
+class Examination:
+    """Everything that the checks look at, read once.
+
+    Attributes:
+        cwd: The directory whose layers count.
+        state_directory: Where states and choices are kept.
+        now: Epoch seconds.
+        layers: The client's settings here, then others that an installation noted.
+        frozen: The stored choices; None when they are missing or cannot be read.
+        frozen_problem: Why they cannot be read; None when they can or are missing.
+    """
+
+    def __init__(self, cwd: str, state_directory: str, now: float) -> None:
+        self.cwd = cwd
+        self.state_directory = os.path.abspath(state_directory)
+        self.now = now
+        self.frozen: Frozen | None = None
+        self.frozen_problem: str | None = None
+        path = frozen_path(state_directory)
+        try:
+            self.frozen = Frozen.load(path) if os.path.lexists(path) else None
+        except (StateError, OSError) as error:
+            self.frozen_problem = str(error)
+        self.layers = [_look_at(layer.name, layer.path) for layer in find_layers(cwd)]
+        known = {os.path.realpath(layer.path) for layer in self.layers}
+        for record in self.frozen.installations if self.frozen else ():
+            noted = record.get("settings") if isinstance(record, dict) else None
+            if isinstance(noted, str) and os.path.realpath(noted) not in known:
+                self.layers.append(_look_at(ELSEWHERE, noted))
+
+    @property
+    def installed(self) -> list[tuple[SeenLayer, Settings]]:
+        """The layers with hooks of ours."""
+        return [
+            (layer, layer.settings)
+            for layer in self.layers
+            if layer.settings is not None and layer.settings.our_hooks()
+        ]
+
+    @property
+    def installed_at(self) -> float | None:
+        """When the hooks were installed, epoch seconds; None when that is not known."""
+        return self.frozen.installed_at if self.frozen and self.installed else None
+
+
+def _look_at(name: str, path: str) -> SeenLayer:
+    try:
+        return SeenLayer(name, path, Settings(path), None)
+    except (StateCorruptError, OSError) as error:
+        return SeenLayer(name, path, None, str(error))

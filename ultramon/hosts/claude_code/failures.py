@@ -1,0 +1,85 @@
+"""What went wrong in hooks: they tell their host nothing, so they leave a line here.
+
+Standard library only. `ultramon doctor` shows the file.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import (
+    check_private,
+    close_quietly,
+    open_private,
+    read_private_file,
+    replace_file,
+)
+from ultramon.core.times import format_time
+from ultramon.errors import StateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FAILURES_NAME = "claude-code.failures.jsonl"
+MAX_BYTES = 64 * 1024
+_MAX_PROBLEM_CHARS = 500
+
+
+def record(directory: str, event: str, agent_id: str, problem: str, now: float) -> None:
+    """Add a line; nothing happens where even that is refused.
+
+    Args:
+        directory: The state directory; nothing is written where it does not exist.
+        event: The hook event, empty when it is not known.
+        agent_id: The agent, empty when it is not known.
+        problem: What went wrong, for people.
+        now: Epoch seconds.
+    """
+    path = os.path.join(directory, FAILURES_NAME)
+    line = codec.dumps(
+        {
+            "at": format_time(now),
+            "event": event[:64],
+            "agentId": agent_id[:128],
+            "problem": problem[:_MAX_PROBLEM_CHARS],
+        }
+    )
+    try:
+        fd = open_private(path, os.O_RDWR | os.O_APPEND)
+        try:
+            check_private(os.fstat(fd), path)
+            # One write at the end of the file: parallel hooks cannot mix their lines.
+            os.write(fd, line.encode("ascii") + b"\n")
+            size = os.fstat(fd).st_size
+            if size > MAX_BYTES:
+                newer = os.pread(fd, MAX_BYTES // 2, size - MAX_BYTES // 2)
+                replace_file(path, newer.partition(b"\n")[2])
+        finally:
+            close_quietly(fd)
+    except (OSError, StateError):
+        return
+
+
+def read(directory: str) -> list[dict[str, Any]]:
+    """Return the failures, oldest first, each with ``at``, ``event``, ``agentId``, ``problem``.
+
+    Raises:
+        StateCorruptError: The file is no file of ours.
+        OSError: The system refused.
+    """
+    path = os.path.join(directory, FAILURES_NAME)
+    try:
+        data, _ = read_private_file(path)
+    except FileNotFoundError:
+        return []
+    failures = []
+    for line in data.splitlines():
+        try:
+            failure = codec.loads(line)
+        except ValueError:
+            continue
+        if isinstance(failure, dict):
+            failures.append(failure)
+    return failures

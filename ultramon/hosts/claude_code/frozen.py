@@ -1,0 +1,165 @@
+"""What an installation decided once, in one small file, so that a hook looks nothing up.
+
+Standard library only: every hook call reads it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import make_private_directory, read_private_file, replace_file
+from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.core.times import format_time, parse_time
+from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FROZEN_NAME = "claude-code.json"
+SCHEMA = 1
+MAX_LIMIT_TOKENS = 1_000_000_000
+
+AGENT = "agent"
+ORCHESTRATOR = "orchestrator"
+BOTH = "both"
+NOBODY = "none"
+AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NOBODY)
+STATUS_LINES = ("own", "chained", "both", "none")
+
+DEFAULT_LADDER = Ladder(
+    (Rung(WARNING, 0.65, None, PREPARE_HANDOFF), Rung(CRITICAL, 0.75, None, FORCE_RETURN)),
+    round_percent=True,
+)
+"""At most 35 and 25 % remaining, decided on the rounded percent as the client shows it."""
+
+
+class Frozen:
+    """The choices of an installation.
+
+    Attributes:
+        path: The file.
+        state_directory: Where the agents' states are; the file lies in it.
+        audience: Who is told that a rung is reached: ``agent`` (the session itself, in its
+            conversation), ``orchestrator`` (events for a fleet only), ``both`` or ``none``.
+        context_limit_tokens: The user's cap in tokens, or None.
+        ladder: The rungs.
+        handoff_note: Text for the instructions of a compaction, or None.
+        installed_at: Epoch seconds; None when nothing is installed.
+        status_line_show: ``own``, ``chained``, ``both`` or ``none``.
+        status_line_chained: The status line that was there before ultramon's, as in the
+            settings, or None.
+        installations: Of each settings file that was changed ``settings`` (its path),
+            ``interpreter`` and ``backup`` (a path, or None where there was no file).
+    """
+
+    __slots__ = (
+        "audience",
+        "context_limit_tokens",
+        "handoff_note",
+        "installations",
+        "installed_at",
+        "ladder",
+        "path",
+        "state_directory",
+        "status_line_chained",
+        "status_line_show",
+    )
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.state_directory = os.path.dirname(self.path)
+        self.audience = AGENT
+        self.context_limit_tokens: int | None = None
+        self.ladder = DEFAULT_LADDER
+        self.handoff_note: str | None = None
+        self.installed_at: float | None = None
+        self.status_line_show = "own"
+        self.status_line_chained: dict[str, Any] | None = None
+        self.installations: list[dict[str, Any]] = []
+
+    @classmethod
+    def load(cls, path: str) -> Frozen:
+        """Read the file; where there is none every choice is the default.
+
+        Raises:
+            StateCorruptError: It is not what an installation wrote.
+            StateSchemaError: A newer ultramon wrote it.
+            OSError: The system refused to read it.
+        """
+        frozen = cls(path)
+        try:
+            data, _ = read_private_file(frozen.path)
+        except FileNotFoundError:
+            return frozen
+        try:
+            frozen._take(codec.loads(data))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, StateSchemaError):
+                raise
+            reason = f"no {error} in it" if isinstance(error, KeyError) else str(error)
+            raise StateCorruptError(
+                frozen.path, reason, "install again: ultramon install claude-code"
+            ) from error
+        return frozen
+
+    def _take(self, value: dict[str, Any]) -> None:
+        if value["schema"] > SCHEMA:
+            raise StateSchemaError(
+                self.path, f"schema {value['schema']} was written by a newer ultramon", "upgrade"
+            )
+        line = value["statusLine"]
+        self.audience = check_choice("audience", value["audience"], AUDIENCES)
+        cap = value["contextLimitTokens"]
+        if cap is not None and (type(cap) is not int or not 0 < cap <= MAX_LIMIT_TOKENS):
+            allowed = f"null or a whole number from 1 to {MAX_LIMIT_TOKENS:,}"
+            raise ConfigurationError("contextLimitTokens", cap, allowed, "file")
+        self.context_limit_tokens = cap
+        # The default ladder is there already; to build it once more costs a hook time.
+        if value["ladder"] != _DEFAULT_LADDER_JSON:
+            self.ladder = Ladder.from_json(value["ladder"])
+        note = value["handoffNote"]
+        if note is not None and not isinstance(note, str):
+            raise ConfigurationError("handoffNote", note, "null or text", "file")
+        self.handoff_note = note
+        self.installed_at = parse_time(value["installedAt"])
+        self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
+        if not isinstance(line["chained"], dict | None):
+            raise ConfigurationError("chained", line["chained"], "null or an object", "file")
+        self.status_line_chained = line["chained"]
+        self.installations = list(value["installations"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choices as they stand in the file."""
+        return {
+            "schema": SCHEMA,
+            "stateDirectory": self.state_directory,
+            "audience": self.audience,
+            "contextLimitTokens": self.context_limit_tokens,
+            "ladder": self.ladder.to_json(),
+            "handoffNote": self.handoff_note,
+            "installedAt": None if self.installed_at is None else format_time(self.installed_at),
+            "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
+            "installations": self.installations,
+        }
+
+    def save(self) -> None:
+        """Write the file.
+
+        Raises:
+            StateWriteError: The file system refused.
+            StateDirectoryError: The state directory is not safe to use.
+        """
+        make_private_directory(self.state_directory)
+        replace_file(self.path, codec.dumps(self.to_json()).encode("ascii") + b"\n")
+
+
+_DEFAULT_LADDER_JSON = DEFAULT_LADDER.to_json()
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...], source: str = "file") -> str:
+    """Return a value that is one of a few, or raise ConfigurationError naming it."""
+    if value not in allowed:
+        raise ConfigurationError(name, value, f"one of {', '.join(allowed)}", source)
+    return str(value)

@@ -1,0 +1,318 @@
+"""Install into a settings file: planned first, then shown, then done. Planning writes nothing.
+
+Never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ultramon.core import codec
+from ultramon.core.files import delete_file, make_private_directory, replace_file
+from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.errors import ConfigurationError, StateCorruptError, StateError
+from ultramon.hosts.claude_code.change import (
+    Change,
+    backup_path,
+    frozen_path,
+    read_backup,
+    record_of,
+)
+from ultramon.hosts.claude_code.commands import (
+    HOOK_SCRIPT,
+    STATUS_LINE_SCRIPT,
+    command_line,
+    mentions,
+    script_path,
+)
+from ultramon.hosts.claude_code.frozen import AUDIENCES, STATUS_LINES, Frozen, check_choice
+from ultramon.hosts.claude_code.settings import PROJECT, Layer, Settings, find_layers
+
+MAX_HANDOFF_NOTE_CHARS = 2_000
+
+
+class Choices(NamedTuple):
+    """What a person decided at an installation; None = as before, else the default."""
+
+    audience: str | None = None
+    """``agent`` (default), ``orchestrator``, ``both`` or ``none``."""
+    context_limit_tokens: int | None = None
+    """0 takes an earlier cap away."""
+    warning: float | None = None
+    """Usage ratio, a whole percent; default 0.65."""
+    critical: float | None = None
+    """Usage ratio, a whole percent; default 0.75."""
+    handoff_note: str | None = None
+    """Empty takes an earlier note away."""
+    status_line: str | None = None
+    """``own`` (default), ``chained`` (default where there is another one), ``both``, ``none``."""
+
+
+@dataclass(kw_only=True)
+class Installation(Change):
+    """A planned installation.
+
+    Attributes:
+        frozen: The choices as they shall be stored.
+        stored: The choices as they are stored, as JSON; None = they are not, or not readably.
+        is_frozen_corrupt: Whether what is stored cannot be read and is to be set aside.
+        backup: What to keep as the original bytes; None = nothing, or it is kept already.
+    """
+
+    frozen: Frozen
+    stored: str | None
+    is_frozen_corrupt: bool = False
+    backup: bytes | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything at all will be written."""
+        return self.changes_settings or codec.dumps(self.frozen.to_json()) != self.stored
+
+    def apply(self, now: float) -> None:
+        """Do it: backup, choices, settings, in this order, so that no hook runs without choices.
+
+        Args:
+            now: Epoch seconds.
+
+        Raises:
+            StateWriteError: The system refused; what was there before is intact.
+            StateDirectoryError: The state directory is not safe to use.
+        """
+        if not self.changes:
+            return
+        frozen, settings = self.frozen, self.settings
+        make_private_directory(frozen.state_directory)
+        path = backup_path(frozen.state_directory, settings)
+        if self.backup is not None:
+            replace_file(path, self.backup)
+        elif settings.original is None:
+            delete_file(path)
+        if self.is_frozen_corrupt:
+            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+            os.replace(frozen.path, f"{frozen.path}.corrupt-{stamp}")
+        if self.changes_settings:
+            frozen.installed_at = now
+        frozen.save()
+        self.write_settings()
+
+
+def plan_installation(
+    layer: Layer, cwd: str, state_directory: str, choices: Choices, interpreter: str
+) -> Installation:
+    """Work out what an installation into a layer would change.
+
+    Args:
+        layer: Where to.
+        cwd: The working directory: its other layers count too.
+        state_directory: Where states and choices are kept.
+        choices: What the person decided.
+        interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
+
+    Raises:
+        StateCorruptError: The settings file cannot be read as such; it is left alone.
+        ConfigurationError: A choice is not allowed.
+        OSError: The system refused to read something.
+    """
+    settings = Settings(layer.path)
+    plan = begin_installation(settings, frozen_path(state_directory))
+    record = note_installation(plan, interpreter)
+    choose(plan.frozen, choices)
+    settings.put_hooks(command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path))
+    line = command_line(interpreter, script_path(STATUS_LINE_SCRIPT), plan.frozen.path)
+    _plan_status_line(plan, record, _weaker_layers(layer, cwd), choices.status_line, line)
+    plan.after = settings.data
+    _warn(plan, layer, cwd)
+    return plan
+
+
+def begin_installation(settings: Settings, path: str) -> Installation:
+    """Return a plan that holds the choices as they are stored, and changes nothing yet.
+
+    Args:
+        settings: The file to install into.
+        path: The stored choices.
+
+    Raises:
+        StateSchemaError: A newer ultramon stored them.
+        OSError: The system refused to read them.
+    """
+    try:
+        frozen = Frozen.load(path)
+    except StateCorruptError as error:
+        warning = f"{path}: {error.reason}; it is set aside, and the choices are made anew"
+        return Installation(
+            settings=settings,
+            warnings=[warning],
+            frozen=Frozen(path),
+            stored=None,
+            is_frozen_corrupt=True,
+        )
+    stored = codec.dumps(frozen.to_json()) if os.path.lexists(path) else None
+    return Installation(settings=settings, frozen=frozen, stored=stored)
+
+
+def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
+    """Remember the settings file, and plan its backup when this is the first change to it."""
+    settings, frozen = plan.settings, plan.frozen
+    before = read_backup(frozen.state_directory, frozen, settings)
+    record = record_of(frozen, settings)
+    if record is None:
+        record = {"settings": settings.path}
+        frozen.installations.append(record)
+    record["interpreter"] = interpreter
+    if not settings.holds_ours():
+        plan.backup = settings.original
+        record["backup"] = None
+        record["createdDirectory"] = not os.path.isdir(os.path.dirname(settings.target))
+    elif before is None and record.get("backup", "") is not None:
+        # Nobody remembers what was there before ours: all but ours is the best that is known.
+        rest = Settings(settings.path, settings.original)
+        rest.drop_hooks(frozenset())
+        rest.restore_status_line(None, existed=False)
+        plan.backup = rest.data
+    elif before is not None and "statusLine" not in record:
+        remember_status_line(record, before)
+    if plan.backup is not None:
+        record["backup"] = backup_path(frozen.state_directory, settings)
+    return record
+
+
+def choose(frozen: Frozen, choices: Choices) -> None:
+    """Take over what a person decided.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+    if choices.audience is not None:
+        frozen.audience = check_choice("audience", choices.audience, AUDIENCES, "argument")
+    if choices.context_limit_tokens is not None:
+        frozen.context_limit_tokens = choices.context_limit_tokens or None
+    if choices.handoff_note is not None:
+        if len(choices.handoff_note) > MAX_HANDOFF_NOTE_CHARS:
+            allowed = f"at most {MAX_HANDOFF_NOTE_CHARS:,} characters"
+            raise ConfigurationError("handoff_note", choices.handoff_note[:40] + "…", allowed)
+        frozen.handoff_note = choices.handoff_note or None
+    if choices.warning is not None or choices.critical is not None:
+        frozen.ladder = Ladder(
+            (
+                Rung(WARNING, _ratio(frozen, WARNING, choices.warning), None, PREPARE_HANDOFF),
+                Rung(CRITICAL, _ratio(frozen, CRITICAL, choices.critical), None, FORCE_RETURN),
+            ),
+            round_percent=True,
+        )
+
+
+def _ratio(frozen: Frozen, level: str, chosen: float | None) -> float | None:
+    rung = frozen.ladder.rung(level)
+    return rung.ratio if chosen is None and rung else chosen
+
+
+def _plan_status_line(
+    plan: Installation,
+    record: dict[str, Any],
+    weaker: list[Settings],
+    chosen: str | None,
+    command: str,
+) -> None:
+    """Put ours in, and remember the one that it replaces."""
+    settings, frozen = plan.settings, plan.frozen
+    if chosen is not None:
+        check_choice("status_line", chosen, STATUS_LINES, "argument")
+    show = chosen or (frozen.status_line_show if frozen.installed_at is not None else None)
+    if show == "none":
+        settings.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
+        frozen.status_line_show, frozen.status_line_chained = "none", None
+        return
+    found = _replaced_status_line(settings, record, weaker)
+    if found is not None and found != frozen.status_line_chained:
+        problem = _why_not_chained(plan, found)
+        if problem is not None:
+            plan.warnings.append(f"the status line {problem}; it is left as it is")
+            return
+        frozen.status_line_chained = found
+        show = chosen or ("both" if show == "both" else "chained")
+    frozen.status_line_show = show or "own"
+    if settings.our_status_line() is None:
+        remember_status_line(record, settings)
+    settings.put_status_line(command)
+
+
+def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
+    """Note the block that stands in the settings; without one nothing is noted."""
+    record.pop("statusLine", None)
+    if settings.document.has("statusLine"):
+        record["statusLine"] = settings.get("statusLine")
+
+
+def _replaced_status_line(
+    settings: Settings, record: dict[str, Any], weaker: list[Settings]
+) -> Any:
+    """Return the status line that the client would show here if it were not for ours."""
+    if settings.our_status_line() is not None:
+        return record.get("statusLine")
+    own = settings.get("statusLine")
+    if own is not None:
+        return own
+    for layer in reversed(weaker):
+        if layer.get("statusLine") is not None:
+            return None if layer.our_status_line() else layer.get("statusLine")
+    return None
+
+
+def _weaker_layers(layer: Layer, cwd: str) -> list[Settings]:
+    weaker = []
+    for other in find_layers(cwd):
+        if os.path.realpath(other.path) == os.path.realpath(layer.path):
+            break
+        try:
+            weaker.append(Settings(other.path))
+        except (StateError, OSError):
+            continue  # the doctor tells; the client does not read it either
+    return weaker
+
+
+def _why_not_chained(plan: Installation, line: object) -> str | None:
+    if mentions(line, STATUS_LINE_SCRIPT):
+        return "runs ultramon's among other things, and would run itself if it were chained"
+    if not isinstance(line, dict) or line.get("type") != "command" or "args" in line:
+        return "is of a kind that cannot be chained"
+    if not isinstance(line.get("command"), str):
+        return "is of a kind that cannot be chained"
+    if plan.frozen.status_line_chained is not None and len(plan.frozen.installations) > 1:
+        return "is another one than the one that ultramon's carries already for other settings"
+    return None
+
+
+def _warn(plan: Installation, layer: Layer, cwd: str) -> None:
+    if plan.settings.disables_hooks:
+        plan.warnings.append(
+            f"{plan.settings.path}: disableAllHooks is true: no hook will run, and no status line"
+        )
+    for wrapped in plan.settings.wrapped_hooks():
+        plan.warnings.append(
+            f"this command runs ultramon's hook too, and is left as it is: {wrapped}"
+        )
+    if layer.name == PROJECT:
+        plan.warnings.append(
+            f"{layer.path} is usually shared, and these commands name paths of this machine; "
+            "--local keeps them to yourself"
+        )
+    for other in find_layers(cwd):
+        if os.path.realpath(other.path) == plan.settings.target:
+            continue
+        try:
+            settings = Settings(other.path)
+        except (StateError, OSError) as error:
+            plan.warnings.append(f"the {other.name} settings cannot be read: {error}")
+            continue
+        if settings.our_hooks():
+            plan.warnings.append(
+                f"the {other.name} settings ({other.path}) run ultramon's hook too; "
+                f"`ultramon uninstall claude-code --{other.name}` takes it out there"
+            )
+        if settings.disables_hooks:
+            plan.warnings.append(f"{other.path}: disableAllHooks is true: no hook runs here")

@@ -1,0 +1,208 @@
+"""The status line as a program: takes what the client shows its user, and shows how full it is.
+
+Standard library only. It runs in the interactive client alone and tells of the main agent alone;
+what only it knows is the window that the client works with.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ultramon.errors import UltramonError
+from ultramon.hosts.claude_code import failures
+from ultramon.hosts.claude_code.agents import WAITING
+from ultramon.hosts.claude_code.entry import is_off, load_frozen, state_directory
+from ultramon.hosts.claude_code.payload import INPUT_SECONDS, Payload, read_bounded
+from ultramon.hosts.claude_code.store import HookStore
+from ultramon.hosts.claude_code.tail import Tail, read_tail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ultramon.core.record import StateRecord
+    from ultramon.hosts.claude_code.agents import HostedAgent
+
+STATUS_LINE = "statusLine"
+INSIDE = "ULTRAMON_STATUS_LINE"
+"""Set for a chained status line: where that runs ours, it must not run it in turn."""
+CHAINED_SECONDS = 5.0
+"""How long another tool's status line may take; the client itself gives up on slow ones."""
+_BAR_CELLS = 10
+_COLOURS = {"prepare_handoff": "33", "force_return": "31"}
+
+
+def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Take one call of the client and print the line; never fails.
+
+    Args:
+        argv: The program, and the path of the frozen choices.
+        environ: The client's environment.
+
+    Returns:
+        0.
+    """
+    if len(argv) < 2 or INSIDE in environ:
+        return 0
+    data, _ = read_bounded(0, time.monotonic() + INPUT_SECONDS)
+    directory = state_directory(environ, argv[1])
+    now = time.time()
+    frozen = load_frozen(argv[1], directory, STATUS_LINE, now)
+    show, chained = frozen.status_line_show, frozen.status_line_chained
+    shown = b""
+    if chained and show in ("chained", "both"):
+        shown = _run(chained, data, {**environ, INSIDE: "1"}, directory, now)
+    own = ""
+    if not is_off(environ):
+        try:
+            store = HookStore(directory, frozen, environ, STATUS_LINE, now)
+            record = _Reading(data, store).take()
+            if record is not None and show in ("own", "both"):
+                own = write_line(record, color="NO_COLOR" not in environ)
+        except (UltramonError, OSError, ValueError) as error:
+            failures.record(directory, STATUS_LINE, "", f"{type(error).__name__}: {error}", now)
+    lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
+    lines += own.encode("utf-8") + b"\n" if own else b""
+    if lines:
+        os.write(1, lines)
+    return 0
+
+
+class _Reading:
+    """What one call says about the session."""
+
+    def __init__(self, data: bytes, store: HookStore) -> None:
+        from ultramon.core import codec
+        from ultramon.core.ids import check_agent_id
+
+        fields = codec.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
+        self._payload = Payload(fields)
+        self._agent_id = check_agent_id(self._payload.session_id)
+        self._store = store
+        window = fields.get("context_window")
+        self._window: dict[str, Any] = window if isinstance(window, dict) else {}
+        model = fields.get("model")
+        name = model.get("id") if isinstance(model, dict) else None
+        self._model = name if isinstance(name, str) else None
+
+    def take(self) -> StateRecord | None:
+        """Store what is new; return the agent's state as it is then."""
+        store = self._store
+        stored = store.find(self._agent_id)
+        model = self._model = _full_name(self._model, None if stored is None else stored.model)
+        window_tokens = self._window.get("context_window_size")
+        if model and type(window_tokens) is int and window_tokens > 0:
+            store.learn_window(model, window_tokens)
+        tail = self._read_tail()
+        if stored is not None and not self._has_news(store.hosted(stored), tail):
+            return stored
+
+        def change(agent: HostedAgent) -> None:
+            if agent.record.generation == 0:
+                agent.appear(self._agent_id, None, self._payload.cwd)
+            agent.set_model(model)
+            if tail is not None:
+                agent.take(tail.report)
+                if _was_interrupted(agent.record, tail):
+                    agent.rest()
+            elif self._tokens() != agent.memory.get("statusTokens"):
+                agent.gauge.take(self._tokens(), 0, store.now)
+                agent.memory["statusTokens"] = self._tokens()
+
+        agent = store.update(self._agent_id, change)
+        return None if agent is None else agent.record
+
+    def _has_news(self, agent: HostedAgent, tail: Tail | None) -> bool:
+        window = self._store.windows().get(self._model or "")
+        if window is not None and agent.memory.get("windowTokens") != window:
+            return True
+        if tail is None:
+            return self._tokens() != agent.memory.get("statusTokens")
+        if _was_interrupted(agent.record, tail):
+            return True
+        if tail.report is None or tail.report.at == agent.record.measured_at:
+            return False
+        return not agent.gauge.is_stale(tail.report.at)
+
+    def _read_tail(self) -> Tail | None:
+        """Read the transcript, which says when: the client's own count has no time."""
+        path = self._payload.transcript_path
+        try:
+            return read_tail(path, is_subagent=False) if path else None
+        except (OSError, ValueError):
+            return None
+
+    def _tokens(self) -> int:
+        """Return the client's own count; 0 at the start and right after a compaction."""
+        from ultramon.hosts.jsonl import token_count
+
+        usage = self._window.get("current_usage")
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
+
+
+def _full_name(told: str | None, known: str | None) -> str | None:
+    """Return a model's name with the suffix for its window, which only a transcript keeps."""
+    return known if known and told and known.partition("[")[0] == told else told
+
+
+def _was_interrupted(record: StateRecord, tail: Tail) -> bool:
+    """Return whether a person stopped the agent: no hook is called then, the line is redrawn."""
+    at = tail.interrupted_at
+    return at is not None and at > record.last_activity and record.phase != WAITING
+
+
+def write_line(record: StateRecord, *, color: bool) -> str:
+    """Return one short line: bar, percent, tokens, and the turns that remain."""
+    limit, ratio = record.context_limit, record.usage_ratio
+    if limit is None or ratio is None:
+        return f"ctx {_short(record.estimated_tokens)} tokens" if record.measured_at else "ctx –"
+    cells = min(_BAR_CELLS, round(ratio * _BAR_CELLS))
+    line = f"{'█' * cells}{'░' * (_BAR_CELLS - cells)} {ratio * 100:.0f}%"
+    code = _COLOURS.get(record.action)
+    if color and code:
+        line = f"\x1b[{code}m{line}\x1b[0m"
+    line = f"ctx {line} {_short(record.estimated_tokens)}/{_short(limit)}"
+    rungs = (record.forecast or {}).get("rungs") or {}
+    name = next(iter(rungs), None)
+    if name is not None:
+        turns = rungs[name]["turns"]
+        line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}"
+    return line
+
+
+def _short(tokens: int) -> str:
+    if tokens < 1000:
+        return str(tokens)
+    return f"{tokens / 1000:.0f}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.3g}M"
+
+
+def _run(
+    chained: dict[str, Any], data: bytes, environ: dict[str, str], directory: str, now: float
+) -> bytes:
+    """Run the status line that was there before, as the client would; return what it shows."""
+    import signal
+    import subprocess
+
+    command = chained.get("command")
+    if not isinstance(command, str):
+        return b""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        start_new_session=True,
+    )
+    try:
+        shown, _ = process.communicate(data, timeout=CHAINED_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        failures.record(directory, STATUS_LINE, "", "the chained status line is too slow", now)
+        shown, _ = process.communicate()
+    return shown

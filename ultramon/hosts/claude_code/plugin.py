@@ -1,0 +1,108 @@
+"""Plan a plugin folder of the client, and its removal, instead of a change of its settings.
+
+Hooks only: the client takes no status line from a plugin. Never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ultramon.errors import ConfigurationError
+from ultramon.hosts.claude_code.change import Change, frozen_path
+from ultramon.hosts.claude_code.commands import (
+    EVENTS,
+    HOOK_SCRIPT,
+    command_line,
+    hook_entry,
+    script_path,
+)
+from ultramon.hosts.claude_code.install import (
+    Choices,
+    Installation,
+    begin_installation,
+    choose,
+    note_installation,
+)
+from ultramon.hosts.claude_code.settings import Settings
+from ultramon.hosts.claude_code.uninstall import Removal, begin_removal, plan_traces
+
+PLUGIN_NAME = "ultramon"
+MANIFEST = os.path.join(".claude-plugin", "plugin.json")
+HOOKS = os.path.join("hooks", "hooks.json")
+_DESCRIPTION = "Knows how full the context window of every session and subagent is."
+
+
+def plan_plugin(
+    directory: str, state_directory: str, choices: Choices, interpreter: str, version: str
+) -> Installation:
+    """Work out which files a plugin folder gets.
+
+    Args:
+        directory: The folder; missing, empty, or an older plugin of ours.
+        state_directory: Where states and choices are kept.
+        choices: What the person decided.
+        interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
+        version: Of this package.
+
+    Raises:
+        ConfigurationError: The folder holds something else, or a choice is not allowed.
+        StateCorruptError: A file of the plugin cannot be read.
+    """
+    check_plugin_directory(directory)
+    manifest, hooks = _files(directory)
+    plan = begin_installation(hooks, frozen_path(state_directory))
+    note_installation(plan, interpreter)["backup"] = plan.backup = None
+    choose(plan.frozen, choices)
+    command = command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path)
+    entries = {event: [hook_entry(event, command)] for event in EVENTS}
+    plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
+    about = {"name": PLUGIN_NAME, "version": version, "description": _DESCRIPTION}
+    plan.beside.append(Change(manifest, _encode(about)))
+    return plan
+
+
+def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Removal:
+    """Work out what taking a plugin folder away would delete: our files, and no others.
+
+    Raises:
+        ConfigurationError: The folder holds something else.
+        StateCorruptError: A file of the plugin cannot be read.
+    """
+    check_plugin_directory(directory)
+    manifest, hooks = _files(directory)
+    plan = begin_removal(hooks, state_directory)
+    plan.beside.append(Change(manifest, None))
+    folders = [os.path.dirname(file.target) for file in (manifest, hooks)]
+    plan.directories = [*folders, os.path.realpath(directory)]
+    plan_traces(plan, cwd)
+    return plan
+
+
+def check_plugin_directory(directory: str) -> None:
+    """Make sure that a folder is free, or holds a plugin of ours.
+
+    Raises:
+        ConfigurationError: It holds something else, or is no directory.
+    """
+    allowed = "a directory that is missing, empty, or holds ultramon's plugin"
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigurationError("plugin", directory, f"{allowed}: {error.strerror}") from error
+    if names and Settings(os.path.join(directory, MANIFEST)).get("name") != PLUGIN_NAME:
+        raise ConfigurationError("plugin", directory, allowed)
+
+
+def _files(directory: str) -> tuple[Settings, Settings]:
+    return (
+        Settings(os.path.join(directory, MANIFEST)),
+        Settings(os.path.join(directory, HOOKS)),
+    )
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    return f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()

@@ -1,0 +1,355 @@
+"""The client's settings files: which there are, what in them is ours, and how they are replaced.
+
+Only our own entries are ever touched; everything else keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ultramon.core.files import close_quietly, refused, sync_directory, write_new_file
+from ultramon.core.ids import random_hex
+from ultramon.errors import ConfigurationError, StateCorruptError, StateWriteError
+from ultramon.hosts.claude_code.commands import (
+    EVENTS,
+    HOOK_SCRIPT,
+    STATUS_LINE_SCRIPT,
+    OurCommand,
+    hook_entry,
+    mentions,
+    recognise,
+)
+from ultramon.hosts.jsontext import JsonText, Path, comparable
+
+MAX_SETTINGS_BYTES = 1 << 20
+USER, PROJECT, LOCAL = "user", "project", "local"
+LAYERS = (USER, PROJECT, LOCAL)
+"""From weak to strong: hooks of all of them run, of status lines the strongest one is shown."""
+_ADVICE = "nothing was changed; mend the file and try again"
+_BOM = "\ufeff"
+_NEW_FILE_MODE = 0o600
+
+
+class Layer(NamedTuple):
+    """A settings file that the client reads in this directory."""
+
+    name: str
+    """``user``, ``project`` or ``local``."""
+    path: str
+
+
+class OurHook(NamedTuple):
+    """Where a hook of ours stands in a settings file."""
+
+    event: str
+    path: Path
+    """From the document to the hook."""
+    matcher: str
+    """Empty where every occasion matches."""
+    command: OurCommand
+
+
+def config_directory() -> str:
+    """Return the client's configuration directory: ``CLAUDE_CONFIG_DIR``, else ``~/.claude``.
+
+    Raises:
+        ConfigurationError: The variable is not set and this user has no home directory.
+    """
+    path = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
+    if path.startswith("~"):
+        allowed = "an absolute path where the user has no home directory"
+        raise ConfigurationError("CLAUDE_CONFIG_DIR", None, allowed, "environment")
+    return os.path.abspath(path)
+
+
+def layer_path(name: str, cwd: str) -> str:
+    """Return the settings file of a layer, whether it exists or not."""
+    if name == USER:
+        return os.path.join(config_directory(), "settings.json")
+    file_name = "settings.json" if name == PROJECT else "settings.local.json"
+    return os.path.join(os.path.abspath(cwd), ".claude", file_name)
+
+
+def find_layers(cwd: str) -> list[Layer]:
+    """Return the layers from weak to strong, each file once.
+
+    In the home directory the project's settings are the user's.
+    """
+    layers: dict[str, Layer] = {}
+    for name in LAYERS:
+        path = layer_path(name, cwd)
+        layers.setdefault(os.path.realpath(path), Layer(name, path))
+    return list(layers.values())
+
+
+class Settings:
+    """One settings file, as it is and as it shall be.
+
+    Attributes:
+        path: As the client names it.
+        target: The file itself, links followed.
+        original: Its bytes; None when there is no file.
+        document: What shall stand in it, to be edited.
+
+    Args:
+        path: The settings file; it may be missing.
+        data: Take these bytes for its content instead of reading it.
+
+    Raises:
+        StateCorruptError: It is there and no settings file; names the line.
+        OSError: The system refused to read it.
+    """
+
+    def __init__(self, path: str, data: bytes | None = None) -> None:
+        self.path = os.path.abspath(path)
+        self.target = os.path.realpath(self.path)
+        self._mode = _NEW_FILE_MODE
+        self.original = self._read() if data is None else data
+        self._mark, self.document = self._decode(self.original or b"")
+        self._check_hooks()
+
+    def _read(self) -> bytes | None:
+        try:
+            fd = os.open(self.target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except FileNotFoundError:
+            return None
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise StateCorruptError(self.path, "not a regular file", _ADVICE)
+            self._mode = stat.S_IMODE(found.st_mode)
+            data = b""
+            while len(data) <= MAX_SETTINGS_BYTES and (chunk := os.read(fd, MAX_SETTINGS_BYTES)):
+                data += chunk
+        finally:
+            close_quietly(fd)
+        if len(data) > MAX_SETTINGS_BYTES:
+            reason = f"is larger than {MAX_SETTINGS_BYTES:,} bytes"
+            raise StateCorruptError(self.path, reason, "nothing was changed; is it the right file?")
+        return data
+
+    def _decode(self, data: bytes) -> tuple[str, JsonText]:
+        try:
+            text = data.decode("utf-8")
+            mark = _BOM if text.startswith(_BOM) else ""
+            text = text.removeprefix(_BOM)
+            # The client takes an empty file for an empty object.
+            return mark, JsonText(text if text.strip() else "{}\n")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            reason = f"line {line}: not UTF-8"
+        except json.JSONDecodeError as error:
+            reason = f"line {error.lineno} column {error.colno}: {error.msg}"
+        except ValueError as error:
+            reason = str(error)
+        raise StateCorruptError(self.path, reason, _ADVICE)
+
+    def _check_hooks(self) -> None:
+        for key in ("statusLine", "disableAllHooks"):
+            self.get(key)  # refuses a key that stands there twice
+        hooks = self.get("hooks")
+        if hooks is None and not self.document.has("hooks"):
+            return
+        if not isinstance(hooks, dict):
+            raise StateCorruptError(self.path, "hooks is not an object", _ADVICE)
+        for event, entries in hooks.items():
+            self.get("hooks", event)
+            if not isinstance(entries, list):
+                raise StateCorruptError(self.path, f"hooks.{event} is not an array", _ADVICE)
+
+    def get(self, *path: str | int) -> Any:
+        """Return the decoded value at a path; None where there is none.
+
+        Raises:
+            StateCorruptError: A key on the path stands twice in its object.
+        """
+        try:
+            return self.document.get(*path)
+        except ValueError as error:
+            raise StateCorruptError(self.path, str(error), _ADVICE) from error
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that shall stand in the file."""
+        return (self._mark + self.document.text).encode("utf-8")
+
+    @property
+    def disables_hooks(self) -> bool:
+        """Whether the file turns all hooks off, and with them the status line."""
+        return self.get("disableAllHooks") is True
+
+    def our_hooks(self) -> list[OurHook]:
+        """Return where hooks of ours stand, in order."""
+        found = []
+        for path, matcher, hook in self._hooks():
+            command = recognise(hook, HOOK_SCRIPT)
+            if command is not None:
+                found.append(OurHook(str(path[1]), path, matcher, command))
+        return found
+
+    def wrapped_hooks(self) -> list[str]:
+        """Return the commands that run our hook among other things; they are not ours."""
+        return [
+            hook["command"]
+            for _, _, hook in self._hooks()
+            if mentions(hook, HOOK_SCRIPT) and recognise(hook, HOOK_SCRIPT) is None
+        ]
+
+    def _hooks(self) -> Iterator[tuple[Path, str, Any]]:
+        """Give every hook with its path and matcher, passing over what the client cannot read."""
+        for event, entries in (self.get("hooks") or {}).items():
+            for i, entry in enumerate(entries):
+                hooks = entry.get("hooks") if isinstance(entry, dict) else None
+                for j, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+                    matcher = entry.get("matcher")
+                    matcher = matcher if isinstance(matcher, str) and matcher != "*" else ""
+                    yield ("hooks", event, i, "hooks", j), matcher, hook
+
+    def our_status_line(self) -> OurCommand | None:
+        """Return what the status line runs if it is ours."""
+        return recognise(self.get("statusLine"), STATUS_LINE_SCRIPT)
+
+    def holds_ours(self) -> bool:
+        """Return whether anything in the file is ours."""
+        return bool(self.our_hooks()) or self.our_status_line() is not None
+
+    def put_hooks(self, command: str) -> None:
+        """Make our hooks stand in the file once for each event, all with this command."""
+        if not self.document.has("hooks"):
+            self.document.add((), {}, "hooks")
+        self._drop_hooks(self._superfluous(), kept=frozenset(EVENTS))
+        for event in EVENTS:
+            mine = [hook for hook in self.our_hooks() if hook.event == event]
+            for hook in mine:
+                self._update(hook, event, command)
+            if mine:
+                continue
+            entry = hook_entry(event, command)
+            if self.document.has("hooks", event):
+                self.document.add(("hooks", event), entry)
+            else:
+                self.document.add(("hooks",), [entry], event)
+
+    def _update(self, hook: OurHook, event: str, command: str) -> None:
+        current = self.get(*hook.path)
+        if current["command"] == command and "args" not in current:
+            return
+        if "args" in current:
+            self.document.replace(hook.path, hook_entry(event, command)["hooks"][0])
+        else:
+            # What a person changed beside it, such as the timeout, stays.
+            self.document.replace((*hook.path, "command"), command)
+
+    def _superfluous(self) -> list[OurHook]:
+        """Return ours of events not needed any more, and all but one of those that are doubled."""
+        seen: set[tuple[str, str]] = set()
+        superfluous = []
+        for hook in self.our_hooks():
+            if hook.event not in EVENTS or (hook.event, hook.matcher) in seen:
+                superfluous.append(hook)
+            seen.add((hook.event, hook.matcher))
+        return superfluous
+
+    def drop_hooks(self, kept: frozenset[str]) -> None:
+        """Take our hooks out, and what is empty without them.
+
+        Args:
+            kept: Names of events, and ``hooks`` itself, that stay even when empty.
+        """
+        hooks = self.our_hooks()
+        self._drop_hooks(hooks, kept)
+        if hooks and not self.get("hooks") and "hooks" not in kept:
+            self.document.remove(("hooks",))
+
+    def _drop_hooks(self, hooks: list[OurHook], kept: frozenset[str]) -> None:
+        for hook in reversed(hooks):
+            self.document.remove(hook.path)
+            if not self.get(*hook.path[:-1]):
+                self.document.remove(hook.path[:3])
+            if not self.get(*hook.path[:2]) and hook.event not in kept:
+                self.document.remove(hook.path[:2])
+
+    def put_status_line(self, command: str) -> None:
+        """Make the status line run a command; what else stands in its block stays."""
+        current = self.get("statusLine")
+        block = {"type": "command", "command": command}
+        if not self.document.has("statusLine"):
+            self.document.add((), block, "statusLine")
+        elif not isinstance(current, dict) or "command" not in current or "args" in current:
+            self.document.replace(("statusLine",), block)
+        elif current.get("command") != command:
+            self.document.replace(("statusLine", "command"), command)
+
+    def restore_status_line(self, before: Any, *, existed: bool) -> None:
+        """Put back what the status line ran before ours.
+
+        Args:
+            before: The block as it was.
+            existed: Whether there was one; else ours is taken out.
+        """
+        if self.our_status_line() is None:
+            return
+        if not existed:
+            self.document.remove(("statusLine",))
+        elif isinstance(before, dict) and isinstance(before.get("command"), str):
+            # What a person changed beside it since, such as the padding, stays.
+            self.document.replace(("statusLine", "command"), before["command"])
+        else:
+            self.document.replace(("statusLine",), before)
+
+    def says_the_same_as(self, data: bytes) -> bool:
+        """Return whether the document means what these bytes mean, however they are written."""
+        _, other = self._decode(data)
+        return comparable(self.document.text) == comparable(other.text)
+
+    def save(self, data: bytes) -> None:
+        """Replace the file atomically; links to it and its mode stay. Missing folders are made.
+
+        Raises:
+            StateWriteError: It changed since it was read, or the system refused; it is as it was.
+        """
+        temporary = f"{self.target}.{random_hex(6)}.tmp"
+        try:
+            os.makedirs(os.path.dirname(self.target), mode=0o700, exist_ok=True)
+            try:
+                write_new_file(temporary, data)
+                self._copy_owner_and_mode(temporary)
+                self._check_unchanged()
+                os.replace(temporary, self.target)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            sync_directory(os.path.dirname(self.target))
+        except OSError as error:
+            raise refused(self.path, "cannot be written", error) from error
+
+    def delete(self) -> None:
+        """Delete the file.
+
+        Raises:
+            StateWriteError: It changed since it was read, or the system refused.
+        """
+        try:
+            self._check_unchanged()
+            os.unlink(self.target)
+        except OSError as error:
+            raise refused(self.path, "cannot be deleted", error) from error
+
+    def _check_unchanged(self) -> None:
+        if self._read() != self.original:
+            reason = "changed meanwhile, nothing was written; run the command again"
+            raise StateWriteError(self.path, reason)
+
+    def _copy_owner_and_mode(self, temporary: str) -> None:
+        os.chmod(temporary, self._mode)
+        if self.original is not None and hasattr(os, "chown"):
+            found = os.stat(self.target)
+            # Under sudo the file would become root's; nobody else may give files away.
+            with suppress(PermissionError):
+                os.chown(temporary, found.st_uid, found.st_gid)

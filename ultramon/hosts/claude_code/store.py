@@ -1,0 +1,173 @@
+"""Changes one agent's state on disk within one hook call: read, change, write under its lock.
+
+Standard library only; SQLite is loaded only when something has happened that others are told.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import read_private_file, replace_file
+from ultramon.core.liveness import this_host
+from ultramon.core.record import StateRecord
+from ultramon.core.statefile import StateDirectory, refuse_newer
+from ultramon.core.watch import is_due
+from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
+from ultramon.hosts.claude_code import failures
+from ultramon.hosts.claude_code.agents import HostedAgent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ultramon.hosts.claude_code.frozen import Frozen
+
+LOCK_SECONDS = 1.0
+"""How long a hook waits for the parallel hooks of the same agent."""
+WINDOWS_NAME = "claude-code.windows.json"
+_MAX_WINDOWS = 200
+
+
+class HookStore:
+    """The state directory as one hook call sees it.
+
+    Args:
+        directory: The state directory.
+        frozen: The choices of the installation.
+        environ: The client's environment.
+        event: The hook event, for the failure log.
+        now: Epoch seconds.
+    """
+
+    def __init__(
+        self, directory: str, frozen: Frozen, environ: Mapping[str, str], event: str, now: float
+    ) -> None:
+        self.directory = StateDirectory(directory)
+        self.frozen = frozen
+        self.environ = environ
+        self.event = event
+        self.now = now
+        self._windows_path = os.path.join(self.directory.path, WINDOWS_NAME)
+
+    def find(self, agent_id: str) -> StateRecord | None:
+        """Return an agent's state as it is now; None without one that can be read."""
+        try:
+            return self.directory.read(agent_id)
+        except (AgentNotFoundError, StateError):
+            return None
+
+    def hosted(self, record: StateRecord) -> HostedAgent:
+        """Return a state with the choices and surroundings of this call."""
+        return HostedAgent(record, self.frozen, self.environ, self.windows(), self.now)
+
+    def update(
+        self, agent_id: str, change: Callable[[HostedAgent], None], *, create: bool = True
+    ) -> HostedAgent | None:
+        """Change an agent's state and store it with what has happened.
+
+        Args:
+            agent_id: The agent.
+            change: Changes it; a state that was never stored has generation 0.
+            create: Whether an agent without a state gets one.
+
+        Returns:
+            The agent as stored; None when there is none and none was to be made.
+
+        Raises:
+            StateError: The state could not be read as its owner, locked or written.
+        """
+        if not create and not os.path.lexists(self.directory.file(agent_id)):
+            return None
+        self.directory.prepare()
+        with self.directory.locked(agent_id, LOCK_SECONDS):
+            record = self._read(agent_id)
+            if record.generation == 0 and not create:
+                return None
+            agent = self.hosted(record)
+            change(agent)
+            record.last_heartbeat = record.last_activity = self.now
+            durable = self._append(agent)
+            record.seq += 1
+            self.directory.replace(record, durable=durable)
+            return agent
+
+    def _read(self, agent_id: str) -> StateRecord:
+        """Return what is stored, else a state of generation 0."""
+        try:
+            record = self.directory.read_to_replace(agent_id)
+        except AgentNotFoundError:
+            return _new(agent_id, 0)
+        except StateCorruptError as error:
+            kept = self.directory.quarantine(agent_id)
+            self.fail(agent_id, f"{error}; set aside as {kept}")
+            # Counted from 0 again, its events would be taken for those of the lost state.
+            return _new(agent_id, int(self.now))
+        refuse_newer(record, self.directory.file(agent_id))
+        return record
+
+    def _append(self, agent: HostedAgent) -> bool:
+        """Store the events of an agent, those left over first, and what others are told of it.
+
+        Returns:
+            Whether there was anything to store.
+        """
+        record = agent.record
+        events = [*(record.pending or ()), *agent.gauge.events]
+        if not events and not is_due(self.directory.path, record):
+            return False
+        from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
+
+        journal = Journal(self.directory.path)
+        try:
+            journal.append(events, AGENT_TIMEOUT_SECONDS, record)
+        except StateCorruptError as error:
+            self.fail(record.agent_id, f"{error}; set aside as {journal.quarantine()}")
+            record.pending = events or None
+        except StateError as error:
+            self.fail(record.agent_id, f"events wait in the state file: {error}")
+            record.pending = events or None
+        else:
+            record.pending = None
+        finally:
+            journal.close()
+        return True
+
+    def fail(self, agent_id: str, problem: str) -> None:
+        """Leave a line in the failure log."""
+        failures.record(self.directory.path, self.event, agent_id, problem, self.now)
+
+    def children(self, agent_id: str) -> list[str]:
+        """Return the ids of the subagents of a session that have a state."""
+        prefix = f"{agent_id}."
+        return [name for name in self.directory.list_ids() if name.startswith(prefix)]
+
+    def windows(self) -> dict[str, int]:
+        """Return the windows that status lines told, in tokens by model."""
+        try:
+            data, _ = read_private_file(self._windows_path)
+            windows = codec.loads(data)
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(windows, dict):
+            return {}
+        return {m: w for m, w in windows.items() if type(w) is int and 0 < w <= 1_000_000_000}
+
+    def learn_window(self, model: str, window_tokens: int) -> None:
+        """Remember the window that the client works with for a model.
+
+        Raises:
+            StateError: The state directory is not safe to use, or the file system refused.
+        """
+        known = self.windows()
+        if known.pop(model, None) == window_tokens:
+            return
+        known[model] = window_tokens
+        self.directory.prepare()
+        newest = dict(list(known.items())[-_MAX_WINDOWS:])
+        replace_file(self._windows_path, codec.dumps(newest).encode("ascii"))
+
+
+def _new(agent_id: str, seq: int) -> StateRecord:
+    host = this_host()
+    return StateRecord(agent_id, hostname=host.hostname, boot_id=host.boot_id, seq=seq)

@@ -1,0 +1,171 @@
+"""The last reading in a transcript, found from its end: as fast in 100 MB as in one.
+
+Standard library only: every hook call that measures uses it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import islice
+
+from ultramon.hosts.claude_code.transcript import LineReader
+from ultramon.hosts.jsonl import decode_object
+from ultramon.hosts.records import Boundary, Content, Report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ultramon.hosts.records import Record
+
+BLOCK_BYTES = 64 * 1024
+MAX_TAIL_BYTES = 16 * 1024 * 1024
+"""No further back than this: a window holds fewer bytes of text than that since the last reply."""
+
+MAX_LINES = 10_000
+"""No more lines than this are taken apart that look like replies and are none."""
+
+_INTERRUPTION = b"[Request interrupted by user"
+
+
+class Tail:
+    """What the end of a transcript says.
+
+    Attributes:
+        report: The provider's count for the last complete reply after the last compaction; None
+            where there is none yet.
+        boundary: The compaction that was reached first, going back; None when a reply was.
+        is_current: Whether that reply holds the tool call that was asked for: then nothing newer
+            can be missing.
+        bytes_behind: What was written after that reply; all of it where there is no reply.
+        interrupted_at: When a person interrupted the agent after that reply, epoch seconds; None
+            when nobody did.
+    """
+
+    __slots__ = (
+        "boundary",
+        "bytes_behind",
+        "interrupted_at",
+        "is_current",
+        "report",
+    )
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.boundary: Boundary | None = None
+        self.is_current = False
+        self.bytes_behind = 0
+        self.interrupted_at: float | None = None
+
+
+def read_tail(path: str, *, is_subagent: bool, call_id: str | None = None) -> Tail:
+    """Read a transcript from its end until the last reply or compaction is found.
+
+    Args:
+        path: The transcript of the agent itself.
+        is_subagent: Whether it is a subagent's own file.
+        call_id: The tool call that the reply should hold.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # merely opening a device can do something
+        raise ValueError(f"{path} is not a regular file")
+    # Non-blocking: opening a pipe would wait for a writer.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        return _search(fd, found.st_size, is_subagent, call_id)
+    finally:
+        os.close(fd)
+
+
+def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
+    tail = Tail()
+    tail.bytes_behind = size
+    for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
+        try:
+            entry = decode_object(line)
+            # One reader a line: each must be judged as if it were the first of its message.
+            records = list(LineReader(is_subagent).read(entry))
+        except ValueError:
+            continue  # cut off by the client, or not its own
+        report = next((record for record in records if isinstance(record, Report)), None)
+        boundary = next((record for record in records if isinstance(record, Boundary)), None)
+        if tail.report is None:
+            tail.report, tail.boundary = report, boundary
+            tail.bytes_behind = size - end
+            if tail.interrupted_at is None and _INTERRUPTION in line:
+                tail.interrupted_at = _interrupted_at(records)
+        if boundary is not None:
+            break
+        if report is None or tail.report is None:
+            continue
+        # The client writes one line per block of a reply, all with the id of the reply.
+        if report.message_id != tail.report.message_id:
+            break
+        tail.is_current = call_id is not None and _holds_call(entry, call_id)
+        if call_id is None or tail.is_current:
+            break
+    return tail
+
+
+def _may_tell(text: bytes) -> bool:
+    return b'"usage"' in text or b"compact_boundary" in text or _INTERRUPTION in text
+
+
+def _interrupted_at(records: list[Record]) -> float | None:
+    for record in records:
+        if isinstance(record, Content) and record.source == "user":
+            return record.at if record.text.startswith(_INTERRUPTION.decode()) else None
+    return None
+
+
+def _holds_call(entry: dict[str, Any], call_id: str) -> bool:
+    content = entry["message"].get("content")
+    return isinstance(content, list) and any(
+        isinstance(block, dict) and block.get("type") == "tool_use" and block.get("id") == call_id
+        for block in content
+    )
+
+
+def _lines_from_end(fd: int, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file that may tell something and where they end, last first.
+
+    The last line of the file may be incomplete.
+    """
+    position = line_end = size
+    lowest = max(0, size - MAX_TAIL_BYTES)
+    pieces: list[bytes] = []
+    while position > lowest:
+        start = max(lowest, position - BLOCK_BYTES)
+        block = os.pread(fd, position - start, start)
+        if not block:
+            return
+        position = start
+        first, newline, rest = block.partition(b"\n")
+        if not newline:
+            pieces.append(block)
+            continue
+        lines, _, last = rest.rpartition(b"\n")
+        pieces.append(last)
+        line = b"".join(reversed(pieces))
+        if _may_tell(line):
+            yield line, line_end
+        line_end = start + len(first)
+        if _may_tell(lines):  # most blocks hold nothing, and need not be taken apart
+            end = line_end + 1 + len(lines)
+            for line in reversed(lines.split(b"\n")):
+                if _may_tell(line):
+                    yield line, end
+                end -= len(line) + 1
+        pieces = [first]
+    line = b"".join(reversed(pieces))
+    if position == 0 and _may_tell(line):
+        yield line, line_end
