@@ -53,6 +53,7 @@ OFF_THE_HOOK_PATH = {
     )
 } | {"hosts/jsontext.py"}  # fmt: skip
 BROAD_EXCEPTS = {
+    "alerts/alert.py": 1,
     "fleet.py": 1,
     "hosts/claude_code/entry.py": 2,
     "routing.py": 1,
@@ -256,6 +257,24 @@ def test_importing_the_core_loads_only_cheap_modules():
         "pydantic", "transitions", "blinker", "platformdirs", "click", "rich",
     }  # fmt: skip
     assert "ultramon.core.windows" not in loaded
+
+
+def test_looking_for_an_alert_loads_only_cheap_modules(tmp_path):
+    """A tool that asks after each of its commands pays for the core, and nothing heavy besides."""
+    heavy = {
+        "json", "dataclasses", "typing", "datetime", "logging", "sqlite3", "tomllib", "pydantic",
+        "transitions", "blinker", "click", "rich", "ultramon.config", "ultramon.backends",
+        "ultramon.alerts.drawing",
+    }  # fmt: skip
+    imported = loaded_after("import ultramon.alerts")
+    assert not imported & (heavy | {"enum", "re", "platformdirs"})
+    loaded = loaded_after(
+        f"import os; os.environ.update(ULTRAMON_STATE_DIR={str(tmp_path)!r},"
+        " ULTRAMON_AGENT_ID='nobody')\n"
+        "from ultramon import check_and_alert_context; check_and_alert_context()"
+    )
+    assert "ultramon.core.statefile" in loaded
+    assert not loaded & heavy
 
 
 def test_opening_a_store_loads_no_pydantic():

@@ -8,6 +8,13 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon import signals
+    from ultramon.alerts import (
+        AlertConfig,
+        AlertOutcome,
+        alerting,
+        check_and_alert_context,
+        check_context,
+    )
     from ultramon.backends import open_backend
     from ultramon.config import ContextConfig
     from ultramon.core.estimator import estimate_tokens
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
         InvalidUsageError,
         LifecycleError,
         MissingExtraError,
+        NotPermittedError,
+        QueueFullError,
+        RegistrationError,
         StateCorruptError,
         StateDirectoryError,
         StateError,
@@ -46,13 +56,24 @@ if TYPE_CHECKING:
     from ultramon.models import (
         AgentEvent,
         AgentState,
+        AlertEvent,
         EpochEvent,
         Event,
         HandoffEvent,
+        Notice,
+        Registration,
         ThresholdEvent,
     )
     from ultramon.monitor import ContextMonitor, create_context_monitor
     from ultramon.pool import MonitorPool
+    from ultramon.routing import (
+        Inbox,
+        clear,
+        queue_message,
+        register,
+        registrations,
+        unregister,
+    )
     from ultramon.signals import off, on
 
 __all__ = [
@@ -61,6 +82,9 @@ __all__ = [
     "AgentEvent",
     "AgentNotFoundError",
     "AgentState",
+    "AlertConfig",
+    "AlertEvent",
+    "AlertOutcome",
     "ConfigurationError",
     "ContextConfig",
     "ContextMonitor",
@@ -75,6 +99,7 @@ __all__ = [
     "HandoffEvent",
     "HandoffRecord",
     "HandoffTakenError",
+    "Inbox",
     "InvalidAgentIdError",
     "InvalidUsageError",
     "Ladder",
@@ -82,6 +107,11 @@ __all__ = [
     "LifecycleError",
     "MissingExtraError",
     "MonitorPool",
+    "NotPermittedError",
+    "Notice",
+    "QueueFullError",
+    "Registration",
+    "RegistrationError",
     "Resume",
     "Rung",
     "StateCorruptError",
@@ -93,6 +123,10 @@ __all__ = [
     "ThresholdEvent",
     "UltramonError",
     "Workspace",
+    "alerting",
+    "check_and_alert_context",
+    "check_context",
+    "clear",
     "create_context_monitor",
     "create_context_tracker",
     "detect_threshold",
@@ -102,11 +136,16 @@ __all__ = [
     "off",
     "on",
     "open_backend",
+    "queue_message",
+    "register",
+    "registrations",
     "should_emit_event",
     "signals",
+    "unregister",
 ]
 
 _ROOMS = {
+    "alerts": "AlertConfig AlertOutcome alerting check_and_alert_context check_context",
     "backends": "open_backend",
     "config": "ContextConfig",
     "core.estimator": "estimate_tokens",
@@ -114,8 +153,8 @@ _ROOMS = {
     "core.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError FencedError "
     "HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError MissingExtraError "
-    "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
-    "UltramonError",
+    "NotPermittedError QueueFullError RegistrationError StateCorruptError StateDirectoryError "
+    "StateError StateSchemaError StateWriteError UltramonError",
     "explain": "Explanation",
     "fleet": "Fleet",
     "fleet_event": "FleetEvent",
@@ -123,9 +162,11 @@ _ROOMS = {
     "handoff": "HandoffRecord Resume Workspace",
     "levels": "Action Level ThresholdAction detect_threshold get_threshold_action "
     "should_emit_event",
-    "models": "AgentEvent AgentState EpochEvent Event HandoffEvent ThresholdEvent",
+    "models": "AgentEvent AgentState AlertEvent EpochEvent Event HandoffEvent Notice Registration "
+    "ThresholdEvent",
     "monitor": "ContextMonitor create_context_monitor",
     "pool": "MonitorPool",
+    "routing": "Inbox clear queue_message register registrations unregister",
     "signals": "off on",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

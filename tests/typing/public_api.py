@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import assert_type
+from typing import Any, assert_type
 
 import ultramon
 from ultramon import (
     Action,
     AgentState,
+    AlertConfig,
+    AlertOutcome,
     ContextConfig,
     ContextMonitor,
     Explanation,
@@ -88,6 +90,38 @@ def converse() -> None:
         assert_type(pool, MonitorPool)
         assert_type(pool.get("chat/42"), ContextMonitor)
         assert_type(pool.close_idle(), list[str])
+
+
+@ultramon.alerting("add", every=3, config=AlertConfig(quiet_seconds=60))
+def add(name: str, *, parent: str | None = None) -> int:
+    return len(name)
+
+
+def alert() -> bool:
+    assert_type(add("task", parent="plan"), int)
+    add(1)  # type: ignore[arg-type]
+    with ultramon.alerting("complete") as alert:
+        assert_type(alert, ultramon.alerting)
+    assert_type(alert.outcome, AlertOutcome | None)
+    assert_type(ultramon.check_context(session="scout-1").percentage, float | None)
+    outcome = ultramon.check_and_alert_context(command="complete", force=True)
+    assert_type(outcome.status, str | None)
+    return bool(outcome)
+
+
+def tell() -> None:
+    made = ultramon.register("scout-1", "boss", thresholds=[0.5, 0.8])
+    assert_type(made, ultramon.Registration)
+    assert_type(ultramon.registrations(), list[ultramon.Registration])
+    inbox = ultramon.Inbox("boss", deliveries=("urgent",))
+
+    @inbox.on_notice
+    def hear(notice: ultramon.Notice) -> None:
+        assert_type(notice.facts, dict[str, Any])
+
+    assert_type(inbox.poll(), list[ultramon.Notice])
+    assert_type(ultramon.queue_message("boss", "done", delivery="important"), int | None)
+    ultramon.register("scout-1")  # type: ignore[call-arg]
 
 
 assert_type(ultramon.detect_threshold(0.5), str)

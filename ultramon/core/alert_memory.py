@@ -1,0 +1,243 @@
+"""What was alerted already, kept so that an alert comes once, whichever process looks.
+
+An agent's own record of announcements is written by the process that owns the agent alone. Whoever
+alerts is another process, so it keeps its own file: beside the states for an agent, in the project
+directory for a project's session.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import (
+    delete_file,
+    make_private_directory,
+    open_private,
+    open_shared,
+    read_private_file,
+    read_shared_file,
+    refused,
+    replace_file,
+)
+from ultramon.core.ids import check_agent_id
+from ultramon.core.locks import Lock
+from ultramon.errors import StateCorruptError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.core.alert_readings import Reading
+
+ALERTS = "alerts"
+LAST_ALERT = ".context-last-alert-{}"
+LOCK_SECONDS = 0.05
+"""How long the caller of an alert waits for another process that looks at the same session."""
+_MAX_LEVEL_BYTES = 64
+_NAMES = (
+    ("level", "level", str),
+    ("filling", "filling", list),
+    ("stale_alerted_at", "staleAlertedAt", float),
+    ("alerted_at", "alertedAt", float),
+    ("alerted_level", "alertedLevel", str),
+    ("counts", "counts", dict),
+)
+
+
+class AlertMemory:
+    """What is remembered of one session.
+
+    Attributes:
+        level: The highest level alerted that has not re-armed since; None = none.
+        filling: The filling of the window in which that was; None where that cannot be known.
+        stale_alerted_at: When the readings were called stale, epoch seconds; None = they were not,
+            or it may be said again.
+        alerted_at: When there was an alert last, epoch seconds; None = never.
+        alerted_level: The level of the last alert that was about a level.
+        counts: How often each command that is counted ran since it was last looked after.
+    """
+
+    __slots__ = (
+        "alerted_at",
+        "alerted_level",
+        "counts",
+        "filling",
+        "level",
+        "stale_alerted_at",
+    )
+
+    def __init__(self) -> None:
+        self.level: str | None = None
+        self.filling: list[Any] | None = None
+        self.stale_alerted_at: float | None = None
+        self.alerted_at: float | None = None
+        self.alerted_level: str | None = None
+        self.counts: dict[str, int] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it stands in a file; later changes do not reach what is returned."""
+        value = {name: getattr(self, attribute) for attribute, name, _ in _NAMES}
+        return {**value, "counts": dict(self.counts)}
+
+    @classmethod
+    def from_json(cls, value: object) -> AlertMemory:
+        """Rebuild it; what is missing or of another kind counts as never remembered."""
+        memory = cls()
+        for attribute, name, kind in _NAMES:
+            found = value.get(name) if isinstance(value, dict) else None
+            if isinstance(found, kind):
+                setattr(memory, attribute, found)
+        memory.counts = {
+            name: count for name, count in memory.counts.items() if type(count) is int and count > 0
+        }
+        return memory
+
+    def enter(self, filling: list[Any] | None) -> None:
+        """Forget what was said about an earlier filling of the window."""
+        if self.filling != filling:
+            self.filling = filling
+            self.level = None
+            self.stale_alerted_at = None
+
+
+class AlertFile:
+    """The memory of one agent's alerts: ``<state dir>/alerts/<agent id>.json``.
+
+    Args:
+        state_directory: The state directory.
+        agent_id: The agent.
+
+    Raises:
+        InvalidAgentIdError: The id may not become a file name.
+    """
+
+    __slots__ = ("_folder", "_is_damaged", "_path", "_state_directory")
+
+    def __init__(self, state_directory: str, agent_id: str) -> None:
+        self._state_directory = state_directory
+        self._folder = os.path.join(state_directory, ALERTS)
+        self._path = os.path.join(self._folder, check_agent_id(agent_id))
+        self._is_damaged = False
+
+    def locked(self) -> Lock:
+        """Return a ``with`` block in which no other process alerts about this session.
+
+        Raises:
+            LockedError: Held by another process beyond 50 ms.
+            StateWriteError: It cannot be locked at all.
+        """
+        return Lock(f"{self._path}.lock", self._open_lock, LOCK_SECONDS)
+
+    def _open_lock(self, path: str) -> int:
+        try:
+            make_private_directory(self._state_directory)
+            make_private_directory(self._folder)
+            return open_private(path, os.O_RDWR)
+        except OSError as error:
+            raise refused(path, "cannot be locked", error) from error
+
+    def load(self) -> AlertMemory:
+        """Return what is remembered; nothing, when nothing can be read."""
+        self._is_damaged = False
+        try:
+            return AlertMemory.from_json(codec.loads(self._read(f"{self._path}.json")))
+        except (FileNotFoundError, NotADirectoryError):
+            return AlertMemory()
+        except (OSError, ValueError):
+            self._is_damaged = True
+            return AlertMemory()
+
+    def _read(self, path: str) -> bytes:
+        return read_private_file(path)[0]
+
+    def save(self, memory: AlertMemory) -> None:
+        """Store what is remembered. Call inside the lock, after `load`.
+
+        What is there and no memory is set aside as ``.corrupt``.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        self._replace(f"{self._path}.json", memory.to_json())
+
+    def _replace(self, path: str, value: dict[str, Any], *, shared: bool = False) -> None:
+        if self._is_damaged:
+            try:
+                os.replace(path, f"{path}.corrupt")
+            except OSError as error:
+                raise refused(path, "cannot be set aside", error) from error
+        replace_file(path, codec.dumps(value).encode("ascii"), shared=shared)
+
+    def remove(self) -> None:
+        """Delete the memory of an agent that is deleted.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        for suffix in (".json", ".lock"):
+            delete_file(self._path + suffix)
+
+
+class ProjectAlertFile(AlertFile):
+    """The memory of a project's session, in the project directory.
+
+    The level stands in ``.context-last-alert-<session>`` as plain text, where other tools of the
+    project look for it; the rest in ``.context-alert-<session>.json`` beside it. Files have the
+    modes that the umask says: a project may have several users.
+
+    Args:
+        directory: The project directory.
+        session: The id of the session.
+
+    Raises:
+        InvalidAgentIdError: The id may not become a file name.
+    """
+
+    __slots__ = ("_known", "_level_path")
+
+    def __init__(self, directory: str, session: str) -> None:
+        super().__init__(directory, session)
+        self._path = os.path.join(directory, f".context-alert-{session}")
+        self._level_path = os.path.join(directory, LAST_ALERT.format(session))
+        self._known: dict[str, Any] = {}
+
+    def _open_lock(self, path: str) -> int:
+        try:
+            return open_shared(path)
+        except OSError as error:
+            raise refused(path, "cannot be locked", error) from error
+
+    def _read(self, path: str) -> bytes:
+        return read_shared_file(path)
+
+    def load(self) -> AlertMemory:
+        """Return what is remembered; nothing, when nothing can be read."""
+        memory = super().load()
+        try:
+            level = read_shared_file(self._level_path, _MAX_LEVEL_BYTES)
+            memory.level = level.decode("ascii", "replace").strip()
+        except (OSError, StateCorruptError):
+            memory.level = None
+        self._known = memory.to_json()
+        return memory
+
+    def save(self, memory: AlertMemory) -> None:
+        """Store what is remembered. Call inside the lock, after `load`.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        value = memory.to_json()
+        level, known_level = value.pop("level"), self._known.pop("level", None)
+        if level != known_level:
+            replace_file(self._level_path, f"{level or ''}\n".encode(), shared=True)
+        if value != self._known:
+            self._replace(f"{self._path}.json", value, shared=True)
+
+
+def memory_file(reading: Reading, state_directory: str) -> AlertFile:
+    """Return where the alerts about a reading's session are remembered."""
+    if reading.directory is None:
+        return AlertFile(state_directory, reading.session)
+    return ProjectAlertFile(reading.directory, reading.session)

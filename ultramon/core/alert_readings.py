@@ -1,0 +1,244 @@
+"""Which session an alert is about, and how full its window is: the files that say so, read safely.
+
+A session is an agent with a state, or one of a project that keeps readings in a directory of its
+own. Nothing of a project's files is believed but numbers, times and one id.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.core import codec
+from ultramon.core.files import read_shared_file
+from ultramon.core.ids import check_agent_id
+from ultramon.core.liveness import (
+    CLOCK_SKEW_SECONDS,
+    ENDED,
+    LOST,
+    STALE,
+    STALE_AFTER_INTERVALS,
+    judge,
+    this_host,
+)
+from ultramon.core.statefile import StateDirectory
+from ultramon.core.times import parse_time
+from ultramon.errors import AgentNotFoundError, StateCorruptError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CURRENT_SESSION = ".current-session"
+SESSION_READING = os.path.join("context-states", "context-state-{}.json")
+PROJECT_READING = ".context-state.json"
+_MAX_SESSION_BYTES = 4096
+_MOST = 1e15
+"""No count and no percentage is larger; a float still holds it exactly."""
+
+
+class Reading:
+    """How full one window is.
+
+    Attributes:
+        session: The id of the session.
+        path: The file that says so.
+        directory: The project directory it lies in; None for the state of an agent.
+        usage_ratio: 0.0 and more, not clamped; None = the file does not know, see ``problem``.
+        tokens: In the window; None = not said.
+        limit_tokens: What the ratio is of; None = not said.
+        is_stale: Whether it is too old, or its time makes no sense.
+        problem: Why it is stale or unknown, for people; empty for a good one.
+        filling: What tells one filling of the window from the next; None = the file cannot.
+        run: The run of the agent; None for a project's session.
+        session_id: What the agent calls its session; the same as ``session`` for a project's.
+        generation: Of the agent; 0 for a project's session.
+        epoch: Of the agent; 1 for a project's session.
+    """
+
+    __slots__ = (
+        "directory",
+        "epoch",
+        "filling",
+        "generation",
+        "is_stale",
+        "limit_tokens",
+        "path",
+        "problem",
+        "run",
+        "session",
+        "session_id",
+        "tokens",
+        "usage_ratio",
+    )
+
+    def __init__(self, session: str, path: str, directory: str | None = None) -> None:
+        self.session = session
+        self.path = path
+        self.directory = directory
+        self.usage_ratio: float | None = None
+        self.tokens: int | None = None
+        self.limit_tokens: int | None = None
+        self.is_stale = False
+        self.problem = ""
+        self.filling: list[Any] | None = None
+        self.run: str | None = None
+        self.session_id = session
+        self.generation = 0
+        self.epoch = 1
+
+
+def find_session(given: str | None, directory: str) -> str | None:
+    """Return the id of the session that is meant.
+
+    Args:
+        given: What the caller names; empty = nobody, None = not named.
+        directory: The project directory.
+
+    Returns:
+        The id given, else ``ULTRAMON_AGENT_ID``, else what the project's ``.current-session``
+        holds; None without any.
+
+    Raises:
+        InvalidAgentIdError: It may not become a file name.
+        StateCorruptError: ``.current-session`` is no small regular file of text.
+        OSError: The system refused to read it.
+    """
+    name = given if given is not None else os.environ.get("ULTRAMON_AGENT_ID")
+    if given is None and not name:
+        path = os.path.join(directory, CURRENT_SESSION)
+        try:
+            name = read_shared_file(path, _MAX_SESSION_BYTES).decode("utf-8").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except UnicodeDecodeError:
+            raise StateCorruptError(path, "is not text in UTF-8") from None
+    return check_agent_id(name) if name else None
+
+
+def read_state(state_directory: str, session: str, now: float) -> Reading | None:
+    """Return the reading of an agent; None when there is no such agent.
+
+    Raises:
+        StateError: There is one and it cannot be read.
+        StateSchemaError: A newer ultramon wrote it, in a way that cannot be read.
+    """
+    states = StateDirectory(state_directory)
+    try:
+        record = states.read(session)
+    except AgentNotFoundError:
+        return None
+    reading = Reading(session, states.file(session))
+    reading.filling = [record.epoch, record.epoch_started_at]
+    reading.run, reading.session_id = record.run, record.session_id
+    reading.generation, reading.epoch = record.generation, record.epoch
+    life = judge(record, states.heartbeat_at(session), now, this_host())
+    ratio = record.usage_ratio
+    if life.verdict == ENDED:
+        reading.problem = f"the agent has ended: {life.reason}"
+        return reading
+    if ratio is None:
+        reading.problem = "its usage is not known yet, or its context limit is not"
+        return reading
+    if not 0 <= ratio <= _MOST:
+        raise StateCorruptError(reading.path, f"usageRatio {ratio} is none")
+    reading.usage_ratio = float(ratio)
+    reading.tokens, reading.limit_tokens = record.estimated_tokens, record.context_limit
+    if life.verdict in (STALE, LOST):
+        reading.is_stale, reading.problem = True, life.reason
+    elif life.clock_skew:
+        reading.is_stale, reading.problem = True, "its last heartbeat lies in the future"
+    return reading
+
+
+def read_project(directory: str, session: str, now: float, stale_seconds: float) -> Reading | None:
+    """Return the reading that a project keeps of a session, or of all its sessions together.
+
+    Args:
+        directory: The project directory.
+        session: A checked id.
+        now: Epoch seconds.
+        stale_seconds: Age from which a reading is stale that does not say so itself.
+
+    Returns:
+        The reading; None without a file.
+
+    Raises:
+        StateCorruptError: There is a file and it holds no reading.
+        OSError: The system refused to read it.
+    """
+    for name in (SESSION_READING.format(session), PROJECT_READING):
+        path = os.path.join(directory, name)
+        try:
+            data = read_shared_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            value = codec.loads(data)
+        except ValueError as error:
+            raise StateCorruptError(path, str(error)) from None
+        return _project_reading(value, Reading(session, path, directory), now, stale_seconds)
+    return None
+
+
+def _project_reading(value: Any, reading: Reading, now: float, stale_seconds: float) -> Reading:
+    window = value.get("contextWindow") if isinstance(value, dict) else None
+    if not isinstance(window, dict):
+        raise StateCorruptError(reading.path, "holds no contextWindow")
+    percentage = _number(reading.path, window, "percentage")
+    reading.tokens = _count(reading.path, window, "currentTokens")
+    reading.limit_tokens = _count(reading.path, window, "maxTokens")
+    if reading.limit_tokens == 0:
+        raise StateCorruptError(reading.path, "maxTokens 0 is no size")
+    if percentage is not None:
+        reading.usage_ratio = percentage / 100
+    elif reading.tokens is not None and reading.limit_tokens is not None:
+        reading.usage_ratio = reading.tokens / reading.limit_tokens
+    else:
+        raise StateCorruptError(reading.path, "holds no percentage")
+    reading.problem = _why_stale(value, now, stale_seconds)
+    reading.is_stale = bool(reading.problem)
+    return reading
+
+
+def _why_stale(value: dict[str, Any], now: float, stale_seconds: float) -> str:
+    """Return why a project's reading is stale; empty when it is fresh."""
+    at = parse_time(value.get("timestamp"))
+    if at is None:
+        return "its time stamp cannot be read"
+    if at > now + CLOCK_SKEW_SECONDS:
+        return "its time stamp lies in the future"
+    if value.get("status") == STALE:
+        return "its writer says so"
+    interval_seconds = _positive(value.get("heartbeatIntervalSeconds"))
+    stale_milliseconds = _positive(value.get("staleAfterMs"))
+    if interval_seconds is not None:
+        stale_seconds = STALE_AFTER_INTERVALS * interval_seconds
+    elif stale_milliseconds is not None:
+        stale_seconds = stale_milliseconds / 1000
+    age_seconds = now - at
+    return f"it is {age_seconds:.0f} s old" if age_seconds > stale_seconds else ""
+
+
+def _is_number(value: object) -> bool:
+    # To isinstance a bool would be an int; an int beyond all floats is no number here.
+    return type(value) in (int, float) and 0 <= value <= _MOST  # type: ignore[operator]
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if _is_number(value) and value > 0 else None
+
+
+def _number(path: str, values: dict[str, Any], name: str) -> float | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    if not _is_number(value):
+        raise StateCorruptError(path, f"{name} is no number from 0 to {_MOST:.0e}")
+    return float(value)
+
+
+def _count(path: str, values: dict[str, Any], name: str) -> int | None:
+    value = _number(path, values, name)
+    if value is not None and not value.is_integer():
+        raise StateCorruptError(path, f"{name} {value} is no whole number")
+    return None if value is None else int(value)
