@@ -21,6 +21,9 @@ PARTS = [
     ("Monitors", "monitors.py", []),
     ("Killed writers", "kills.py", []),
     ("Fleet", "fleet.py", []),
+    ("Hooks", "hooks.py", []),
+    ("Queue", "messages.py", []),
+    ("Alerts", "alerts.py", []),
 ]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from ultramon.cli import COMMANDS, cli
+from ultramon.cli import COMMANDS, PLUMBING, cli
 
 DOCS = Path(__file__).parent.parent / "docs" / "cli.md"
 _SETTINGS: dict[str, Any] = {"terminal_width": 80}
-_SECTION = re.compile(r"(<!-- help: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SECTION = re.compile(r"(<!-- help: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def help_text(name: str) -> str:
@@ -37,7 +37,8 @@ def render(document: str) -> str:
 
 
 if __name__ == "__main__":
-    missing = [name for name in COMMANDS if f"<!-- help: {name} -->" not in DOCS.read_text()]
+    names = (*COMMANDS, *PLUMBING)
+    missing = [name for name in names if f"<!-- help: {name} -->" not in DOCS.read_text()]
     if missing:
         raise SystemExit(f"docs/cli.md has no section for: {', '.join(missing)}")
     DOCS.write_text(render(DOCS.read_text()))

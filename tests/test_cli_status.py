@@ -300,18 +300,19 @@ def test_a_state_directory_may_have_any_name(tmp_path):
     assert [agent["agentId"] for agent in shown("--state-dir", directory)] == ["here"]
 
 
-def test_prune_deletes_only_what_ended_long_ago(crowd):
-    """--dry-run tells, prune deletes, ids go to stdout; what lives or is lost stays."""
-    store(crowd, "old", active=False, outcome="completed", last_activity=1e9)
+def test_prune_deletes_only_what_was_over_long_ago(crowd):
+    """--dry-run tells, prune deletes, ids go to stdout; what lives or was lost lately stays."""
+    store(crowd, "lost", last_activity=1e9, last_heartbeat=1e9, started_at=1e9)
     dry = run("prune", "--dry-run", "--state-dir", crowd)
-    assert (dry.stdout, dry.stderr) == ("old\n", "1 ended agent would be deleted\n")
+    assert (dry.stdout, dry.stderr) == ("lost\n", "1 agent would be deleted\n")
+    store(crowd, "old", active=False, outcome="completed", last_activity=1e9)
     done = run("prune", "--json", "--state-dir", crowd)
-    assert json.loads(done.stdout) == {"agents": ["old"], "dryRun": False}
+    assert json.loads(done.stdout) == {"agents": ["lost", "old"], "dryRun": False}
     left = {agent["agentId"] for agent in shown("--state-dir", crowd, "--all")}
     assert {"past", "gone"} <= left
-    assert "old" not in left
+    assert not {"old", "lost"} & left
     everything = run("prune", "--older-than", "0s", "--state-dir", crowd)
-    assert (everything.stdout, everything.stderr) == ("past\n", "1 ended agent deleted\n")
+    assert (everything.stdout, everything.stderr) == ("gone\npast\n", "2 agents deleted\n")
 
 
 @pytest.mark.parametrize("given", ["7", "d", "-1d", "1y", "1e3s", "٣d", "nan"])

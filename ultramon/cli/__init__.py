@@ -21,8 +21,33 @@ from ultramon.errors import AgentNotFoundError, UltramonError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = ("demo", "replay", "status", "watch", "events", "explain", "chaos", "prune")
+COMMANDS = (
+    "demo",
+    "replay",
+    "status",
+    "watch",
+    "events",
+    "explain",
+    "install",
+    "uninstall",
+    "doctor",
+    "resume",
+    "chaos",
+    "prune",
+)
 """In the order of `--help`; each is the function `command` of the module of its name."""
+PLUMBING = (
+    "alert",
+    "check",
+    "clear",
+    "context",
+    "context-monitor",
+    "hook",
+    "messages",
+    "queue",
+    "statusline",
+)
+"""The same, for commands that programs call; listed apart."""
 
 
 class LazyGroup(click.Group):
@@ -30,15 +55,23 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, most useful first."""
-        return list(COMMANDS)
+        return [*COMMANDS, *PLUMBING]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in (*COMMANDS, *PLUMBING):
             return None
-        module = importlib.import_module(f"ultramon.cli.{cmd_name}")
+        module = importlib.import_module(f"ultramon.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List what people call, then what programs call."""
+        for title, names in (("Commands", COMMANDS), ("For programs", PLUMBING)):
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, found.get_short_help_str(60)) for name, found in commands if found]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ultramon raises into one line and an exit code."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ultramon.core.liveness import HostIdentity, Liveness
     from ultramon.core.record import StateRecord
 
+SDK_HOST = "sdk"
 _MAX_NAMED = 5
+_SHORT_ID_CHARS = 8
 _URGENCY = {"force_return": 1, "prepare_handoff": 2}
 
 
@@ -48,36 +50,16 @@ def open_store(state_dir: str | None) -> Backend:
     """Open the backend that a command works on: ``--state-dir``, else what the SDK would open."""
     from ultramon.backends import open_backend
 
-    context = click.get_current_context()
-    if state_dir is None or context.get_parameter_source("state_dir") is not (
-        ParameterSource.COMMANDLINE
-    ):
-        return open_backend()
-    return open_backend(f"file://{quote(os.path.abspath(state_dir))}")
+    path = state_dir_given(state_dir)
+    return open_backend() if path is None else open_backend(f"file://{quote(path)}")
 
 
-def local_directory(state_dir: str | None) -> str | None:
-    """Return the directory that `open_store` would open, without the 120 ms that opening costs.
-
-    Args:
-        state_dir: The value of ``--state-dir``.
-
-    Returns:
-        None when only `open_store` can tell.
-    """
-    chosen = click.get_current_context().get_parameter_source("state_dir")
-    if state_dir is not None and chosen is ParameterSource.COMMANDLINE:
-        return os.path.abspath(state_dir)
-    if os.environ.get("ULTRAMON_BACKEND"):
+def state_dir_given(state_dir: str | None) -> str | None:
+    """Return the path of ``--state-dir``; None where only its variable is set, or nothing."""
+    source = click.get_current_context().get_parameter_source("state_dir")
+    if state_dir is None or source is not ParameterSource.COMMANDLINE:
         return None
-    if state_dir:
-        return os.path.abspath(os.path.expanduser(state_dir))
-    from platformdirs import user_state_dir
-
-    try:
-        return user_state_dir("ultramon", appauthor=False)
-    except RuntimeError:
-        return None
+    return os.path.abspath(state_dir)
 
 
 class SeenAgent(NamedTuple):
@@ -121,6 +103,14 @@ class SeenAgent(NamedTuple):
             "livenessReason": self.liveness.reason,
             "heartbeatAgeSeconds": self.liveness.heartbeat_age_seconds,
         }
+
+
+def short_id(record: StateRecord) -> str:
+    """Return an id as it is shown: of a host's session only the beginning, as nobody chose it."""
+    session_id, own = record.session_id, record.agent_id
+    if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
+        return own
+    return session_id[:_SHORT_ID_CHARS] + own[len(session_id) :]
 
 
 class Unreadable(NamedTuple):
@@ -250,8 +240,16 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
     return backend.load(find_agent_id(backend, name))
 
 
+def _begins(agent: StoredAgent, name: str) -> bool:
+    """Return whether an agent's id, whole or as it is shown, begins like that."""
+    shown = "" if agent.record is None else short_id(agent.record)
+    return agent.agent_id.startswith(name) or shown.startswith(name)
+
+
 def find_agent_id(backend: Backend, name: str) -> str:
     """Find the id of the agent that a person means, whether its state can be read or not.
+
+    The beginning of a session's id means the session, though its subagents' ids begin alike.
 
     Raises:
         AgentNotFoundError: Nothing fits.
@@ -261,14 +259,15 @@ def find_agent_id(backend: Backend, name: str) -> str:
     if any(agent.agent_id == name for agent in agents):
         return name
     labelled = [agent for agent in agents if agent.record and agent.record.label == name]
-    found = labelled or [agent for agent in agents if agent.agent_id.startswith(name)]
+    found = labelled or [agent for agent in agents if _begins(agent, name)]
     if not found or not name:
         raise AgentNotFoundError(sanitize(name))
-    if len(found) > 1:
-        ids = [agent.agent_id for agent in found]
+    ids = [agent.agent_id for agent in found]
+    session = min(ids, key=len)
+    if any(not other.startswith(f"{session}.") for other in ids if other != session):
         more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
         kind = "label" if labelled else "prefix"
         raise SeveralFound(
             f"{kind} {name} fits {len(ids)} agents: {', '.join(ids[:_MAX_NAMED])}{more}"
         )
-    return found[0].agent_id
+    return session

@@ -82,8 +82,8 @@ def command(
     What the command prints appears on stderr. The exit code is 0 when nothing was lost and the
     command ended with 0.
     """
-    from ultramon.config import disabled
     from ultramon.core.ids import check_agent_id, random_hex
+    from ultramon.environment import disabled
 
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to judge by")

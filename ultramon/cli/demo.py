@@ -60,8 +60,8 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
     from ultramon.cli.demo_crew import Crew, standard_library_files
     from ultramon.cli.demo_proof import Evidence
     from ultramon.cli.demo_view import print_summary, watch
-    from ultramon.config import disabled
     from ultramon.core.ids import random_hex
+    from ultramon.environment import disabled
 
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to show")

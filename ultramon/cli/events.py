@@ -33,12 +33,14 @@ EVENT_TYPES = (
     "context_threshold_reached",
     "context_relaxed",
     "context_epoch_started",
+    "context_alert",
     "handoff_ready",
     "agent_stopped",
     "agent_stale",
     "agent_recovered",
     "agent_lost",
     "agent_expired",
+    "dead_letter",
 )
 """In the order in which a life brings them."""
 _TYPE_WIDTH = max(map(len, EVENT_TYPES))
@@ -124,7 +126,7 @@ def command(
     line = json_line if json else event_line
     shown = 0
     try:
-        for page in _pages(backend, follow=follow):
+        for page in pages(backend, follow=follow):
             lines = [line(event) for event in page if is_wanted(event)]
             if lines:
                 click.echo("\n".join(lines))
@@ -143,14 +145,14 @@ def _agent_id(backend: Backend, name: str, *, may_come: bool) -> str:
     try:
         return find_agent_id(backend, name)
     except AgentNotFoundError as error:
-        if not any(event.get("agentId") == name for page in _pages(backend) for event in page):
+        if not any(event.get("agentId") == name for page in pages(backend) for event in page):
             if not may_come:
                 raise NobodyFound(str(error)) from error
             say(f"no agent {name} yet")
         return name
 
 
-def _pages(backend: Backend, *, follow: bool = False) -> Iterator[list[dict[str, Any]]]:
+def pages(backend: Backend, *, follow: bool = False) -> Iterator[list[dict[str, Any]]]:
     """Yield the journal in stretches; when following, for ever."""
     cursor = None
     while True:
@@ -190,6 +192,13 @@ def _level(event: dict[str, Any]) -> str:
     return f"{field(event['level'])}{asked}, {percent(event['usageRatio'])}, {used} {known}"
 
 
+def _alert(event: dict[str, Any]) -> str:
+    used = f"{tokens(event['tokens'])} of {tokens(event['contextLimit'])} tokens"
+    after = "" if event["command"] is None else f", after {field(event['command'])}"
+    forced = ", forced" if event["forced"] else ""
+    return f"{field(event['level'])}, {percent(event['usageRatio'])}, {used}{after}{forced}"
+
+
 def _epoch(event: dict[str, Any]) -> str:
     epoch, reason = event["epoch"], field(event["reason"])
     before, after = tokens(event["tokensBefore"]), tokens(event["tokensAfter"])
@@ -217,14 +226,20 @@ def _handoff(event: dict[str, Any]) -> str:
     return ", ".join([field(handoff["reason"]), *counts])
 
 
+def _dead_letter(event: dict[str, Any]) -> str:
+    return f"message {event['n']:d} could not be delivered"
+
+
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_started": _start,
     "context_threshold_reached": _level,
     "context_relaxed": _level,
     "context_epoch_started": _epoch,
+    "context_alert": _alert,
     "handoff_ready": _handoff,
     "agent_stopped": _end,
     "agent_stale": _end,
     "agent_lost": _end,
     "agent_expired": _end,
+    "dead_letter": _dead_letter,
 }

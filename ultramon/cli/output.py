@@ -32,7 +32,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class ExitCode(IntEnum):
-    """How a command ended. 50-54 are kept for levels of alert."""
+    """How a command ended; 50-54 are what `ultramon check` found."""
 
     OK = 0
     FAILURE = 1
@@ -43,6 +43,16 @@ class ExitCode(IntEnum):
     """No agent has that id, prefix or label."""
     AMBIGUOUS = 4
     """Several agents begin with that prefix, or bear that label."""
+    WARNING = 50
+    """The window is at 70 % or more, or what is configured instead; so with the next three."""
+    CAUTION = 51
+    """85 % or more."""
+    CRITICAL = 52
+    """90 % or more."""
+    EMERGENCY = 53
+    """95 % or more."""
+    STALE = 54
+    """There are no data, or they are too old."""
     INTERRUPTED = 130
     """Ctrl-C."""
 

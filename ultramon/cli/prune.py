@@ -1,4 +1,4 @@
-"""`ultramon prune`: delete what has ended long ago."""
+"""`ultramon prune`: delete what was over long ago."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     default="7d",
     show_default=True,
     show_envvar=True,
-    help="Delete agents that ended so long ago.",
+    help="Delete agents that were over so long ago.",
 )
 @click.option(
     "--events-older-than",
@@ -58,21 +58,28 @@ def command(
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
-    """Delete ended agents and old events.
+    """Delete agents that ended or were lost, and events, of long ago.
 
-    Agents that have not ended are never deleted, lost ones neither. The ids go to stdout.
+    Lost is an agent that never ended and whose process is gone, or that was silent beyond its own
+    limit; it is deleted when nothing was heard of it for so long. Agents that may live, and states
+    that cannot be read, are never deleted. The ids go to stdout.
     """
     from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.core.liveness import this_host
 
     now = SYSTEM_CLOCK.now()
     pruned = open_store(state_dir).prune(
-        ended_before=now - older_than, events_before=now - events_older_than, dry_run=dry_run
+        agents_before=now - older_than,
+        events_before=now - events_older_than,
+        now=now,
+        host=this_host(),
+        dry_run=dry_run,
     )
     if json:
         print_json({"agents": pruned, "dryRun": dry_run})
         return ExitCode.OK
     for agent_id in pruned:
         click.echo(sanitize(agent_id))
-    count = "1 ended agent" if len(pruned) == 1 else f"{len(pruned)} ended agents"
+    count = "1 agent" if len(pruned) == 1 else f"{len(pruned)} agents"
     say(f"{count} would be deleted" if dry_run else f"{count} deleted")
     return ExitCode.OK

@@ -14,6 +14,7 @@ from ultramon.cli.agents import (
     json_option,
     look_at,
     open_store,
+    short_id,
     state_dir_option,
     without_ended,
 )
@@ -118,7 +119,7 @@ class _Look(NamedTuple):
 def _name(one: SeenAgent, look: _Look) -> tuple[str, str]:
     record = one.record
     label = f" ({field(record.label)})" if record.label else ""
-    return field(record.agent_id) + label, ""
+    return field(short_id(record)) + label, ""
 
 
 def _level(one: SeenAgent, look: _Look) -> tuple[str, str]:

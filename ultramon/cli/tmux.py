@@ -1,25 +1,21 @@
-"""The one line about all agents that a status bar shows; loads the core and nothing else."""
+"""The one line about all agents that a status bar shows; loads nothing that it does not need."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.cli.agents import (
     SeenAgent,
     Unreadable,
-    local_directory,
     look_at,
     open_store,
-    see,
+    short_id,
     without_ended,
 )
 from ultramon.cli.output import field
-from ultramon.core.liveness import LOST, STALE, this_host
-from ultramon.core.statefile import StateDirectory
-from ultramon.errors import AgentNotFoundError, UltramonError
+from ultramon.core.liveness import LOST, STALE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,39 +37,11 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
         run: Only agents of this run; None = of all runs.
         color: With colour codes of tmux.
     """
-    directory = local_directory(state_dir)
-    if directory is None:
-        seen, unreadable = look_at(open_store(state_dir).list_agents(run))
-    else:
-        seen, unreadable = _read(directory, run)
+    seen, unreadable = look_at(open_store(state_dir).list_agents(run))
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
         _coloured(part) if color else _escaped(part.text) for part in _parts(seen, unreadable)
     )
-
-
-def _read(directory: str, run: str | None) -> tuple[list[SeenAgent], list[Unreadable]]:
-    """Do as `look_at` does with what a local backend lists, in no order."""
-    states = StateDirectory(directory)
-    signatures, heartbeats = states.scan()
-    now, host = time.time(), this_host()
-    seen: list[SeenAgent] = []
-    unreadable: list[Unreadable] = []
-    for agent_id in signatures:
-        try:
-            record = states.read(agent_id)
-        except AgentNotFoundError:
-            continue  # pruned since the directory was listed
-        except UltramonError as error:
-            unreadable.append(Unreadable(agent_id, str(error)))
-            continue
-        if run in (None, record.run):
-            one = see(record, heartbeats.get(agent_id), now, host)
-            if isinstance(one, SeenAgent):
-                seen.append(one)
-            else:
-                unreadable.append(one)
-    return seen, unreadable
 
 
 def _parts(seen: Sequence[SeenAgent], unreadable: Sequence[Unreadable]) -> list[_Part]:
@@ -102,7 +70,7 @@ def _distance(one: SeenAgent) -> tuple[bool, bool, float]:
 
 def _fullness(one: SeenAgent) -> str:
     record = one.record
-    name = field(record.agent_id)[:_MAX_NAME_CHARS]
+    name = field(short_id(record))[:_MAX_NAME_CHARS]
     if record.usage_ratio is None:
         return f"{name} ?"
     # Rounded down: 84.6 % shown as 85 % would deny what the level says.

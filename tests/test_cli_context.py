@@ -1,0 +1,287 @@
+"""`context`, `context-monitor` and `clear`, as agents and people call them."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+
+import pytest
+from program import run
+
+from ultramon.backends.local import LocalBackend
+from ultramon.cli.output import ExitCode
+from ultramon.core.thresholds import Ladder
+from ultramon.testing.contract_notices import ORIGINAL
+from ultramon.testing.contract_states import start
+
+AGENT = "abc12345"
+READING = {
+    "estimated_tokens": 86_214,
+    "usage_ratio": 0.43,
+    "context_limit": 200_498,
+    "tokens_source": "reported",
+    "ladder": ORIGINAL.to_json(),
+    "label": "agent-1",
+}
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with closing(LocalBackend(str(tmp_path / "state"))) as backend:
+        yield backend
+
+
+@pytest.fixture
+def call(backend):
+    """Run a command as an agent, or as a person."""
+
+    def call(*arguments, caller=None, variable="ULTRAMON_AGENT_ID", **environ):
+        if caller is not None:
+            environ[variable] = caller
+        environ.setdefault("CLAUDE_SESSION_MANAGER_ID", "")
+        return run(*arguments, ULTRAMON_STATE_DIR=backend.directory.path, **environ)
+
+    return call
+
+
+def put(backend, agent_id=AGENT, *, ago_seconds=0.0, **fields):
+    """Start an agent that was measured so long ago; None = never."""
+    now = time.time()
+    measured_at = None if ago_seconds is None else now - ago_seconds
+    return start(backend, agent_id, now=now, **{**READING, "measured_at": measured_at, **fields})
+
+
+def said(done, code=ExitCode.OK):
+    """What a command printed, after checking how it ended."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == ExitCode.OK else done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, "43%\n"),
+        ({"usage_ratio": 0.4251, "context_limit": None}, "42.5%\n"),
+        ({"ago_seconds": None}, "unknown\n"),
+        ({"usage_ratio": None, "context_limit": None}, "unknown\n"),
+        ({"ago_seconds": 910}, "43% (cached 15min ago)\n"),
+        ({"ago_seconds": 500}, "43%\n"),
+        ({"active": False, "outcome": "completed"}, "43% (cached; session stopped)\n"),
+    ],
+    ids=str,
+)
+def test_context_says_a_percentage(backend, call, fields, shown):
+    """A percentage, or that there is none; one that is old, or the last, says so."""
+    put(backend, **fields)
+    assert said(call("context", AGENT)) == shown
+
+
+def test_context_finds_the_agent(backend, call):
+    """By label, by the beginning of its id, or as the caller under either variable."""
+    put(backend)
+    for arguments in (("agent-1",), ("abc",)):
+        assert said(call("context", *arguments)) == "43%\n"
+    assert said(call("context", caller=AGENT)) == "43%\n"
+    variable = "CLAUDE_SESSION_MANAGER_ID"
+    assert said(call("context", caller=AGENT, variable=variable)) == "43%\n"
+    assert "no agent nobody" in said(call("context", "nobody"), ExitCode.NOT_FOUND)
+
+
+def test_context_needs_an_agent(call):
+    """Without one it says how to name it, and ends as wrong usage."""
+    done = call("context")
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr == (
+        "Error: no agent: name one, or run ultramon context inside a session with "
+        "ULTRAMON_AGENT_ID\n"
+    )
+
+
+def test_context_tells_the_details(backend, call):
+    """Everything that is known, a line each."""
+    put(backend)
+    said(call("context-monitor", "enable", caller=AGENT))
+    lines = said(call("context", AGENT, "--details")).splitlines()
+    assert lines[0] == "Context: 43% (86,214 tokens)"
+    assert lines[1].startswith("Sample: 20")
+    assert lines[1].endswith("Z, reported")
+    assert lines[2:] == [
+        "Lifecycle: alive",
+        "State: normal (warning 50%, critical 65%)",
+        "Monitor: enabled, alerts -> self",
+        "Compaction: not active",
+        "Last handoff: none",
+        "Session: agent-1 [abc12345] sdk",
+    ]
+
+
+def test_context_tells_what_it_does_not_know(backend, call):
+    """Before the first reading, of an agent that left a handoff, and that nobody registered."""
+    handoff = {"reason": "threshold_warning", "createdAt": "2026-11-21T20:28:51.642Z"}
+    put(backend, ago_seconds=None, label=None, handoff=handoff, ladder={"rungs": 7})
+    lines = said(call("context", AGENT, "--details")).splitlines()
+    assert lines == [
+        "Context: unknown",
+        "Sample: none",
+        "Lifecycle: alive",
+        "State: thresholds_unavailable",
+        "Monitor: disabled",
+        "Compaction: not active",
+        "Last handoff: threshold_warning, 2026-11-21T20:28:51.642Z",
+        "Session: abc12345 [abc12345] sdk",
+    ]
+
+
+def test_context_as_json(backend, call):
+    """The same, with the names of the state file."""
+    put(backend, parent_id="boss")
+    said(call("context-monitor", "enable", AGENT, "--threshold", "40", caller="boss"))
+    shown = json.loads(said(call("context", AGENT, "--json")))
+    assert shown["usedPercentage"] == 43.0
+    assert shown["tokens"] == 86_214
+    assert shown["state"] == "at-40"
+    assert shown["thresholds"] == [{"name": "at-40", "ratio": 0.4}]
+    assert shown["thresholdSource"] == "custom"
+    assert (shown["isRegistered"], shown["notifyId"]) == (True, "boss")
+    assert shown["compactionActive"] is False
+
+
+def test_context_hides_nothing_in_a_label(backend, call):
+    """What came from outside cannot steer the terminal."""
+    put(backend, label="\x1b[31mred\u202e")
+    assert "Session: \\x1b[31mred\\u202e [" in said(call("context", AGENT, "--details"))
+
+
+def test_an_agent_enables_and_disables_itself(backend, call):
+    """With the sentences that scripts know; twice is no error."""
+    put(backend)
+    for _ in range(2):
+        shown = said(call("context-monitor", "enable", caller=AGENT))
+        assert shown == f"Context monitoring enabled — notifications → self ({AGENT})\n"
+    (one,) = backend.registry.registrations()
+    assert (one.notify_id, one.ladder_status) == (AGENT, "default")
+    for _ in range(2):
+        shown = said(call("context-monitor", "disable", caller=AGENT))
+        assert shown == f"Context monitoring disabled for {AGENT}\n"
+    assert backend.registry.registrations() == []
+
+
+def test_a_parent_enables_its_child(backend, call):
+    """Who calls is told, not who is meant; also under the older variable."""
+    put(backend, parent_id="boss")
+    expected = f"Context monitoring enabled for {AGENT} — notifications → boss\n"
+    for variable in ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID"):
+        done = call("context-monitor", "enable", "agent-1", caller="boss", variable=variable)
+        assert said(done) == expected
+    shown = said(call("context-monitor", "disable", AGENT, caller="boss"))
+    assert shown == f"Context monitoring disabled for {AGENT}\n"
+
+
+@pytest.mark.parametrize("action", ["enable", "disable"])
+def test_enabling_needs_a_caller(backend, call, action):
+    """A person has no inbox."""
+    put(backend)
+    done = call("context-monitor", action, AGENT)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr == (
+        "Error: ultramon context-monitor enable/disable requires a managed session "
+        "(ULTRAMON_AGENT_ID not set)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("enable", AGENT), ExitCode.FAILURE, "Error: agent stranger may not decide"),
+        (("disable", AGENT), ExitCode.FAILURE, "Error: agent stranger may not decide"),
+        (("enable", "nobody"), ExitCode.NOT_FOUND, "Error: no agent nobody"),
+        (("enable",), ExitCode.NOT_FOUND, "Error: no agent stranger"),
+        (("restart",), ExitCode.FAILURE, "Error: Unknown action 'restart'. Use: enable, disable"),
+        ((), ExitCode.USAGE, "Missing argument"),
+        (("enable", "--threshold", "0"), ExitCode.USAGE, "--threshold"),
+        (("enable", "--threshold", "101"), ExitCode.USAGE, "--threshold"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(backend, call, arguments, code, words):
+    """One line says why, nothing is printed as data, nothing changes."""
+    put(backend, parent_id="boss")
+    done = call("context-monitor", *arguments, caller="stranger")
+    assert words in said(done, code)
+    assert done.stdout == ""
+    assert backend.registry.registrations() == []
+
+
+def test_what_can_never_be_measured_is_refused(backend, call):
+    """Registered and never measured would be the worst of states."""
+    put(backend, active=False, outcome="completed")
+    done = call("context-monitor", "enable", caller=AGENT)
+    assert "it has ended and will never be measured again" in said(done, ExitCode.FAILURE)
+
+
+def test_status_without_registrations(call):
+    """Says so, on stdout, and is no error."""
+    shown = said(call("context-monitor", "status"))
+    assert shown == "No sessions currently registered for context monitoring.\n"
+    assert json.loads(said(call("context-monitor", "status", "--json"))) == {"monitored": []}
+
+
+def test_status_shows_who_is_told_about_whom(backend, call):
+    """Enabled ones only; one that was never measured, or whose ladder is none, stands out."""
+    put(backend, parent_id="boss")
+    put(backend, "blind", ago_seconds=None, label=None, ladder=Ladder.default().to_json())
+    put(backend, "silent", label=None)
+    put(backend, "unregistered")
+    said(
+        call(
+            "context-monitor", "enable", AGENT, "--threshold=40", "--threshold=62.5", caller="boss"
+        )
+    )
+    said(call("context-monitor", "enable", caller="blind"))
+    backend.registry.register(
+        "silent",
+        "silent",
+        source="explicit",
+        ladder={"rungs": 7},
+        registered_by="silent",
+        now=time.time(),
+    )
+    title, rule, *rows = said(call("context-monitor", "status")).splitlines()
+    assert title.split() == ["Session", "Name", "Notify", "Target", "Thresholds", "Reading"]
+    assert set(rule) == {"-"}
+    cells = [[cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows]
+    assert [row[:-1] for row in cells] == [
+        [AGENT, "agent-1", "boss", "40%, 62.5%"],
+        ["blind", "blind", "70%, 85%"],
+        ["silent", "silent", "invalid, nothing is told"],
+    ]
+    assert [row[-1].partition(",")[0] for row in cells] == ["43%", "none yet", "43%"]
+    monitored = json.loads(said(call("context-monitor", "status", "--json")))["monitored"]
+    assert [one["agentId"] for one in monitored] == [AGENT, "blind", "silent"]
+    assert [one["ladderStatus"] for one in monitored] == ["custom", "default", "invalid"]
+
+
+def test_clear_cancels_and_counts(backend, call):
+    """What was said and not received is gone, what is in flight is counted, the rest stays."""
+    put(backend, parent_id="boss")
+    for text in ("in flight", "stale", "stale"):
+        backend.queue.queue_message(
+            "boss", text, now=time.time(), sender=AGENT, category="context_monitor"
+        )
+    backend.queue.queue_message("boss", "said", now=time.time(), sender=AGENT)
+    backend.queue.claim("boss", now=time.time(), limit=1)
+    assert said(call("clear", "agent-1")) == f"Cleared {AGENT}: 2 notices cancelled, 1 in flight\n"
+    assert [message.text for message in backend.queue.peek("boss", now=time.time())] == ["said"]
+    done = json.loads(said(call("clear", AGENT, "--json", caller="boss")))
+    assert done == {"agentId": AGENT, "cancelled": 0, "inFlight": 0}
+
+
+def test_clear_needs_a_right(backend, call):
+    """A person may, the agent and its parent may, another agent may not."""
+    put(backend, parent_id="boss")
+    for caller in (None, AGENT, "boss"):
+        assert said(call("clear", AGENT, caller=caller)).startswith(f"Cleared {AGENT}: 0 notices")
+    assert "may not decide" in said(call("clear", AGENT, caller="stranger"), ExitCode.FAILURE)
+    assert "no agent nobody" in said(call("clear", "nobody"), ExitCode.NOT_FOUND)
