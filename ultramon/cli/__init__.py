@@ -48,6 +48,7 @@ PLUMBING = (
     "statusline",
 )
 """The same, for commands that programs call; listed apart."""
+_HELP_MARGIN = 6  # what click leaves free around the two columns
 
 
 class LazyGroup(click.Group):
@@ -69,7 +70,8 @@ class LazyGroup(click.Group):
         """List what people call, then what programs call."""
         for title, names in (("Commands", COMMANDS), ("For programs", PLUMBING)):
             commands = [(name, self.get_command(ctx, name)) for name in names]
-            rows = [(name, found.get_short_help_str(60)) for name, found in commands if found]
+            limit = formatter.width - max(map(len, names)) - _HELP_MARGIN
+            rows = [(name, found.get_short_help_str(limit)) for name, found in commands if found]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
