@@ -56,7 +56,7 @@ def line(entry: dict[str, Any]) -> str:
         "isSidechain": False,
         "sessionId": SESSION_ID,
         "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "cwd": "/home/dev/project",
+        "cwd": "/project",
         "version": "2.1.330",
     }
     return json.dumps(entry | common, separators=(",", ":")) + "\n"

@@ -77,11 +77,10 @@ def test_what_cannot_be_proved_is_not_gone(parts):
 
 
 @pytest.mark.parametrize("boot_id", ["", "a-boot", ":[4026531836]"])
-def test_a_host_that_does_not_tell_its_boot_and_namespace_proves_nothing(monkeypatch, boot_id):
+def test_a_host_that_does_not_tell_its_boot_and_namespace_proves_nothing(boot_id):
     """Another machine of the same name would look the same."""
     host = HostIdentity("localhost", boot_id)
-    monkeypatch.setattr("ultramon.core.holder.this_host", lambda: host)
-    assert not is_gone(changed(name_holder(), pid=str(2**22 + 1)))
+    assert not is_gone(changed(name_holder(host), pid=str(2**22 + 1)), host)
 
 
 @pytest.mark.parametrize("name", ["", "fleet-1", "4711-0123456789abcdef", "a b c d e", "a  b c d"])

@@ -30,7 +30,7 @@ ALLOWED = {
     "errors": set(),
     "signals": set(),
     "clock": set(),
-    "environment": {"errors"},
+    "environment": {"core", "errors"},
     "core": {"core", "errors"},
     "levels": {"core", "errors"},
     "models": {"core", "errors"},

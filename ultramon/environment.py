@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.core.switches import is_on
 from ultramon.errors import ConfigurationError
 
 TYPE_CHECKING = False
@@ -12,11 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 TOML_NAME = "ultramon.toml"
-
-
-def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a variable says yes, in any usual spelling; empty or missing says no."""
-    return environ.get(name, "").lower() not in ("", "0", "false", "no", "off")
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:

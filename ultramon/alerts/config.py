@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from ultramon.core.switches import is_on
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
-from ultramon.environment import is_on, read_toml
+from ultramon.environment import read_toml
 from ultramon.errors import ConfigurationError
 
 TYPE_CHECKING = False

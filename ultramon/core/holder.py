@@ -7,29 +7,41 @@ import os
 from ultramon.core.ids import random_hex
 from ultramon.core.liveness import process_started_at, this_host
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.core.liveness import HostIdentity
+
 _UNKNOWN = "unknown"
 
 
-def name_holder() -> str:
-    """Return a new name for something in this process; no two are the same."""
-    pid, host = os.getpid(), this_host()
+def name_holder(host: HostIdentity | None = None) -> str:
+    """Return a new name for something in this process; no two are the same.
+
+    Args:
+        host: Where it runs; None = here.
+    """
+    pid, host = os.getpid(), host or this_host()
     started_at = (_sees_processes() and process_started_at(pid)) or _UNKNOWN
     return f"{random_hex(8)} {pid} {started_at} {host.boot_id} {host.hostname}"
 
 
-def is_gone(holder: str) -> bool:
+def is_gone(holder: str, host: HostIdentity | None = None) -> bool:
     """Return whether the process of a holder has provably ended.
 
     Proof is that no process of its pid and start runs in its boot and process namespace. Nothing
     is known, and the answer is False, on another host, after a reboot, where the system does not
     tell boot, namespace and start, and for a name that `name_holder` did not make.
+
+    Args:
+        holder: The name.
+        host: Where the judge stands; None = here.
     """
     try:
         _, pid, named_start, boot_id, hostname = holder.split(" ", 4)
         pid_number = int(pid)
     except ValueError:
         return False
-    host = this_host()
+    host = host or this_host()
     boot, _, namespace = boot_id.partition(":")
     if not (boot and namespace and (boot_id, hostname) == (host.boot_id, host.hostname)):
         return False

@@ -21,6 +21,7 @@ import pytest
 from ultramon.testing.contract_events import EventContract
 from ultramon.testing.contract_fleet import FleetContract
 from ultramon.testing.contract_states import StateContract
+from ultramon.testing.contract_store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,21 +29,8 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 
-class BackendContract(StateContract, EventContract, FleetContract):
+class BackendContract(StateContract, EventContract, FleetContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
-
-    @pytest.fixture
-    def backend(self) -> Backend:
-        """Give an empty backend that no other test uses."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture `backend`")
-
-    @pytest.fixture
-    def reopen(self) -> Callable[[Backend], Backend] | None:
-        """Give a function that opens the store of a backend as another process would.
-
-        None = the store ends with the object; tests of durability are skipped.
-        """
-        return None
 
     @pytest.fixture
     def damage(self) -> Callable[[Backend, str], None] | None:

@@ -29,28 +29,16 @@ from ultramon.testing.contract_messages import (
     texts,
 )
 from ultramon.testing.contract_states import prune, start, write
+from ultramon.testing.contract_store import StoreContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Message, Queue
+    from ultramon.testing.contract_store import Reopen
 
-    Reopen = Callable[[Backend], Backend] | None
 
-
-class QueueContract(MessageContract):
+class QueueContract(MessageContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
-
-    @pytest.fixture
-    def backend(self) -> Backend:
-        """Give an empty backend that no other test uses."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture `backend`")
-
-    @pytest.fixture
-    def reopen(self) -> Reopen:
-        """Give a function that opens the store as another process would; None = not durable."""
-        return None
 
     @pytest.fixture
     def queue(self, backend: Backend) -> Queue:

@@ -27,28 +27,16 @@ from ultramon.testing.contract_notices import (
     waiting,
 )
 from ultramon.testing.contract_states import prune, start, write
+from ultramon.testing.contract_store import StoreContract
 from ultramon.testing.samples import make_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ultramon.backends.base import Backend
+    from ultramon.testing.contract_store import Reopen
 
-    Reopen = Callable[[Backend], Backend] | None
 
-
-class RegistryContract(NoticeContract):
+class RegistryContract(NoticeContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
-
-    @pytest.fixture
-    def backend(self) -> Backend:
-        """Give an empty backend that no other test uses."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture `backend`")
-
-    @pytest.fixture
-    def reopen(self) -> Reopen:
-        """Give a function that opens the store as another process would; None = not durable."""
-        return None
 
     def test_a_compaction_re_arms_and_is_told(self, backend: Backend) -> None:
         """What was said of the old window is cancelled, then told that it ended, then anew."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ultramon.core import codec
+from ultramon.core.switches import is_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> i
         told_tokens: The window that a status line told, maybe in another environment; or None.
     """
     windows = [] if told_tokens is None else [told_tokens]
-    if _is_set(environ.get(SMALL_VARIABLE)):
+    if is_on(SMALL_VARIABLE, environ):
         from ultramon.core.limits import DEFAULT_WINDOW_TOKENS
 
         windows.append(DEFAULT_WINDOW_TOKENS)
     most = _whole(environ.get(MOST_VARIABLE))
     # Alone the variable changes nothing (2.1.330).
-    if most is not None and _is_set(environ.get("DISABLE_COMPACT")):
+    if most is not None and is_on("DISABLE_COMPACT", environ):
         windows.append(most)
     return min(windows, default=None)
 
@@ -58,7 +59,7 @@ def trigger_tokens(
         model: The model, which may have a setting of its own.
         window_tokens: The model's window, which the configured one cannot exceed; None = unknown.
     """
-    if any(_is_set(environ.get(name)) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
+    if any(is_on(name, environ) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
         return None
     settings: dict[str, Any] = {}
     for layer in _layers(environ, project):
@@ -116,10 +117,6 @@ def _model_setting(settings: dict[str, Any], model: str | None) -> object:
     by_model = settings.get("modelSettings")
     own = by_model.get(model) if isinstance(by_model, dict) else None
     return own.get("autoCompactWindow") if isinstance(own, dict) else None
-
-
-def _is_set(value: str | None) -> bool:
-    return (value or "").lower() not in ("", "0", "false", "no", "off")
 
 
 def _whole(value: object) -> int | None:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from ultramon.core.files import make_private_directory
+from ultramon.core.switches import is_on
 from ultramon.errors import StateDirectoryError
 from ultramon.hosts.claude_code.change import frozen_path
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
@@ -60,7 +61,7 @@ def check_disabled(seen: Examination) -> Iterator[Finding]:
             status = PROBLEM if seen.installed else WARNING
             message = f"{layer.path}: disableAllHooks is true: no hook and no status line runs"
             yield Finding("disableAllHooks", status, message, "take it out there")
-    if os.environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off"):
+    if is_on("ULTRAMON_DISABLED"):
         message = "ULTRAMON_DISABLED is set: hooks started from here do nothing"
         yield Finding("environment", WARNING, message, "unset ULTRAMON_DISABLED")
 

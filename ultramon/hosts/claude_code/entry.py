@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.claude_code.frozen import Frozen
 
-_OFF = ("", "0", "false", "no", "off")
-
 
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Handle one call; what goes wrong goes to the failure log and nowhere else.
@@ -58,7 +56,8 @@ def state_directory(environ: Mapping[str, str], frozen_path: str) -> str:
 
 def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` is set."""
-    return environ.get("ULTRAMON_DISABLED", "").lower() not in _OFF
+    # As `ultramon.core.switches`, which a hook that is switched off does not even load.
+    return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
 
 
 def load_frozen(path: str, directory: str, event: str, now: float) -> Frozen:

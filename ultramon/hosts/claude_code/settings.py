@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ultramon.core.files import close_quietly, refused, sync_directory, write_new_file
+from ultramon.core.files import NewFile, close_quietly, refused, sync_directory
 from ultramon.core.ids import random_hex
 from ultramon.errors import ConfigurationError, StateCorruptError, StateWriteError
 from ultramon.hosts.claude_code.commands import (
@@ -316,15 +316,10 @@ class Settings:
         temporary = f"{self.target}.{random_hex(6)}.tmp"
         try:
             os.makedirs(os.path.dirname(self.target), mode=0o700, exist_ok=True)
-            try:
-                write_new_file(temporary, data)
+            with NewFile(temporary, self.path, data):
                 self._copy_owner_and_mode(temporary)
                 self._check_unchanged()
                 os.replace(temporary, self.target)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
             sync_directory(os.path.dirname(self.target))
         except OSError as error:
             raise refused(self.path, "cannot be written", error) from error
