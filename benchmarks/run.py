@@ -24,6 +24,7 @@ PARTS = [
     ("Hooks", "hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
+    ("Server", "server.py", []),
 ]
 
 

@@ -243,7 +243,7 @@ class JsonLinesBackend:
             return None
         return StoredAgent(agent_id, record, self._beats.get(agent_id))
 
-    def append_events(self, events: Sequence[Event]) -> None:
+    def append_events(self, events: Sequence[Event], records: Sequence[StateRecord] = ()) -> None:
         with self._up_to_date():
             self._append(durable=True, events=self._numbered(events))
 

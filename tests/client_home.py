@@ -14,6 +14,9 @@ from program import PROGRAM, environment
 from ultramon.hosts.claude_code.install import Choices, plan_installation
 from ultramon.hosts.claude_code.settings import Layer, layer_path
 from ultramon.hosts.claude_code.uninstall import plan_removal
+from ultramon.hosts.claude_code.via import Server
+
+SECRET = "the-secret-of-hooks-0000000000000"
 
 _names = st.text(max_size=5) | st.sampled_from(("hooks of", "statusLines", "Stop"))
 json_values = st.recursive(
@@ -94,6 +97,7 @@ class ClientHome:
         self.project.mkdir(parents=True)
         self.states = root / "state"
         self.settings = self.home / ".claude" / "settings.json"
+        self.server = Server(None, lambda: SECRET)
 
     @property
     def variables(self):
@@ -142,6 +146,7 @@ class ClientHome:
             str(self.states),
             Choices(**choices),
             os.path.abspath(sys.executable),
+            server=self.server,
         )
 
     def plan_removal(self, layer="user"):

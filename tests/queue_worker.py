@@ -1,6 +1,6 @@
 """What the tests of the queue run in processes of their own: senders and claimers, to be killed.
 
-Run as ``python queue_worker.py <directory> <mode> [arguments]``; every mode is a function below.
+Run as ``python queue_worker.py <store> <mode> [arguments]``; every mode is a function below.
 Answers are JSON, one line each, on standard output.
 """
 
@@ -15,7 +15,8 @@ import time
 
 from fault_writer import run_writer
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends import open_backend
+from ultramon.backends.queue import Queue
 from ultramon.testing.clock import START as NOW
 
 CATEGORY = "context_monitor"
@@ -23,26 +24,37 @@ BATCH = 10
 LEASE_SECONDS = 30.0
 
 
-def run_worker(directory: object, mode: str, *arguments: object, **options):
+def run_worker(store: object, mode: str, *arguments: object, **options):
     """Start a mode as a process of its own with pipes."""
-    return run_writer(directory, mode, *arguments, script=__file__, **options)
+    return run_writer(store, mode, *arguments, script=__file__, **options)
 
 
 def _say(value: object) -> None:
     os.write(1, (json.dumps(value) + "\n").encode())
 
 
-def cancel(directory: str) -> None:
+def poison(store: str, at: str) -> None:
+    """Claim and acknowledge until nothing is left; at a message "poison" be killed."""
+    queue = open_backend(store).queue
+    while messages := queue.claim("boss", now=float(at), limit=BATCH):
+        for message in messages:
+            _say([message.id, message.text])
+            if message.text == "poison":
+                os.kill(os.getpid(), signal.SIGKILL)
+            queue.acknowledge(message.id, message.claim_token)
+
+
+def cancel(store: str) -> None:
     """For each sender named on a line of input cancel what it said; say the counts."""
-    queue = LocalBackend(directory).queue
+    queue = open_backend(store).queue
     _say("ready")
     for line in sys.stdin:
         _say(queue.cancel_messages_from(line.strip(), CATEGORY))
 
 
-def receive(directory: str) -> None:
+def receive(store: str) -> None:
     """For each line of input claim one by one and acknowledge; say the ids received."""
-    queue = LocalBackend(directory).queue
+    queue = open_backend(store).queue
     _say("ready")
     for _ in sys.stdin:
         received = []
@@ -52,9 +64,9 @@ def receive(directory: str) -> None:
         _say(received)
 
 
-def send(directory: str, name: str, seconds: str) -> None:
+def send(store: str, name: str, seconds: str) -> None:
     """Send for so long; say how many were stored, and what went wrong."""
-    queue = LocalBackend(directory).queue
+    queue = open_backend(store).queue
     _say("ready")
     sys.stdin.readline()
     count, errors = 0, []
@@ -72,9 +84,10 @@ def send(directory: str, name: str, seconds: str) -> None:
     _say([count, errors])
 
 
-def kill_receivers(directory: str, count: str, seed: str) -> None:
+def kill_receivers(store: str, count: str, seed: str) -> None:
     """Kill so many receivers, each in the middle of a batch; say what each handled."""
     chance = random.Random(int(seed))
+    queue = open_backend(store).queue
     for number in range(int(count)):
         at = NOW + number * (LEASE_SECONDS + 1)
         steps = chance.randrange(1, 2 * BATCH)
@@ -83,7 +96,7 @@ def kill_receivers(directory: str, count: str, seed: str) -> None:
         if not child:
             os.close(read)
             # Every other one does not wait to be killed, so that it is hit anywhere.
-            _handle(directory, at, write, steps if number % 2 else None)
+            _handle(queue, at, write, steps if number % 2 else None)
         os.close(write)
         with open(read) as said:
             lines = []
@@ -95,7 +108,7 @@ def kill_receivers(directory: str, count: str, seed: str) -> None:
         _say([list(map(int, line.split()[1:])) for line in lines if line.startswith("handled")])
 
 
-def _handle(directory: str, at: float, write: int, steps: int | None) -> None:
+def _handle(queue: Queue, at: float, write: int, steps: int | None) -> None:
     said = 0
 
     def say(text: str) -> None:
@@ -105,7 +118,6 @@ def _handle(directory: str, at: float, write: int, steps: int | None) -> None:
         if said == steps or text == "done":
             signal.pause()
 
-    queue = LocalBackend(directory).queue
     while messages := queue.claim("boss", now=at, limit=BATCH):
         say("claimed")
         for message in messages:

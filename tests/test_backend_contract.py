@@ -6,10 +6,15 @@ import pytest
 
 from ultramon.backends.local import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.testing import BackendContract, QueueContract, RegistryContract
+from ultramon.testing import (
+    BackendContract,
+    CredentialsContract,
+    QueueContract,
+    RegistryContract,
+)
 
 
-class TestMemoryBackend(BackendContract, QueueContract, RegistryContract):
+class TestMemoryBackend(BackendContract, CredentialsContract, QueueContract, RegistryContract):
     @pytest.fixture
     def backend(self):
         return MemoryBackend()
@@ -19,7 +24,7 @@ class TestMemoryBackend(BackendContract, QueueContract, RegistryContract):
         return lambda backend, agent_id: backend._states.update({agent_id: b"torn"})
 
 
-class TestLocalBackend(BackendContract, QueueContract, RegistryContract):
+class TestLocalBackend(BackendContract, CredentialsContract, QueueContract, RegistryContract):
     @pytest.fixture
     def backend(self, tmp_path):
         backend = LocalBackend(str(tmp_path / "store"))

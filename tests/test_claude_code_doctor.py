@@ -78,7 +78,7 @@ def test_a_fresh_installation_is_in_order(client):
     done = client.run("doctor")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) >= len(CHECKS) - 3
+    assert len(lines) >= len(CHECKS) - 5
     assert all(line.startswith("ok       ") for line in lines)
 
 

@@ -134,6 +134,18 @@ def test_context_tells_what_it_does_not_know(backend, call):
     ]
 
 
+def test_context_tells_where_the_last_handoff_is(backend, call):
+    """The document that was noted for it, else why and when there was one."""
+    handoff = {"reason": "threshold_warning", "createdAt": "2026-11-21T20:28:51.642Z"}
+    noted = {"posted": {"handoffPath": "/work/handoffs/\x1b[31mabc.md"}}
+    put(backend, handoff=handoff, extra=noted)
+    lines = said(call("context", AGENT, "--details")).splitlines()
+    assert lines[-2] == "Last handoff: /work/handoffs/\\x1b[31mabc.md"
+    shown = json.loads(said(call("context", AGENT, "--json")))
+    assert shown["lastHandoffPath"] == "/work/handoffs/\\x1b[31mabc.md"
+    assert shown["handoff"] == handoff
+
+
 def test_context_as_json(backend, call):
     """The same, with the names of the state file."""
     put(backend, parent_id="boss")
@@ -202,6 +214,27 @@ def test_enabling_needs_a_caller(backend, call, action):
         ((), ExitCode.USAGE, "Missing argument"),
         (("enable", "--threshold", "0"), ExitCode.USAGE, "--threshold"),
         (("enable", "--threshold", "101"), ExitCode.USAGE, "--threshold"),
+        (("enable", "--critical-threshold", "0"), ExitCode.USAGE, "--critical-threshold"),
+        (
+            ("enable", "--threshold=40", "--critical-threshold=60"),
+            ExitCode.USAGE,
+            "--threshold and --critical-threshold cannot be combined",
+        ),
+        (
+            ("enable", "--use-default-thresholds", "--threshold=40"),
+            ExitCode.USAGE,
+            "--threshold and --use-default-thresholds cannot be combined",
+        ),
+        (
+            ("enable", "--use-default-thresholds", "--critical-threshold=60"),
+            ExitCode.USAGE,
+            "--critical-threshold and --use-default-thresholds cannot be combined",
+        ),
+        (
+            ("enable", AGENT, "--critical-threshold=50"),
+            ExitCode.FAILURE,
+            "Error: ladder ratios=[0.5, 0.5] (from argument) is not allowed: must be strictly",
+        ),
     ],
     ids=str,
 )
@@ -212,6 +245,65 @@ def test_what_is_refused(backend, call, arguments, code, words):
     assert words in said(done, code)
     assert done.stdout == ""
     assert backend.registry.registrations() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "rungs"),
+    [
+        ((), {}, None),
+        (("--use-default-thresholds",), {}, None),
+        (("--threshold=62.5", "--threshold=80"), {}, [("at-62-5", 0.625), ("at-80", 0.8)]),
+        (("--critical-threshold=80",), {}, [("warning", 0.5), ("critical", 0.8)]),
+        ((), {"THRESHOLD": "40"}, [("at-40", 0.4)]),
+        ((), {"CRITICAL_THRESHOLD": "80"}, [("warning", 0.5), ("critical", 0.8)]),
+        (("--use-default-thresholds",), {"THRESHOLD": "40"}, None),
+        (("--threshold=30",), {"CRITICAL_THRESHOLD": "80"}, [("at-30", 0.3)]),
+        (("--threshold=30",), {"USE_DEFAULT_THRESHOLDS": "0"}, [("at-30", 0.3)]),
+    ],
+    ids=str,
+)
+def test_thresholds_can_be_chosen(backend, call, arguments, environ, rungs):
+    """Instead of those chosen before; the command line goes before the environment."""
+    put(backend)
+    said(call("context-monitor", "enable", "--threshold=10", caller=AGENT))
+    environ = {f"ULTRAMON_CONTEXT_MONITOR_{name}": value for name, value in environ.items()}
+    said(call("context-monitor", "enable", *arguments, caller=AGENT, **environ))
+    (one,) = backend.registry.registrations()
+    assert one.ladder_status == ("default" if rungs is None else "custom")
+    if rungs is not None:
+        assert [(rung["name"], rung["ratio"]) for rung in one.ladder["rungs"]] == rungs
+        assert one.ladder["rungs"][-1]["action"] == (
+            "force_return" if rungs[-1][0] == "critical" else "none"
+        )
+
+
+def test_options_of_the_environment_may_contradict_each_other_too(backend, call):
+    """Nobody knows which is meant; what does not enable does not care."""
+    put(backend)
+    environ = {
+        "ULTRAMON_CONTEXT_MONITOR_THRESHOLD": "40",
+        "ULTRAMON_CONTEXT_MONITOR_CRITICAL_THRESHOLD": "80",
+    }
+    done = call("context-monitor", "enable", caller=AGENT, **environ)
+    assert "cannot be combined" in said(done, ExitCode.USAGE)
+    said(call("context-monitor", "disable", caller=AGENT, **environ))
+    said(call("context-monitor", "status", **environ))
+
+
+def test_success_is_claimed_only_where_it_is(backend, call):
+    """Switched off, ultramon registers nobody: it says so, and that is no error."""
+    put(backend)
+    done = call("context-monitor", "enable", caller=AGENT, ULTRAMON_DISABLED="1")
+    assert said(done) == ""
+    assert done.stderr == (
+        f"FYI: context monitoring of {AGENT} is not enabled: ULTRAMON_DISABLED is set\n"
+    )
+    arguments = ("context-monitor", "enable", "--json")
+    shown = json.loads(said(call(*arguments, caller=AGENT, ULTRAMON_DISABLED="1")))
+    assert shown == {"agentId": AGENT, "enabled": False}
+    assert backend.registry.registrations() == []
+    shown = json.loads(said(call(*arguments, caller=AGENT)))
+    assert (shown["enabled"], shown["notifyId"]) == (True, AGENT)
 
 
 def test_what_can_never_be_measured_is_refused(backend, call):

@@ -87,6 +87,32 @@ def test_the_most_urgent_comes_first(crowd):
     assert shown("--state-dir", crowd, "--all")[-1]["agentId"] == "past"
 
 
+def test_a_limit_leaves_out_the_least_urgent(crowd):
+    """The table, JSON and every look of watch are cut alike; how many are missing is said."""
+    told = "5 less urgent ones left out, shown with --limit 8\n"
+    for command in (["status"], ["watch", "--once"]):
+        cut = run(*command, "--limit", "3", "--state-dir", crowd)
+        names = [line.split()[0] for line in cut.stdout.splitlines()[1:]]
+        assert names == ["gone", "full", "warmer"]
+        assert cut.stderr == f"1 ended, shown with --all\n{told}"
+    cut = run("status", "--json", "--limit", "3", "--state-dir", crowd)
+    assert (len(json.loads(cut.stdout)["agents"]), cut.stderr) == (3, told)
+    assert (
+        run("status", "--limit", "8", "--state-dir", crowd).stderr == "1 ended, shown with --all\n"
+    )
+    assert run("status", "--limit", "0", "--state-dir", crowd).returncode == 2
+
+
+def test_a_terminal_gets_two_hundred_rows(tmp_path):
+    """More scroll away unread; a pipe gets all."""
+    for number in range(203):
+        store(tmp_path, f"agent-{number:03}")
+    _, screen, _ = draw("status", "--state-dir", tmp_path, rows=250)
+    assert len([line for line in screen if line.startswith("agent-")]) == 200
+    assert "3 less urgent ones left out, shown with --limit 203" in screen
+    assert len(run("status", "--state-dir", tmp_path).stdout.splitlines()) == 204
+
+
 def test_the_table_marks_lost_and_stale_agents(crowd):
     """Both say why; the number of hidden agents goes to stderr."""
     done = run("status", "--state-dir", crowd)

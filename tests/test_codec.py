@@ -69,7 +69,11 @@ def test_numbers_without_a_json_form_are_refused(number):
         dumps({"a": [number]})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), b"x", {("a", "b"): 1}, {"a": 1j}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, object(), b"x", {("a", "b"): 1}, {"a": 1j}],
+    ids=["a set", "an object", "bytes", "a key that is no text", "a complex number"],
+)
 def test_values_without_a_json_form_are_refused(value):
     """Nothing is turned into text by guessing."""
     with pytest.raises(TypeError):

@@ -218,6 +218,12 @@ JUMPS = {
 }
 
 
+def seen(backend):
+    """What a judge looks at: the agent's state and the time of its heartbeat."""
+    agent = backend.load(AGENT)
+    return agent.record, agent.heartbeat_at
+
+
 @pytest.mark.parametrize("jump", JUMPS.values(), ids=JUMPS.keys())
 def test_a_wall_clock_that_jumps_makes_nobody_stale(tmp_path, jump, caplog):
     """A beating agent is alive one beat after the jump, and its events keep their order."""
@@ -228,11 +234,11 @@ def test_a_wall_clock_that_jumps_makes_nobody_stale(tmp_path, jump, caplog):
         monitor = create_context_monitor(AGENT, config, backend=backend, clock=clock).start()
         clock.advance(20)
         clock.jump(jump)
+        before = judge(*seen(backend), clock.now(), this_host())
+        assert before.clock_skew == (jump < 0)
         clock.advance(config.heartbeat_interval_seconds)
-        agent = backend.load(AGENT)
-        verdict = judge(agent.record, agent.heartbeat_at, clock.now(), this_host())
-        assert verdict.verdict == ALIVE
-        assert verdict.clock_skew == (jump < 0)
+        verdict = judge(*seen(backend), clock.now(), this_host())
+        assert (verdict.verdict, verdict.clock_skew) == (ALIVE, False)
         assert verdict.heartbeat_age_seconds <= config.heartbeat_interval_seconds
         assert monitor.report_usage(input_tokens=900).should_return
         clock.advance(120)

@@ -292,10 +292,10 @@ def test_a_verdict_that_could_not_be_stored_is_found_again(
     class Refusing(type(store)):
         refuses = True
 
-        def append_events(self, events):
+        def append_events(self, events, records=()):
             if self.refuses:
                 raise StateWriteError("journal", "database is locked")
-            super().append_events(events)
+            super().append_events(events, records)
 
     make("a", clock=agent_clock)
     clock.advance(46)

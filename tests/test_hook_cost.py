@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from hooked import HookedSession, tokens_at
+from needs import require_tool
 
+from ultramon.backends.local import LocalBackend
 from ultramon.hosts.claude_code.tail import BLOCK_BYTES, read_tail
+from ultramon.routing import queue_message
 
 SLOW = {
     "argparse", "asyncio", "collections", "contextlib", "dataclasses", "datetime", "enum",
@@ -17,6 +22,7 @@ SLOW = {
     "traceback", "types", "typing", "uuid", "warnings", "weakref",
 }  # fmt: skip
 DATABASE = {"sqlite3", "_sqlite3", "ultramon.core.journal"}
+DELIVERY = {"ultramon.hosts.claude_code.deliver", "ultramon.core.pickup", "ultramon.core.messages"}
 
 
 @pytest.fixture
@@ -49,7 +55,8 @@ def test_a_call_without_an_event_loads_little(session, event):
     session.reply(tokens_at(30) + 1, "toolu_a")
     names = loaded(session, event, tool_use_id="toolu_a", tool_name="Bash")
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
-    assert not names & (SLOW | DATABASE | {"ultramon.core.windows", "ultramon.core.estimator"})
+    unneeded = {"ultramon.core.windows", "ultramon.core.estimator"}
+    assert not names & (SLOW | DATABASE | DELIVERY | unneeded)
     assert "ultramon.hosts.claude_code.store" in names
     assert session.record().pending is None
     assert session.failures() == []
@@ -64,6 +71,35 @@ def test_a_crossing_loads_the_database_and_no_third_party(session):
     assert names >= {"sqlite3", "ultramon.core.journal"}
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
     assert len(session.events("context_threshold_reached")) == 1
+
+
+def test_a_notice_loads_the_database_once_and_no_third_party(session):
+    """Who waits for a prompt is looked for once, then only the flag is seen."""
+    session.environ["CLAUDE_CODE_ENTRYPOINT"] = "cli"
+    session.freeze()
+    session.tool(tokens_at(90))
+    with closing(LocalBackend(str(session.state))) as backend:
+        queue_message(session.session_id, "words", backend=backend)
+    for is_first in (True, False):
+        session.reply(tokens_at(90), "toolu_a")
+        names = loaded(session, "PostToolUse", tool_use_id="toolu_a")
+        assert names.isdisjoint(DATABASE | DELIVERY) is not is_first
+        assert not names & SLOW or is_first
+        assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
+
+
+def test_a_call_sees_no_flag_by_one_system_call(session, tmp_path):
+    """That is all that an agent pays to whom nobody has sent anything."""
+    session.freeze()
+    session.tool(tokens_at(90))
+    session.reply(tokens_at(90), "toolu_a")
+    log = tmp_path / "trace"
+    before = [require_tool("strace"), "-f", "-qq", "-o", str(log), "-e", "trace=%file"]
+    payload = session.payload("PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
+    session.run(payload, before=before)
+    (look,) = [line for line in log.read_text().splitlines() if "/inbox/" in line]
+    assert re.search(r" (newfstatat|lstat)\(", look)
+    assert "ENOENT" in look
 
 
 def test_a_hook_that_is_switched_off_loads_nothing(session):

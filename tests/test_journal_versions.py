@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,34 @@ from fault_writer import make_event
 from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 from needs import missing, require_root, require_tool, unmount
 
+from ultramon.backends.journal_registry import JournalRegistry
+from ultramon.core.credentials import CredentialTable
 from ultramon.core.journal import JOURNAL, Journal
 from ultramon.core.queue import MessageQueue
-from ultramon.core.schema import SCHEMA_VERSION
+from ultramon.core.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
 
 JOURNALS = Path(__file__).parent / "data" / "journals"
+VERSIONS = sorted(JOURNALS.glob("*.sqlite3"))
 VERSION_1 = JOURNALS / "version-1.sqlite3"
+VERSION_3 = JOURNALS / "version-3.sqlite3"
+TOKEN_HASH = "0" * 64
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda path: path.stem)
+def version(request, journal):
+    """A journal of each older version, in the place of the one that a test works on."""
+    put(request.param, journal)
+    return request.param
+
+
+def put(version, journal):
+    shutil.copyfile(version, journal.path)
+    os.chmod(journal.path, 0o600)
+
+
+def number_of(version):
+    return int(version.stem.removeprefix("version-"))
 
 
 def test_a_newer_journal_is_refused_and_unchanged(journal):
@@ -36,11 +57,8 @@ def test_a_newer_journal_is_refused_and_unchanged(journal):
         assert stored.execute("SELECT count(*) FROM events").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
 def test_an_older_journal_is_brought_up_to_date(journal, version):
     """Events, cursors, keys, claims and consumers stay, and what came later becomes possible."""
-    shutil.copyfile(version, journal.path)
-    os.chmod(journal.path, 0o600)
     events, cursor = journal.tail(None, 2)
     assert numbers(events) == [0, 1]
     assert numbers(journal.tail(cursor, 10)[0]) == [2]
@@ -52,27 +70,41 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     queue = MessageQueue(journal)
     message_id = queue.queue_message("scout-1", "hello", 0.0)
     assert [row[0] for row in queue.peek("scout-1", 1.0, 0, 10)] == [message_id]
+    credentials = CredentialTable(journal)
+    credentials.mint(TOKEN_HASH, "scout-1", 2, minted_by="boss", now=0.0, expires_at=9.0)
+    assert credentials.find(TOKEN_HASH) == (TOKEN_HASH, "scout-1", 2, "boss", 0.0, 9.0)
     with raw(journal) as stored:
         assert stored.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert stored.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
-def test_a_look_at_the_messages_of_an_older_journal_finds_none(journal, version):
-    """Who only reads the queue, or polls it, leaves a journal that never had one as it is."""
-    shutil.copyfile(version, journal.path)
-    os.chmod(journal.path, 0o600)
-    queue = MessageQueue(journal)
-    assert queue.peek("scout-1", 0.0, 0, 10) == queue.dead(None) == queue.depth(0.0) == []
-    assert queue.claim("scout-1", 0.0, 10, ("urgent",), 30.0) == []
+def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
+    """Who only reads messages or credentials, or polls, leaves the journal as it is."""
+    assert CredentialTable(journal).find(TOKEN_HASH) is None
+    if number_of(version) < QUEUE_VERSION:
+        queue = MessageQueue(journal)
+        assert queue.peek("scout-1", 0.0, 0, 10) == queue.dead(None) == queue.depth(0.0) == []
+        assert queue.claim("scout-1", 0.0, 10, ("urgent",), 30.0) == []
     journal.close()
     assert Path(journal.path).read_bytes() == version.read_bytes()
 
 
+def test_messages_and_registrations_of_an_older_journal_stay(journal):
+    """They are found by a look, and after the journal was brought up to date."""
+    put(VERSION_3, journal)
+    queue, registry = MessageQueue(journal), JournalRegistry(journal, nullcontext, lambda: None)
+    for _ in range(2):
+        (row,) = queue.peek("scout-2", 0.0, 0, 10)
+        assert row[:4] == (1, "scout-2", "scout-1", "context_monitor")
+        assert row[5] == "stored by version 3"
+        (registration,) = registry.registrations()
+        assert (registration.agent_id, registration.notify_id) == ("scout-1", "scout-2")
+        journal.append([make_event(n=9)], NO_WAIT)
+
+
 def test_a_look_leaves_an_older_journal_as_it_is(journal):
     """Who only reads migrates nothing: the first release goes on writing what it began."""
-    shutil.copyfile(VERSION_1, journal.path)
-    os.chmod(journal.path, 0o600)
+    put(VERSION_1, journal)
     assert numbers(journal.tail(None, 10)[0]) == [0, 1, 2]
     journal.close()
     assert Path(journal.path).read_bytes() == VERSION_1.read_bytes()
@@ -117,11 +149,14 @@ def test_every_older_version_has_its_journal(number):
     with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as stored:
         assert stored.execute("PRAGMA user_version").fetchone() == (number,)
         tables = stored.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    assert (("consumers",) in tables) == (number >= 2)
-    assert ("messages",) not in tables
+    for table, since in (
+        ("consumers", 2),
+        ("messages", QUEUE_VERSION),
+        ("credentials", CREDENTIALS_VERSION),
+    ):
+        assert ((table,) in tables) == (number >= since), table
 
 
-@pytest.mark.parametrize("version", sorted(JOURNALS.glob("*.sqlite3")), ids=lambda p: p.stem)
 def test_an_upgraded_and_a_new_journal_are_alike(tmp_path, journal, version):
     """Whichever version a journal began with, its tables are the same in the end."""
 
@@ -129,8 +164,6 @@ def test_an_upgraded_and_a_new_journal_are_alike(tmp_path, journal, version):
         with closing(sqlite3.connect(path)) as stored:
             return stored.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
 
-    shutil.copyfile(version, journal.path)
-    os.chmod(journal.path, 0o600)
     (tmp_path / "new").mkdir()
     with closing(Journal(str(tmp_path / "new"))) as new:
         for each in (journal, new):

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.notices import epoch_notice, handoff_notice, level_notice, percent
+from ultramon.core.notices import (
+    LIFE,
+    delivery_of,
+    epoch_notice,
+    handoff_notice,
+    level_notice,
+    life_notice,
+    life_words,
+    percent,
+)
 from ultramon.core.registration import decide
 from ultramon.testing import make_event, make_record
 from ultramon.testing.contract_notices import ORIGINAL, reading
@@ -38,8 +47,14 @@ def test_only_plain_words_get_into_a_text(label, task, model, cwd, reason, done)
     decision = decide(ORIGINAL.to_json(), record, None)
     epoch = make_event("scout-1", reason=reason, tokensBefore=1, tokensAfter=None)
     handoff = make_event("scout-1", handoff={"reason": reason, "completed": done, "remaining": []})
+    record.exit = {"error": reason, "signal": label, "returncode": task}
+    life = [
+        make_event("scout-1", kind, outcome=reason, reason=task, previous="lost") for kind in LIFE
+    ]
+    life += [{**event, "exit": record.exit} for event in life]
     for recipient in ("scout-1", "boss"):
         for text in (
+            *(life_notice(record, event)[0] for event in life),
             level_notice(record, decision, 0.7, recipient)[0],
             epoch_notice(record, epoch, recipient)[0],
             handoff_notice(record, handoff)[0],
@@ -63,3 +78,49 @@ def test_an_unknown_limit_is_not_made_up():
     text, facts = level_notice(record, decide(ORIGINAL.to_json(), record, None), 0.7, "boss")
     assert " of " not in text.removeprefix("[ultramon] Context of")
     assert facts["contextLimit"] is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    kind=st.sampled_from([*LIFE.values()]),
+    facts=st.fixed_dictionaries(
+        {},
+        optional={
+            name: JSON
+            for name in ("outcome", "exit", "lastHeartbeat", "tasksCompleted", "tasksTotal")
+        },
+    ),
+    exited=st.fixed_dictionaries(
+        {}, optional={name: JSON for name in ("signal", "returncode", "outOfMemory")}
+    ),
+)
+def test_facts_that_anybody_wrote_are_told_in_plain_words(kind, facts, exited):
+    """Where only the facts are trusted to be there, and not even those."""
+    for given_facts in (facts, {**facts, "exit": exited}):
+        words = life_words({"kind": kind, **given_facts})
+        assert PLAIN.fullmatch(f"[ultramon] scout-1 {words}."), words
+        assert len(words) < 200
+
+
+@pytest.mark.parametrize(
+    ("facts", "delivery"),
+    [
+        ({"kind": "level", "action": "force_return"}, "urgent"),
+        ({"kind": "level", "action": "prepare_handoff"}, "sequential"),
+        ({"kind": "epoch"}, "sequential"),
+        ({"kind": "handoff"}, "sequential"),
+        ({"kind": "lost", "outcome": "lost"}, "important"),
+        ({"kind": "ended", "outcome": None}, "important"),
+        ({"kind": "ended", "outcome": "completed"}, "sequential"),
+    ],
+    ids=str,
+)
+def test_what_interrupts_whom(facts, delivery):
+    """Only what an agent has to act on while it works is urgent."""
+    assert delivery_of(facts) == delivery

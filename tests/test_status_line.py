@@ -208,6 +208,15 @@ def test_an_interruption_of_an_earlier_turn_ends_nothing(session):
     assert session.record().phase == "working"
 
 
+@pytest.mark.parametrize("source", ["startup", "clear"])
+def test_a_line_drawn_before_the_start_is_told_begins_no_second_epoch(session, source):
+    """The client does not wait for one before the other; nothing is measured that could end."""
+    show(session, payload(session))
+    session.call("SessionStart", source=source)
+    record = session.record()
+    assert (record.epoch, record.phase, record.usage_ratio) == (1, "waiting", None)
+
+
 def test_text_that_only_speaks_of_an_interruption_is_none(session):
     session.reply(60_000, "toolu_1")
     session.call("PreToolUse", tool_name="Bash", tool_use_id="toolu_1")

@@ -80,9 +80,10 @@ def test_a_registered_agent_opens_it_only_when_there_is_news(backend, opened):
     assert opened == []
     for ratio in (0.5, 0.55, 0.6, 0.64, 0.1):
         record = read(backend, record, ratio)
-    assert opened == ["IMMEDIATE"]
+    # The second one reads back whether the mark is right, whoever else changed it meanwhile.
+    assert opened == ["IMMEDIATE", "DEFERRED"]
     read(backend, record, 0.7)
-    assert len(opened) == 2
+    assert opened.count("IMMEDIATE") == 2
     assert said(backend) == [("sequential", "warning"), ("urgent", "critical")]
 
 

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         unregister,
     )
     from ultramon.signals import off, on
+    from ultramon.tokens import mint_token, revoke_tokens
 
 __all__ = [
     "Action",
@@ -132,6 +133,7 @@ __all__ = [
     "detect_threshold",
     "estimate_tokens",
     "get_threshold_action",
+    "mint_token",
     "next_level",
     "off",
     "on",
@@ -139,6 +141,7 @@ __all__ = [
     "queue_message",
     "register",
     "registrations",
+    "revoke_tokens",
     "should_emit_event",
     "signals",
     "unregister",
@@ -168,6 +171,7 @@ _ROOMS = {
     "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",
     "signals": "off on",
+    "tokens": "mint_token revoke_tokens",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

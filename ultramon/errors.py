@@ -183,12 +183,14 @@ class NotPermittedError(UltramonError, PermissionError):
         requester: Who asked.
     """
 
-    def __init__(self, agent_id: str, requester: str) -> None:
+    def __init__(
+        self, agent_id: str, requester: str, what: str = "decide who is told about"
+    ) -> None:
         self.agent_id = agent_id
         self.requester = requester
         super().__init__(
-            f"agent {requester} may not decide who is told about agent {agent_id}: only that agent "
-            "and its direct parent may"
+            f"agent {requester} may not {what} agent {agent_id}: only that agent and its direct "
+            "parent may"
         )
 
 
@@ -197,8 +199,8 @@ class RegistrationError(UltramonError, ValueError):
 
     Attributes:
         agent_id: The agent that it is about.
-        problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``stopped`` or
-            ``no_gauge``.
+        problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``stopped``,
+            ``no_gauge`` or ``ended``.
     """
 
     _TEXTS = {  # noqa: RUF012 - typing is not imported here
@@ -208,12 +210,14 @@ class RegistrationError(UltramonError, ValueError):
         "parent, or let the parent ask",
         "stopped": "it has ended and will never be measured again; register its successor",
         "no_gauge": "its host never says how full its window is; nothing would ever be told",
+        "ended": "it has ended and calls nobody any more; make one for its successor",
     }
 
     def __init__(self, agent_id: str, problem: str) -> None:
         self.agent_id = agent_id
         self.problem = problem
-        super().__init__(f"agent {agent_id} cannot be registered: {self._TEXTS[problem]}")
+        verb = "given a token" if problem == "ended" else "registered"
+        super().__init__(f"agent {agent_id} cannot be {verb}: {self._TEXTS[problem]}")
 
 
 class QueueFullError(UltramonError, RuntimeError):

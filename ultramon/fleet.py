@@ -26,15 +26,19 @@ from ultramon.fleet_event import (
     Consumer,
     FleetEvent,
     Watch,
+    has_news,
     names_of,
+    next_in_thread,
 )
 from ultramon.handoff import HandoffRecord
+from ultramon.levels import as_ladder
+from ultramon.life import NOTIFY_THRESHOLDS
 from ultramon.models import AgentState, HandoffEvent, parse_event
-from ultramon.processes import Agents, state_of
+from ultramon.processes import Agents, is_whole, state_of
 from ultramon.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from ultramon.backends.base import Backend
     from ultramon.clock import Clock
@@ -144,21 +148,27 @@ class Fleet:
         with self._agents.lock:
             self._agents.processes.attach(check_agent_id(agent_id), process)
 
-    def env(self, agent_id: str, *, notify_parent: bool = False) -> dict[str, str]:
+    def env(
+        self, agent_id: str, *, notify_parent: bool = False, thresholds: Sequence[float] = ()
+    ) -> dict[str, str]:
         """Return the environment for a child process that is to run an agent of this run.
 
         Where this process runs an agent itself, that one is the parent. `attach` the process: its
-        agent is known to the fleet from its first stored state on, not from here.
-        With ``notify_parent`` that parent is sent notices about it from its start on.
+        agent is known to the fleet from its first stored state on, not from here. With
+        ``notify_parent`` that parent is sent notices about it from its start on, at the usage
+        ratios in ``thresholds`` if there are any, else at the rungs of the agent's own ladder.
         """
+        rungs = as_ladder(thresholds).rungs if thresholds else ()
         own = os.environ.get("ULTRAMON_AGENT_ID")
         return {
             **os.environ,
             **({"ULTRAMON_PARENT_ID": own} if own else {}),
             "ULTRAMON_NOTIFY": "parent" if own and notify_parent else "",
+            NOTIFY_THRESHOLDS: ",".join(str(rung.ratio) for rung in rungs),
             "ULTRAMON_AGENT_ID": check_agent_id(agent_id),
             "ULTRAMON_RUN": self.run_name,
-            "ULTRAMON_BACKEND": self.backend.url,
+            "ULTRAMON_BACKEND": getattr(self.backend, "whole_url", self.backend.url),
+            "ULTRAMON_TOKEN_FILE": "",  # with its parent's token it would act as its parent
         }
 
     def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
@@ -244,7 +254,7 @@ class Fleet:
     async def step_async(self, *, acknowledge_all: bool = False) -> AsyncIterator[FleetEvent]:
         """Do as `step` does, awaiting async handlers in the running loop; that never waits."""
         deliveries = self._deliveries(acknowledge_all)
-        while (delivery := await _next_in_thread(deliveries)) is not None:
+        while (delivery := await next_in_thread(deliveries)) is not None:
             event, handlers = delivery
             for handler in handlers:
                 with self._guarded(event):
@@ -288,7 +298,7 @@ class Fleet:
         return (
             not self.is_stopping
             and self._clock.monotonic() < self._next_poll_at
-            and self._mark in (None, self.backend.change_mark())
+            and not has_news(self.backend, self._mark)
         )
 
     def wait(self) -> None:
@@ -337,10 +347,11 @@ class Fleet:
                 agents.look()
                 events = self._verdicts.look(agents)
             unstarted = list(agents.processes.without_agent(agents.records))
-            # What an owner could not write into a busy journal waits in its state.
-            waiting = [e for record in agents.records.values() for e in record.pending or ()]
-        if waiting or events:
-            self.backend.append_events([*waiting, *events])
+            events[:0] = agents.waiting_events()
+            meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
+            whole = [record for record in meant if record is not None and is_whole(record)]
+        if events:
+            self.backend.append_events(events, whole)
         for agent_id in unstarted:
             agents.processes.forget(agent_id)
 
@@ -386,13 +397,3 @@ class Fleet:
             self.failures.append((event, error))
             del self.failures[:-KEPT_FAILURES]
             _log.exception("handler of %s for agent %s raised", event.name, event.agent_id)
-
-
-async def _next_in_thread(deliveries: Iterator[Delivery]) -> Delivery | None:
-    """Return the next delivery, None at the end; a cancelled caller waits for the thread."""
-    running = asyncio.ensure_future(asyncio.to_thread(next, deliveries, None))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise

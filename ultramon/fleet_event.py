@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.core.holder import name_holder
 from ultramon.errors import StateError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ultramon.fleet import Fleet
     from ultramon.handoff import HandoffRecord
     from ultramon.models import AgentState, Event
+
+Item = TypeVar("Item")
 
 _log = logging.getLogger("ultramon.fleet")
 
@@ -81,6 +83,17 @@ def names_of(event: Event) -> tuple[str, ...]:
         told = event.type == "context_threshold_reached" and event.action in EVENT_NAMES
         return (event.action,) if told else ()
     return _NAMES.get(event.type, ())
+
+
+def has_news(backend: Backend, mark: object) -> bool:
+    """Return whether events may have been stored since a change mark; None = no mark was taken.
+
+    While the store refuses there are none: the next poll says what is wrong.
+    """
+    try:
+        return mark is not None and backend.change_mark() != mark
+    except StateError:
+        return False
 
 
 class Consumer:
@@ -211,3 +224,13 @@ class Watch:
                     return
         finally:
             fleet.close()
+
+
+async def next_in_thread(items: Iterator[Item]) -> Item | None:
+    """Return the next item, None at the end; a cancelled caller waits for the thread."""
+    running = asyncio.ensure_future(asyncio.to_thread(next, items, None))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

@@ -10,13 +10,18 @@ import logging
 import os
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
+from ultramon.backends.base import RecordsTogether
 from ultramon.clock import SYSTEM_CLOCK, Clock
 from ultramon.errors import StateError
 
 if TYPE_CHECKING:
-    from ultramon.backends.base import Backend
+    from collections.abc import Iterable, Sequence
+
+    from ultramon.backends.base import Backend, Save
+    from ultramon.errors import UltramonError
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -36,9 +41,17 @@ class Kept(Protocol):
     generation: int
     backend: Backend
     heartbeat_interval_seconds: float
+    save_lock: threading.Lock
+    """Held from `next_save` to `note_saved`."""
 
     def save(self, *, durable: bool) -> bool:
         """Store the newest state; True when nothing is left to store. Never raises StateError."""
+
+    def next_save(self, *, durable: bool) -> Save | None:
+        """Return what is to be stored now; None where only `save` knows what to do."""
+
+    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
+        """Note what became of it; True when nothing is left to store. Never raises StateError."""
 
     def look_for_request(self) -> None:
         """Look whether an orchestrator asks for something. Never raises StateError."""
@@ -155,12 +168,12 @@ class Keeper:
     @staticmethod
     def _save_urgent(urgent: list[tuple[Kept, bool, threading.Event]]) -> None:
         # A method of its own: a loop variable in the thread's frame would keep monitors alive.
-        while urgent:
-            monitor, durable, done = urgent.pop(0)
-            try:
-                monitor.save(durable=durable)
-            finally:
+        try:
+            save_all([(monitor, durable) for monitor, durable, _ in urgent])
+        finally:
+            for _, _, done in urgent:
                 done.set()
+            urgent.clear()
 
     def next_due(self) -> float | None:
         """Return the monotonic time of the next thing to do, None when there is nothing."""
@@ -189,8 +202,8 @@ class Keeper:
             monitor.look_for_request()
         for backend, monitors in beats.items():
             self._beat(backend, monitors)
-        for monitor in saves:
-            if monitor.save(durable=monitor in self._unsaved) and monitor in self._unsaved:
+        for monitor in save_all([(monitor, monitor in self._unsaved) for monitor in saves]):
+            if monitor in self._unsaved:
                 self.discard(monitor, saved=True)
 
     def _beat(self, backend: Backend, monitors: list[Kept]) -> None:
@@ -231,6 +244,46 @@ class Keeper:
         """Tell the copies in a forked child that their owner is the parent."""
         for monitor in list(self._jobs):
             monitor.after_fork()
+
+
+def save_all(wanted: Sequence[tuple[Kept, bool]]) -> list[Kept]:
+    """Save monitors, in one step those whose backend can; return those with nothing left to store.
+
+    Args:
+        wanted: Each with whether it has to survive a power cut.
+    """
+    together: dict[RecordsTogether, dict[Kept, bool]] = {}
+    alone: list[tuple[Kept, bool]] = []
+    for monitor, durable in wanted:
+        if len(wanted) > 1 and monitor.generation and isinstance(monitor.backend, RecordsTogether):
+            group = together.setdefault(monitor.backend, {})
+            group[monitor] = durable or group.get(monitor, False)
+        else:
+            alone.append((monitor, durable))
+    saved = []
+    for backend, monitors in together.items():
+        saved += _save_together(backend, monitors.items())
+    saved += [monitor for monitor, durable in alone if monitor.save(durable=durable)]
+    return saved
+
+
+def _save_together(backend: RecordsTogether, wanted: Iterable[tuple[Kept, bool]]) -> list[Kept]:
+    with ExitStack() as locks:
+        begun: list[tuple[Kept, Save]] = []
+        for monitor, durable in wanted:
+            locks.enter_context(monitor.save_lock)
+            save = monitor.next_save(durable=durable)
+            if save is not None:
+                begun.append((monitor, save))
+        refusals: Sequence[UltramonError | None]
+        try:
+            refusals = backend.record_together([save for _, save in begun])
+        except StateError as error:
+            refusals = [error] * len(begun)
+        outcomes = zip(begun, refusals, strict=True)
+        return [
+            monitor for (monitor, save), refusal in outcomes if monitor.note_saved(save, refusal)
+        ]
 
 
 _system = Keeper(SYSTEM_CLOCK, threaded=True)

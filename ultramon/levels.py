@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.core import thresholds
 from ultramon.core.forecast import describe_turns
+from ultramon.core.thresholds import Ladder, Rung
 from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ultramon.config import ContextConfig
-    from ultramon.core.thresholds import Ladder
 
 
 class Level(StrEnum):
@@ -176,3 +176,42 @@ def get_threshold_action(
 def should_emit_event(previous: str | None, current: str | None) -> bool:
     """Return whether a level changed, in either direction."""
     return previous != current
+
+
+def as_ladder(given: Ladder | Sequence[float]) -> Ladder:
+    """Return the ladder of a registration: ratios are rungs told once per epoch.
+
+    Raises:
+        ConfigurationError: They are no ladder.
+    """
+    if isinstance(given, Ladder):
+        return given
+    rungs = []
+    for ratio in given:
+        # A name has no room for a point.
+        name = f"{ratio * 100:.6g}".replace(".", "-") if isinstance(ratio, int | float) else "?"
+        rungs.append(Rung(f"at-{name}", ratio))
+    return Ladder(rungs, rearm_margin=None)
+
+
+def with_critical(own: Ladder, ratio: float) -> Ladder:
+    """Return a ladder on which one rung, at this usage ratio, asks the agent to return.
+
+    Args:
+        own: The agent's; its other rungs stay, and must lie below.
+        ratio: Where it lies instead of those that ask the same.
+
+    Raises:
+        ConfigurationError: The ratio is none, or not above the rungs that stay.
+    """
+    lower = [rung for rung in own.rungs if rung.action != thresholds.FORCE_RETURN]
+    names = [rung.name for rung in own.rungs if rung.action == thresholds.FORCE_RETURN]
+    critical = Rung(
+        names[0] if names else thresholds.CRITICAL, ratio, action=thresholds.FORCE_RETURN
+    )
+    return Ladder(
+        [*lower, critical],
+        base=own.base,
+        rearm_margin=own.rearm_margin,
+        round_percent=own.round_percent,
+    )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ultramon.clock import Clock
     from ultramon.config import ContextConfig
     from ultramon.core.record import StateRecord
+    from ultramon.core.thresholds import Ladder
     from ultramon.gauge import EpochStart
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
@@ -33,6 +34,8 @@ Result = TypeVar("Result")
 SELF = "self"
 PARENT = "parent"
 """Who can be sent the notices about an agent from its start on."""
+NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
+"""The variable that says at which usage ratios."""
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -56,6 +59,7 @@ class AgentLife:
         predecessor: HandoffRecord | None = None,
         takeover: bool = False,
         notify: str | None = None,
+        notify_ladder: Ladder | None = None,
     ) -> None:
         self.agent_id = agent_id
         self._run: str = identity["run"]
@@ -65,6 +69,7 @@ class AgentLife:
         self._predecessor = predecessor
         self._takeover = takeover
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
+        self._notify_ladder = notify_ladder
         self._lifecycle = LifecycleMachine(agent_id)
         self._active = False
         self._phase = "working"
@@ -125,10 +130,11 @@ class AgentLife:
         """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
         from ultramon.routing import register
 
-        notify, backend = str(self._notify), self._owner.backend
-        known = registry_of(backend).registrations(self.agent_id)
-        if not any(one.notify_id == notify for one in known):
-            register(self.agent_id, notify, backend=backend, clock=self._clock)
+        notify, backend, ladder = str(self._notify), self._owner.backend, self._notify_ladder
+        for known in registry_of(backend).registrations(self.agent_id):
+            if known.notify_id == notify and (ladder is None or known.ladder == ladder.to_json()):
+                return
+        register(self.agent_id, notify, None, ladder, backend=backend, clock=self._clock)
 
     def stop(self, outcome: str = "completed") -> None:
         """End the agent, finally. A second call changes nothing.

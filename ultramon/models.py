@@ -211,6 +211,18 @@ class AlertEvent(Event):
     """The project directory that the numbers are from; None for an agent's state."""
 
 
+class AuditEvent(Event):
+    """Somebody proved to a server who it is, and tried what it may not; `agent_id` is who."""
+
+    action: str
+    """Method and path."""
+    target: str | None
+    """The agent that it was about, where one was named."""
+    claimed: str | None
+    """In whose name, where it was not its own."""
+    reason: str
+
+
 class Registration(Model):
     """That somebody is told about an agent."""
 
@@ -264,6 +276,8 @@ class ContextSnapshot(Model):
     notify_id: str | None
     compaction_active: bool
     handoff: dict[str, Any] | None
+    last_handoff_path: str | None = None
+    """Of the document that whoever posts for the agent noted; ours is a record, no file."""
 
 
 class Notice(Model):
@@ -275,12 +289,14 @@ class Notice(Model):
     agent_id: str | None
     """Whom it is about, or who sent it; None for a sender that gave no name."""
     category: str | None
-    """``context_monitor``, ``handoff``, or what the sender chose; None for free messages."""
+    """``context_monitor``, ``handoff``, ``lifecycle``, or what the sender chose; None for free
+    messages."""
     delivery: str
     """``urgent``, ``important`` or ``sequential``."""
     text: str
     facts: dict[str, Any]
-    """What the text says, as typed values: ``kind`` is ``level``, ``epoch`` or ``handoff``."""
+    """What the text says, as typed values: ``kind`` is ``level``, ``epoch``, ``handoff``,
+    ``ended``, ``lost``, ``expired`` or ``recovered``."""
     attempts: Annotated[int, Field(ge=0)]
     """How often it was claimed, this time included."""
     queued_at: datetime
@@ -293,6 +309,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_epoch_started": EpochEvent,
     "handoff_ready": HandoffEvent,
     "context_alert": AlertEvent,
+    "audit": AuditEvent,
 }
 
 

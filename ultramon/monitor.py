@@ -19,14 +19,18 @@ from ultramon.core.liveness import judge, this_host
 from ultramon.environment import disabled
 from ultramon.errors import ConfigurationError, InvalidUsageError
 from ultramon.explain import Explanation, explain
-from ultramon.life import PARENT, SELF
+from ultramon.levels import as_ladder
+from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.models import AgentState
 from ultramon.usage import usage_from_response
 from ultramon.work import TASK_SAVE_SECONDS, AgentWork
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ultramon.backends.base import Backend
     from ultramon.clock import Clock
+    from ultramon.core.thresholds import Ladder
     from ultramon.gauge import Fit
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
@@ -292,6 +296,7 @@ def create_context_monitor(
     continues: HandoffRecord | None = None,
     takeover: bool = False,
     notify: str | None = None,
+    notify_thresholds: Ladder | Sequence[float] | None = None,
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> ContextMonitor:
@@ -311,6 +316,8 @@ def create_context_monitor(
         takeover: Take the id even from an owner that provably lives.
         notify: ``self`` or ``parent``: who is sent notices about this agent from its start on, see
             `register`; None = ``ULTRAMON_NOTIFY``, else nobody.
+        notify_thresholds: When, as for `register`; None = the usage ratios, with commas between
+            them, in ``ULTRAMON_NOTIFY_THRESHOLDS``, else the agent's own ladder.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
@@ -335,6 +342,7 @@ def create_context_monitor(
         raise ConfigurationError("notify", notify, "None, self or parent")
     if notify == PARENT and parent_id is None:
         raise ConfigurationError("notify", notify, "given with a parent_id")
+    rungs = _notify_ladder(notify_thresholds) if notify is not None else None
     if disabled():
         backend = None
     elif backend is None or isinstance(backend, str):
@@ -351,4 +359,16 @@ def create_context_monitor(
         predecessor=continues,
         takeover=takeover,
         notify=notify,
+        notify_ladder=rungs,
     )
+
+
+def _notify_ladder(given: Ladder | Sequence[float] | None) -> Ladder | None:
+    text = os.environ.get(NOTIFY_THRESHOLDS)
+    if given is not None or not text:
+        return None if given is None else as_ladder(given)
+    try:
+        return as_ladder([float(ratio) for ratio in text.split(",")])
+    except ValueError:
+        allowed = "usage ratios that rise, with commas between them"
+        raise ConfigurationError("notify_thresholds", text, allowed, NOTIFY_THRESHOLDS) from None

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.base import RecordsTogether, Save
 from ultramon.core.ids import random_hex
 from ultramon.core.liveness import process_started_at, this_host
 from ultramon.core.record import StateRecord
@@ -26,6 +27,8 @@ _log = logging.getLogger("ultramon.monitor")
 HOST = "sdk"
 REPLACE_SECONDS = 30.0
 """A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
+REPLACE_IN_DATABASE_SECONDS = 600.0
+"""In a database nobody polls plain JSON; there this would be most of its work."""
 
 
 class Owner:
@@ -78,7 +81,8 @@ class Owner:
         self._pid = os.getpid()
         self._pid_started_at = process_started_at(self._pid)
         self._raises = config.on_error == "raise"
-        self._save_lock = threading.Lock()
+        self.save_lock = threading.Lock()
+        """Held while a state is on its way to the store."""
         self._seq = 0
         self._dirty = False
         self._ended = False
@@ -124,7 +128,7 @@ class Owner:
         self.takeover = takeover
         self._keeper.add(self)
         try:
-            with self._save_lock:
+            with self.save_lock:
                 self._register()
         except StateError as error:
             if self._raises or isinstance(error, StateSchemaError):
@@ -274,40 +278,56 @@ class Owner:
 
     def save(self, *, durable: bool) -> bool:
         """Store the newest state; True when nothing is left to store. See `keeper.Kept`."""
-        with self._save_lock:
+        with self.save_lock:
             if self.muted:
                 return True
+            save = self.next_save(durable=durable)
+            if save is None:
+                return self._begin()
             try:
-                if self.generation:
-                    self._record(durable)
-                else:
-                    self._register()
-            except StateError as error:
-                self._failed(error)
-                return False
+                stored = self.backend.record(save.record, save.events, durable=save.durable)
             except UltramonError as error:
-                self._fence(error)
-                return True
-            return not self._outbox
+                return self.note_saved(save, error)
+            return self.note_saved(save, None, events_stored=stored)
 
-    def _record(self, durable: bool) -> None:
+    def next_save(self, *, durable: bool) -> Save | None:
+        """Return what to store now, None without a generation. See `keeper.Kept`."""
+        if self.muted or not self.generation:
+            return None
         with self.lock:
             self._seq += 1
             self._dirty = False
-            record = self.snapshot()
             events = list(self._outbox)
-        try:
-            stored = self.backend.record(record, events, durable=durable or bool(events))
-        except FencedError as error:
-            if error.current_generation is not None:
-                raise
+            return Save(self.snapshot(), events, durable or bool(events))
+
+    def note_saved(
+        self, save: Save, refusal: UltramonError | None, *, events_stored: bool = True
+    ) -> bool:
+        """Note what became of a save; True when nothing is left to store. See `keeper.Kept`."""
+        if isinstance(refusal, FencedError) and refusal.current_generation is None:
             # Somebody deleted the record of a living agent: it starts again, unless another did.
             self.takeover = False
-            self._register()
-            return
+            return self._begin()
+        if refusal is not None:
+            return self._refused(refusal)
         with self.lock:
-            del self._outbox[: len(events) if stored else 0]
+            del self._outbox[: len(save.events) if events_stored else 0]
         self._saved()
+        return not self._outbox
+
+    def _begin(self) -> bool:
+        try:
+            self._register()
+        except UltramonError as error:
+            return self._refused(error)
+        return not self._outbox
+
+    def _refused(self, error: UltramonError) -> bool:
+        if isinstance(error, StateError):
+            self._failed(error)
+            return False
+        self._fence(error)
+        return True
 
     def _saved(self) -> None:
         # With nothing new to store the state is still replaced for those who poll plain JSON.
@@ -315,7 +335,9 @@ class Owner:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
             self._keeper.schedule(self, interval)
         elif not self._ended:
-            self._keeper.schedule(self, REPLACE_SECONDS)
+            in_database = isinstance(self.backend, RecordsTogether)
+            interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
+            self._keeper.schedule(self, interval)
 
     def _failed(self, error: StateError) -> None:
         self._error = error
@@ -337,7 +359,7 @@ class Owner:
     def after_fork(self) -> None:
         """Become a mute copy: the agent belongs to the parent process."""
         self.lock = threading.RLock()
-        self._save_lock = threading.Lock()
+        self.save_lock = threading.Lock()
         if not self.muted:
             self.muted = True
             _log.warning(

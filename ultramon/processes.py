@@ -45,6 +45,7 @@ class Agents:
         records: Their states.
         heartbeats: Their last beats, epoch seconds.
         processes: Those attached to them.
+        pending: Those whose state holds events that its owner could not store.
         lock: Guards all this: several threads may look.
     """
 
@@ -55,6 +56,8 @@ class Agents:
         self.lock = threading.RLock()
         self._backend = backend
         self._run = run
+        self.pending: set[str] = set()
+        self._changed: set[str] = set()
         self._seen: dict[str, Any] = {}
 
     def look(self) -> None:
@@ -62,13 +65,16 @@ class Agents:
         with self.lock:
             self.processes.look()
             look = self._backend.look(self._run, self._seen)
+            self._changed.update(look.removed)
             for agent in look.changed:
+                self._changed.add(agent.agent_id)
                 if agent.record is not None:
-                    self.records[agent.agent_id] = agent.record
+                    self._keep(agent.record)
                 else:
                     _log.warning("agent %s cannot be read: %s", agent.agent_id, agent.problem)
             for agent_id in look.removed:
                 self.records.pop(agent_id, None)
+                self.pending.discard(agent_id)
             self.heartbeats = look.heartbeats
             self.processes.match(self.records)
 
@@ -86,8 +92,27 @@ class Agents:
         if record is None or record.run != self._run:
             return None
         with self.lock:
-            self.records[record.agent_id] = record
+            self._changed.add(record.agent_id)
+            self._keep(record)
         return record
+
+    def take_changed(self) -> set[str]:
+        """Return whose state is another one than when this was last asked, or is gone."""
+        with self.lock:
+            changed, self._changed = self._changed, set()
+        return changed
+
+    def waiting_events(self) -> list[dict[str, Any]]:
+        """Return what owners could not write into a busy journal: it waits in their states."""
+        owners = [self.records[agent_id] for agent_id in sorted(self.pending)]
+        return [event for record in owners for event in record.pending or ()]
+
+    def _keep(self, record: StateRecord) -> None:
+        self.records[record.agent_id] = record
+        if record.pending:
+            self.pending.add(record.agent_id)
+        else:
+            self.pending.discard(record.agent_id)
 
 
 def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:

@@ -11,15 +11,15 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon import signals
-from ultramon.backends.queue import queue_of
+from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.ids import check_agent_id
 from ultramon.core.liveness import ENDED, LOST, judge, this_host
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
-from ultramon.core.registration import check_permission, resolve_target
-from ultramon.core.thresholds import Ladder, Rung
+from ultramon.core.registration import CUSTOM, DEFAULT, check_permission, resolve_target
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.levels import as_ladder
 from ultramon.models import Notice, Registration, utc
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ultramon.backends.queue import Cancelled, Message
     from ultramon.clock import Clock
     from ultramon.core.registration import Registration as StoredRegistration
+    from ultramon.core.thresholds import Ladder
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
 
@@ -69,7 +70,7 @@ def register(
         ConfigurationError: The thresholds are no ladder.
         StateError: The store refused; nothing changed.
     """
-    ladder = None if thresholds is None else _ladder(thresholds)
+    ladder = None if thresholds is None else as_ladder(thresholds)
     store, now = _open(backend), (clock or SYSTEM_CLOCK).now()
     found = _find(store, agent_id)
     record = None if found is None else found.record
@@ -81,16 +82,19 @@ def register(
         exists=lambda name: _find(store, name) is not None,
         is_over=found is not None and _is_over(found, now),
     )
-    registry = registry_of(store)
-    registry.register(
-        agent_id,
-        target,
-        source=source,
-        ladder=None if ladder is None else ladder.to_json(),
-        registered_by=requester,
-        now=now,
+    stored = None if ladder is None else ladder.to_json()
+    registry_of(store).register(
+        agent_id, target, source=source, ladder=stored, registered_by=requester, now=now
     )
-    return _typed(registry.registrations(agent_id)[0])
+    return Registration(
+        agent_id=agent_id,
+        notify_id=target,
+        source=source,
+        ladder=stored,
+        ladder_status=DEFAULT if stored is None else CUSTOM,
+        registered_by=requester,
+        registered_at=utc(now),
+    )
 
 
 def unregister(
@@ -211,7 +215,8 @@ class Inbox:
         self._queue = queue_of(self._backend)
         self._clock = clock or SYSTEM_CLOCK
         self._handlers: list[Callable[[Notice], Any]] = []
-        self._stopping = threading.Event()
+        self._is_stopping = False
+        self._woken = threading.Event()
 
     def on_notice(self, handler: Handler) -> Handler:
         """Have a handler called with every `Notice`; for use as a decorator."""
@@ -297,17 +302,21 @@ class Inbox:
         return None
 
     def run(self, poll_interval_seconds: float = 1.0) -> None:
-        """Poll until `stop`; a store that refuses is tried again."""
-        while not self._stopping.is_set():
-            try:
-                self.poll()
-            except StateError as error:
-                _log.warning("agent %s receives nothing for now: %s", self.agent_id, error)
-            self._stopping.wait(poll_interval_seconds)
+        """Poll until `stop`, earlier where the store tells; one that refuses is tried again."""
+        with listening(self._queue, self.agent_id, self._woken.set):
+            while not self._is_stopping:
+                self._woken.clear()
+                try:
+                    self.poll()
+                except StateError as error:
+                    _log.warning("agent %s receives nothing for now: %s", self.agent_id, error)
+                if not self._is_stopping:
+                    self._woken.wait(poll_interval_seconds)
 
     def stop(self) -> None:
         """Let `run` end after the present poll, for good. Handlers may call it."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._woken.set()
 
 
 def _open(backend: Backend | str | None) -> Backend:
@@ -330,17 +339,6 @@ def _is_over(agent: StoredAgent, now: float) -> bool:
         return False
     verdict = judge(agent.record, agent.heartbeat_at, now, this_host()).verdict
     return verdict in (ENDED, LOST)
-
-
-def _ladder(thresholds: Ladder | Sequence[float]) -> Ladder:
-    if isinstance(thresholds, Ladder):
-        return thresholds
-    rungs = []
-    for ratio in thresholds:
-        # A name has no room for a point.
-        name = f"{ratio * 100:.6g}".replace(".", "-") if isinstance(ratio, int | float) else "?"
-        rungs.append(Rung(f"at-{name}", ratio))
-    return Ladder(rungs, rearm_margin=None)
 
 
 def _typed(stored: StoredRegistration) -> Registration:

@@ -44,7 +44,8 @@ def take_snapshot(
     verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
     ladder, source = _ladder(record, registration)
     ratio = None if record.measured_at is None else usage_ratio(record)
-    is_compacting = bool((record.extra.get("posted") or {}).get("compacting"))
+    posted = record.extra.get("posted") or {}
+    is_compacting = bool(posted.get("compacting"))
     return ContextSnapshot(
         agent_id=agent_id,
         label=record.label,
@@ -66,6 +67,7 @@ def take_snapshot(
         notify_id=None if registration is None else registration.target(record),
         compaction_active=is_compacting,
         handoff=record.handoff,
+        last_handoff_path=posted.get("handoffPath"),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ultramon.attention import Attention
 from ultramon.core.liveness import (
     ALIVE,
     LOST,
@@ -68,6 +69,7 @@ class Verdicts:
         self._clock = clock
         self._max_idle = max_generations_without_progress
         self._host = this_host()
+        self._attention = Attention(self._host)
         self._looked_at: tuple[float, float] | None = None
         self._jumped_at: float | None = None
         self._gone: set[tuple[str, int]] = set()
@@ -97,10 +99,16 @@ class Verdicts:
         started_at = cache(process_started_at)
         heartbeats, host = agents.heartbeats, self._host
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
-        for agent_id, record in records.items():
-            if not record.active or (
-                agent_id not in noted
-                and is_beating(record, heartbeats.get(agent_id), now, host, started_at)
+        near = self._attention.turn(records, heartbeats, agents.take_changed(), now)
+        for agent_id in sorted(near | noted):
+            record = records.get(agent_id)
+            if (
+                record is None
+                or not record.active
+                or (
+                    agent_id not in noted
+                    and is_beating(record, heartbeats.get(agent_id), now, host, started_at)
+                )
             ):
                 continue
             verdict = self._judge(record, agents, gone_before, started_at)
@@ -166,7 +174,7 @@ class Verdicts:
             # Only a new beat shows life, a clock that was set back does not.
             if life is None or life["beat"] == beat:
                 return None
-            return self.event(record, "agent_recovered", life["beat"])
+            return self.event(record, "agent_recovered", life["beat"], previous=before)
         if before in (verdict, LOST):
             return None
         if verdict == STALE:

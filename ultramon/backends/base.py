@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
-    from ultramon.errors import StateError
+    from ultramon.errors import StateError, UltramonError
 
     Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
 
@@ -46,7 +46,10 @@ class Look(NamedTuple):
     removed: list[str]
     """Agents seen before that are no longer stored."""
     heartbeats: dict[str, float]
-    """Epoch seconds of the last beat of every agent stored, of whichever run."""
+    """Epoch seconds of the last beat of every agent stored, of whichever run.
+
+    To be read only, and until the next look with the same marks: it may be brought up to date then.
+    """
 
 
 class Subscription(NamedTuple):
@@ -58,6 +61,14 @@ class Subscription(NamedTuple):
     """What the consumer wants to remember along with it; JSON values only."""
 
 
+class Save(NamedTuple):
+    """What `Backend.record` is given."""
+
+    record: StateRecord
+    events: Sequence[dict[str, Any]]
+    durable: bool
+
+
 class Backend(Protocol):
     """Where states, heartbeats, events and claims are kept.
 
@@ -66,7 +77,10 @@ class Backend(Protocol):
     """
 
     url: str
-    """The URL that `open_backend` would open the same store with."""
+    """The URL that `open_backend` would open the same store with, but for a password in it.
+
+    A backend whose URL holds one shows the whole as ``whole_url``, for child processes.
+    """
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -137,8 +151,15 @@ class Backend(Protocol):
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """Return all agents of a run (None = of all runs), unreadable ones with their problem."""
 
-    def append_events(self, events: Sequence[dict[str, Any]]) -> None:
+    def append_events(
+        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
+    ) -> None:
         """Store events that belong to no state write, e.g. verdicts; each once per key.
+
+        Args:
+            events: Oldest first.
+            records: States of the agents that they are about, decoded, as far as the caller has
+                them; only for the notices of a backend that keeps registrations.
 
         Raises:
             StateWriteError: The store refused; nothing was stored.
@@ -238,3 +259,26 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release what is held open. The backend can be used again afterwards."""
+
+
+@runtime_checkable
+class RecordsTogether(Protocol):
+    """What a backend has besides, for which one step for many states costs less than many steps.
+
+    Such a store is a database: its states are read through it alone, so they are not replaced every
+    half minute only to look fresh.
+    """
+
+    def record_together(self, saves: Sequence[Save]) -> list[UltramonError | None]:
+        """Do what `Backend.record` does, for several agents in as few steps as can be.
+
+        Args:
+            saves: One for each agent. If one is durable, all are.
+
+        Returns:
+            For each why it was refused, as `Backend.record` raises it; None when it is stored. One
+            that is refused keeps none of the others back.
+
+        Raises:
+            StateWriteError: The store refused; all of them may be passed again.
+        """

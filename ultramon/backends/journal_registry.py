@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.queue import Cancelled
-from ultramon.core.routes import Routes
+from ultramon.core import routes
+from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
+from ultramon.core.route_rows import JournalRows
+from ultramon.core.schema import QUEUE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from ultramon.core.journal import Journal
     from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+
+Found = TypeVar("Found")
 
 
 class JournalRegistry:
@@ -31,7 +36,7 @@ class JournalRegistry:
         guard: Callable[[], AbstractContextManager[object]],
         prepare: Callable[[], object],
     ) -> None:
-        self._routes = Routes(journal)
+        self._journal = journal
         self._guard = guard
         self._prepare = prepare
 
@@ -48,34 +53,60 @@ class JournalRegistry:
         """See `Registry.register`."""
         self._prepare()
         with self._guard():
-            cancelled = self._routes.register(
-                agent_id,
-                notify_id,
-                source=source,
-                ladder=ladder,
-                registered_by=registered_by,
-                now=now,
-            )
+            # Before the commit: a mark without a registration does no harm, one missing is
+            # deafness.
+            self._journal.watch(agent_id, ladder, None)
+            with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+                rows = JournalRows(connection)
+                cancelled = routes.register(
+                    rows,
+                    agent_id,
+                    notify_id,
+                    source=source,
+                    ladder=ladder,
+                    registered_by=registered_by,
+                    now=now,
+                )
+                mark = rows.mark(rows.registration(agent_id))
+            self._journal.settle(agent_id, mark)
         return Cancelled(*cancelled)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
         with self._guard():
-            cancelled = self._routes.unregister(agent_id)
+            if not self._journal.exists():
+                return None
+            with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+                cancelled = routes.unregister(JournalRows(connection), agent_id)
+            self._journal.settle(agent_id, None)
         return None if cancelled is None else Cancelled(*cancelled)
 
     def registrations(self, agent_id: str | None = None) -> list[Registration]:
         """See `Registry.registrations`."""
-        with self._guard():
-            return self._routes.registrations(agent_id)
+        return self._look(lambda rows: rows.registrations(agent_id)) or []
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
         """See `Registry.announcement`."""
+        return self._look(lambda rows: rows.announcement(agent_id, audience))
+
+    def _look(self, read: Callable[[JournalRows], Found]) -> Found | None:
+        """Read within a transaction; None where no journal or an older one has such rows."""
+        journal = self._journal
         with self._guard():
-            return self._routes.announcement(agent_id, audience)
+            if not journal.exists():
+                return None
+            with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+                if journal.version(connection) < QUEUE_VERSION:
+                    return None
+                return read(JournalRows(connection))
 
     def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
         """See `Registry.clear`."""
         self._prepare()
         with self._guard():
-            return Cancelled(*self._routes.clear(record, requester, now))
+            with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+                rows = JournalRows(connection)
+                cancelled = routes.clear(rows, record, requester, now)
+                mark = rows.mark(rows.registration(record.agent_id))
+            self._journal.settle(record.agent_id, mark)
+        return Cancelled(*cancelled)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_credentials import JournalCredentials
 from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
@@ -61,6 +62,7 @@ class LocalBackend:
         keeping = (self._journal, lambda: self._journal_lock, self.directory.prepare)
         self.queue = JournalQueue(*keeping)
         self.registry = JournalRegistry(*keeping)
+        self.credentials = JournalCredentials(*keeping)
         self._swept = False
         _alive.add(self)
 
@@ -193,11 +195,13 @@ class LocalBackend:
 
         return look_again(run, seen, marks, heartbeats, look_at)
 
-    def append_events(self, events: Sequence[dict[str, Any]]) -> None:
+    def append_events(
+        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
+    ) -> None:
         """See `Backend.append_events`."""
         self.directory.prepare()
         with self._journal_lock:
-            self._journal.append(events, TOOL_TIMEOUT_SECONDS)
+            self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
         """See `Backend.events`."""

@@ -10,6 +10,7 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_credentials import JournalCredentials
 from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
@@ -18,7 +19,7 @@ from ultramon.core import codec
 from ultramon.core.journal import Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import decode_state, encode_state
-from ultramon.core.routes import find_registration
+from ultramon.core.route_rows import JournalRows
 from ultramon.core.schema import migrate
 from ultramon.core.statefile import encode_request, refuse_newer
 from ultramon.errors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Build
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+    from ultramon.core.route_rows import Mark
 
 
 class _MemoryJournal(Journal):
@@ -66,7 +68,7 @@ class _MemoryJournal(Journal):
     def is_due(self, record: StateRecord) -> bool:
         """To look is as cheap here as to ask whether to."""
         with self.transaction(0.0, "DEFERRED") as connection:
-            return find_registration(connection, record.agent_id) is not None
+            return JournalRows(connection).registration(record.agent_id) is not None
 
     def watch(
         self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
@@ -75,6 +77,9 @@ class _MemoryJournal(Journal):
 
     def unwatch(self, agent_id: str) -> None:
         """Nobody has one."""
+
+    def settle(self, agent_id: str, mark: Mark | None) -> None:
+        """There is nothing to settle."""
 
     @property
     def mark(self) -> int:
@@ -95,6 +100,7 @@ class MemoryBackend:
         keeping = (self._journal, lambda: self._lock, lambda: None)
         self.queue = JournalQueue(*keeping)
         self.registry = JournalRegistry(*keeping)
+        self.credentials = JournalCredentials(*keeping)
         self._requests: dict[str, bytes] = {}
 
     def start_agent(
@@ -170,10 +176,12 @@ class MemoryBackend:
         except StateError as error:
             return StoredAgent(agent_id, None, self._beats.get(agent_id), error)
 
-    def append_events(self, events: Sequence[dict[str, Any]]) -> None:
+    def append_events(
+        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
+    ) -> None:
         """See `Backend.append_events`."""
         with self._lock:
-            self._journal.append(events, 0.0)
+            self._journal.append(events, 0.0, known=records)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
         """See `Backend.events`."""

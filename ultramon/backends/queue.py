@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 
 class Message(NamedTuple):
@@ -107,7 +109,9 @@ class Queue(Protocol):
             expires_seconds: Not delivered after so long; default a day, at most 366 days.
 
         Returns:
-            Its id, or that of the message that has the dedupe key; None when it was refused.
+            Its id, or that of the message that has the dedupe key; None when it was refused. A
+            store on another host that does not answer gives 0: the message waits on this host,
+            durably, until it does.
 
         Raises:
             InvalidAgentIdError: Recipient or sender is no agent id.
@@ -219,3 +223,26 @@ def queue_of(backend: object) -> Queue:
     if queue is None:
         raise ConfigurationError("backend", type(backend).__name__, "one that keeps a queue")
     return queue
+
+
+def can_listen(queue: Queue) -> bool:
+    """Return whether a queue hears of messages that others store: see `listening`."""
+    return hasattr(queue, "listening")
+
+
+def listening(
+    queue: Queue, recipient: str, heard: Callable[[], None]
+) -> AbstractContextManager[None]:
+    """Have a function called within the ``with`` block when a message may have been stored.
+
+    An optional part of a queue, a method of this name, for stores that cannot be asked often. It
+    is a hint and may be missed, so poll each second all the same.
+
+    Args:
+        queue: Where nothing is heard nothing happens.
+        recipient: Whose message.
+        heard: Called in another thread; returns at once.
+    """
+    listen: Callable[[str, Callable[[], None]], AbstractContextManager[None]] | None
+    listen = getattr(queue, "listening", None)
+    return nullcontext() if listen is None else listen(recipient, heard)

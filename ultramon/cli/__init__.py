@@ -34,6 +34,7 @@ COMMANDS = (
     "resume",
     "chaos",
     "prune",
+    "serve",
 )
 """In the order of `--help`; each is the function `command` of the module of its name."""
 PLUMBING = (
@@ -46,6 +47,7 @@ PLUMBING = (
     "messages",
     "queue",
     "statusline",
+    "token",
 )
 """The same, for commands that programs call; listed apart."""
 _HELP_MARGIN = 6  # what click leaves free around the two columns

@@ -11,18 +11,18 @@ from click.core import ParameterSource
 
 from ultramon.cli.output import SeveralFound, sanitize
 from ultramon.core.liveness import ENDED, LOST, STALE, judge, this_host
+from ultramon.core.names import short_id
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.overview import Overview
     from ultramon.core.liveness import HostIdentity, Liveness
     from ultramon.core.record import StateRecord
 
-SDK_HOST = "sdk"
 _MAX_NAMED = 5
-_SHORT_ID_CHARS = 8
 _URGENCY = {"force_return": 1, "prepare_handoff": 2}
 
 
@@ -44,6 +44,17 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--json", is_flag=True, show_envvar=True, help="Print JSON instead of text."
     )(command)
+
+
+def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds ``--limit`` to a command that shows agents."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_envvar=True,
+        help=f"Show the N most urgent agents at most.  [default: {default}]",
+    )
 
 
 def open_store(state_dir: str | None) -> Backend:
@@ -105,14 +116,6 @@ class SeenAgent(NamedTuple):
         }
 
 
-def short_id(record: StateRecord) -> str:
-    """Return an id as it is shown: of a host's session only the beginning, as nobody chose it."""
-    session_id, own = record.session_id, record.agent_id
-    if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
-        return own
-    return session_id[:_SHORT_ID_CHARS] + own[len(session_id) :]
-
-
 class Unreadable(NamedTuple):
     """A stored agent that cannot be shown."""
 
@@ -128,15 +131,19 @@ def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable
     seen: list[SeenAgent] = []
     unreadable: list[Unreadable] = []
     for agent in agents:
-        if agent.record is None:
-            unreadable.append(Unreadable(agent.agent_id, str(agent.problem)))
-            continue
-        one = see(agent.record, agent.heartbeat_at, now, host)
+        one = look_at_one(agent, now, host)
         if isinstance(one, SeenAgent):
             seen.append(one)
         else:
             unreadable.append(one)
     return sorted(seen, key=lambda one: one.urgency), unreadable
+
+
+def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> SeenAgent | Unreadable:
+    """Judge one stored agent as of now."""
+    if agent.record is None:
+        return Unreadable(agent.agent_id, str(agent.problem))
+    return see(agent.record, agent.heartbeat_at, now, host)
 
 
 def see(
@@ -159,69 +166,12 @@ def without_ended(seen: list[SeenAgent]) -> list[SeenAgent]:
 
 def agents_json(seen: list[SeenAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
     """Return agents as the commands print them with ``--json``."""
-    return {
-        "agents": [one.to_json() for one in seen],
-        "unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable],
-    }
+    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
 
 
-class Picture:
-    """The agents as they are stored, brought up to date by reading only what changed.
-
-    Attributes:
-        seen: Who is shown, most urgent first.
-        unreadable: Who cannot be shown.
-        hidden: How many ended agents are left out.
-    """
-
-    def __init__(self, backend: Backend, run: str | None, *, show_all: bool) -> None:
-        self.seen: list[SeenAgent] = []
-        self.unreadable: list[Unreadable] = []
-        self.hidden = 0
-        self._backend = backend
-        self._run = run
-        self._show_all = show_all
-        self._marks: dict[str, Any] = {}
-        self._stored: dict[str, StoredAgent] = {}
-        self._rungs: dict[str, tuple[int, dict[str, int]]] | None = None
-
-    def refresh(self) -> list[tuple[SeenAgent, str]]:
-        """Look again; return who reached which rung since the last look, nobody at the first."""
-        look = self._backend.look(self._run, self._marks)
-        for agent_id in look.removed:
-            self._stored.pop(agent_id, None)
-        self._stored.update((agent.agent_id, agent) for agent in look.changed)
-        beats = look.heartbeats
-        everyone, self.unreadable = look_at(
-            [
-                agent._replace(heartbeat_at=beats.get(agent.agent_id))
-                for agent in self._stored.values()
-            ]
-        )
-        self.seen = everyone if self._show_all else without_ended(everyone)
-        self.hidden = len(everyone) - len(self.seen)
-        return self._crossings(everyone)
-
-    def _crossings(self, everyone: list[SeenAgent]) -> list[tuple[SeenAgent, str]]:
-        before, after = self._rungs, {}
-        crossings = []
-        for one in everyone:
-            epoch, rungs = after[one.record.agent_id] = one.record.epoch, one.rungs_reached
-            if before is None:
-                continue
-            known_epoch, known = before.get(one.record.agent_id, (epoch, {}))
-            crossings += [
-                (one, rung)
-                for rung, count in rungs.items()
-                if count > (known.get(rung, 0) if known_epoch == epoch else 0)
-            ]
-        # An agent that cannot be read for a moment has not reached its rungs anew afterwards.
-        unread = {agent.agent_id for agent in self.unreadable}
-        after.update(
-            (agent_id, old) for agent_id, old in (before or {}).items() if agent_id in unread
-        )
-        self._rungs = after
-        return crossings
+def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents that cannot be shown as they stand beside those that can."""
+    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:
@@ -240,12 +190,6 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
     return backend.load(find_agent_id(backend, name))
 
 
-def _begins(agent: StoredAgent, name: str) -> bool:
-    """Return whether an agent's id, whole or as it is shown, begins like that."""
-    shown = "" if agent.record is None else short_id(agent.record)
-    return agent.agent_id.startswith(name) or shown.startswith(name)
-
-
 def find_agent_id(backend: Backend, name: str) -> str:
     """Find the id of the agent that a person means, whether its state can be read or not.
 
@@ -255,14 +199,14 @@ def find_agent_id(backend: Backend, name: str) -> str:
         AgentNotFoundError: Nothing fits.
         SeveralFound: Several fit.
     """
-    agents = backend.list_agents()
-    if any(agent.agent_id == name for agent in agents):
+    if not name:
+        raise AgentNotFoundError(name)
+    begun, labelled = _fitting(backend, name)
+    if name in begun:
         return name
-    labelled = [agent for agent in agents if agent.record and agent.record.label == name]
-    found = labelled or [agent for agent in agents if _begins(agent, name)]
-    if not found or not name:
+    ids = labelled or begun
+    if not ids:
         raise AgentNotFoundError(sanitize(name))
-    ids = [agent.agent_id for agent in found]
     session = min(ids, key=len)
     if any(not other.startswith(f"{session}.") for other in ids if other != session):
         more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
@@ -271,3 +215,18 @@ def find_agent_id(backend: Backend, name: str) -> str:
             f"{kind} {name} fits {len(ids)} agents: {', '.join(ids[:_MAX_NAMED])}{more}"
         )
     return session
+
+
+def _fitting(backend: Backend, name: str) -> tuple[list[str], list[str]]:
+    """Return the agents whose id begins like that, whole or as it is shown, and so labelled."""
+    overview: Overview | None = getattr(backend, "overview", None)
+    if overview is not None:
+        return overview.find_by_prefix(name), overview.find_by_label(name)
+    begun, labelled = [], []
+    for agent in backend.list_agents():
+        shown = "" if agent.record is None else short_id(agent.record)
+        if agent.agent_id.startswith(name) or shown.startswith(name):
+            begun.append(agent.agent_id)
+        if agent.record is not None and agent.record.label == name:
+            labelled.append(agent.agent_id)
+    return begun, labelled

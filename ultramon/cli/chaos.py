@@ -123,7 +123,8 @@ def _attack(
     timeout_seconds: float,
 ) -> _Ending:
     """Run the command to its end, killing workers meanwhile."""
-    environment = {**os.environ, "ULTRAMON_RUN": prey.run, "ULTRAMON_BACKEND": prey.backend.url}
+    url = getattr(prey.backend, "whole_url", prey.backend.url)
+    environment = {**os.environ, "ULTRAMON_RUN": prey.run, "ULTRAMON_BACKEND": url}
     began = time.monotonic()
     process = subprocess.Popen(
         command_line,

@@ -68,8 +68,8 @@ def _details(shown: ContextSnapshot) -> list[str]:
     if shown.is_registered:
         told = "self" if shown.notify_id == shown.agent_id else field(shown.notify_id)
         monitor = f"enabled, alerts -> {told}"
-    handoff = "none"
-    if shown.handoff is not None:
+    handoff = field(shown.last_handoff_path) or "none"
+    if shown.last_handoff_path is None and shown.handoff is not None:
         handoff = field(f"{shown.handoff.get('reason')}, {shown.handoff.get('createdAt')}")
     name = field(shown.label) or field(shown.agent_id)
     return [

@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from ultramon.backends.registry import registry_of
 from ultramon.cli.agents import find_agent_id, json_option, open_store, state_dir_option
 from ultramon.cli.calling import require_caller
-from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json
+from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
+from ultramon.environment import disabled
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
+    from ultramon.core.thresholds import Ladder
     from ultramon.models import ContextSnapshot
 
 ACTIONS = ("enable", "disable", "status")
+_THRESHOLD_OPTIONS = {
+    "thresholds": "--threshold",
+    "critical_threshold": "--critical-threshold",
+    "use_default_thresholds": "--use-default-thresholds",
+}
 _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
 
 
@@ -31,13 +40,30 @@ _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
     show_envvar=True,
     help="Tell when so much is used; can be given several times.  [default: the agent's levels]",
 )
+@click.option(
+    "--critical-threshold",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    show_envvar=True,
+    help="Tell urgently when so much is used, and earlier as the agent's levels say.",
+)
+@click.option(
+    "--use-default-thresholds",
+    is_flag=True,
+    show_envvar=True,
+    help="Tell at the agent's own levels, as without any of these options.",
+)
 @state_dir_option()
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     *,
     action: str,
     agent: str | None,
     thresholds: tuple[float, ...],
+    critical_threshold: float | None,
+    use_default_thresholds: bool,
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
@@ -47,11 +73,14 @@ def command(
     the one that is told. It may enable and disable itself and its direct children. AGENT is an id,
     the beginning of one, or a label; without it the caller itself is meant. Enabling again re-arms
     every threshold.
+
+    Of the options for thresholds one can be given; the command line goes before the environment.
     """
     if action not in ACTIONS:
         raise CommandFailed(f"Unknown action {action!r}. Use: {', '.join(ACTIONS)}")
     if action == "status":
         return _status(open_store(state_dir), as_json=json)
+    chosen = _chosen(context) if action == "enable" else None
     caller = require_caller("ultramon context-monitor enable/disable")
     backend = open_store(state_dir)
     target = caller if agent in (None, caller) else find_agent_id(backend, str(agent))
@@ -64,21 +93,62 @@ def command(
         else:
             click.echo(f"Context monitoring disabled for {target}")
         return ExitCode.OK
-    from ultramon.routing import register
+    made = None
+    if not disabled():
+        from ultramon.routing import register
 
-    ratios = [percent / 100 for percent in thresholds] or None
-    made = register(target, caller, thresholds=ratios, backend=backend)
+        rungs: Ladder | list[float] | None = None
+        if chosen == "critical_threshold" and critical_threshold is not None:
+            rungs = _with_critical(backend, target, critical_threshold / 100)
+        elif chosen == "thresholds":
+            rungs = [percent / 100 for percent in thresholds]
+        made = register(target, caller, thresholds=rungs, backend=backend)
+    is_enabled = made is not None and any(
+        one.notify_id == made.notify_id and one.is_enforced
+        for one in registry_of(backend).registrations(target)
+    )
     if json:
-        print_json({**made.model_dump(mode="json", by_alias=True), "enabled": True})
+        shown = {} if made is None else made.model_dump(mode="json", by_alias=True)
+        print_json({"agentId": target, **shown, "enabled": is_enabled})
+    elif not is_enabled:
+        why = "ULTRAMON_DISABLED is set" if made is None else "it was ended at the same time"
+        say(f"FYI: context monitoring of {target} is not enabled: {why}")
     elif target == caller:
         click.echo(f"Context monitoring enabled — notifications → self ({caller})")
     else:
-        click.echo(f"Context monitoring enabled for {target} — notifications → {made.notify_id}")
+        click.echo(f"Context monitoring enabled for {target} — notifications → {caller}")
     return ExitCode.OK
 
 
+def _chosen(context: click.Context) -> str | None:
+    """Return which of the options for thresholds counts, None for none.
+
+    Raises:
+        click.UsageError: There are several.
+    """
+    for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        given = [
+            name
+            for name in _THRESHOLD_OPTIONS
+            if context.params[name] and context.get_parameter_source(name) is source
+        ]
+        if len(given) > 1:
+            options = " and ".join(_THRESHOLD_OPTIONS[name] for name in given)
+            raise click.UsageError(f"{options} cannot be combined: give one of them")
+        if given:
+            return given[0]
+    return None
+
+
+def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | None:
+    from ultramon.core.thresholds import Ladder
+    from ultramon.levels import with_critical
+
+    record = backend.load(agent_id).record
+    return None if record is None else with_critical(Ladder.from_json(record.ladder), ratio)
+
+
 def _status(backend: Backend, *, as_json: bool) -> ExitCode:
-    from ultramon.backends.registry import registry_of
     from ultramon.errors import UltramonError
     from ultramon.routing import registrations
     from ultramon.snapshot import take_snapshot

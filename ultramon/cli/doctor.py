@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import click
 
+from ultramon import __version__
 from ultramon.cli.agents import json_option, state_dir_option
 from ultramon.cli.install import chosen_directory
 from ultramon.cli.output import ExitCode, print_json, sanitize, sanitize_values, say
+from ultramon.errors import StateError
+
+if TYPE_CHECKING:
+    from ultramon.hosts.claude_code.examination import SeenServer
 
 _MAX_LINE_CHARS = 2_000
 
@@ -29,7 +35,14 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     from ultramon.hosts.claude_code.examination import PROBLEM, WARNING, Examination
 
     directory = chosen_directory(state_dir)
-    findings = examine(Examination(os.getcwd(), directory, SYSTEM_CLOCK.now()))
+    seen = Examination(
+        os.getcwd(),
+        directory,
+        SYSTEM_CLOCK.now(),
+        server=_server(directory),
+        version=__version__,
+    )
+    findings = examine(seen)
     count = Counter(finding.status for finding in findings)
     if json:
         print_json(
@@ -50,6 +63,18 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     if count[WARNING] and not json:
         say(f"{_counted(count[WARNING], WARNING)}, no problem")
     return ExitCode.OK
+
+
+def _server(directory: str) -> SeenServer:
+    """Look who serves the state directory; that needs nothing of the extra."""
+    from ultramon.hosts.claude_code.examination import SeenServer
+    from ultramon.server.presence import read_server_file
+
+    try:
+        facts = read_server_file(directory)
+    except StateError as error:
+        return SeenServer(None, problem=str(error))
+    return SeenServer(facts["url"], str(facts.get("version"))) if facts else SeenServer(None)
 
 
 def _counted(number: int, what: str) -> str:

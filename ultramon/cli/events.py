@@ -41,6 +41,7 @@ EVENT_TYPES = (
     "agent_lost",
     "agent_expired",
     "dead_letter",
+    "audit",
 )
 """In the order in which a life brings them."""
 _TYPE_WIDTH = max(map(len, EVENT_TYPES))
@@ -230,6 +231,12 @@ def _dead_letter(event: dict[str, Any]) -> str:
     return f"message {event['n']:d} could not be delivered"
 
 
+def _audit(event: dict[str, Any]) -> str:
+    claimed = event["claimed"]
+    as_whom = "" if claimed is None else f" as {field(claimed)}"
+    return f"refused {field(event['action'])}{as_whom}: {field(event['reason'])}"
+
+
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_started": _start,
     "context_threshold_reached": _level,
@@ -242,4 +249,5 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "agent_lost": _end,
     "agent_expired": _end,
     "dead_letter": _dead_letter,
+    "audit": _audit,
 }

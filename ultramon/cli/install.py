@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.hosts.claude_code.change import Change
+    from ultramon.hosts.claude_code.via import Server
 
 HOSTS = ("claude-code",)
 _MAX_LINE_CHARS = 100_000
+_NOT_MADE = "of-the-installation"
+"""Stands for a secret that a dry run must not make; nobody sees it."""
 
 
 def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,6 +54,29 @@ def chosen_directory(state_dir: str | None) -> str:
     from ultramon.environment import state_directory
 
     return os.path.abspath(os.path.expanduser(state_dir)) if state_dir else state_directory()
+
+
+def known_server(directory: str, *, dry_run: bool) -> Server:
+    """Return what an installation can know of the server of a state directory.
+
+    Args:
+        directory: The state directory.
+        dry_run: Whether nothing may be written, not even a secret that is missing.
+
+    Raises:
+        StateError: What the server wrote cannot be read.
+    """
+    from ultramon.hosts.claude_code.via import Server
+    from ultramon.server.presence import read_server_file
+    from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
+
+    def secret() -> str:
+        if dry_run and not os.path.lexists(secret_path(directory, HOOK_SECRET)):
+            return _NOT_MADE
+        return server_secret(directory, HOOK_SECRET)
+
+    facts = read_server_file(directory)
+    return Server(facts["url"] if facts else None, secret)
 
 
 def show_change(change: Change, *, changes: bool, dry_run: bool, json: bool, **more: Any) -> None:
@@ -135,6 +161,27 @@ def show_change(change: Change, *, changes: bool, dry_run: bool, json: bool, **m
     help="Show ultramon's, the one that was there before, or both; none = leave it alone."
     "  [default: as before, else chained where there is one, own where not]",
 )
+@click.option(
+    "--via",
+    type=click.Choice(("command", "http")),
+    show_envvar=True,
+    help="Tell of tool calls by a process each, or by requests to `ultramon serve`."
+    "  [default: as before, else command]",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    show_envvar=True,
+    help="Where the server listens, for --via http.  [default: where it does, else as before]",
+)
+@click.option(
+    "--secret-in",
+    type=click.Choice(("settings", "environment")),
+    show_envvar=True,
+    help="Where the hook secret stands, for --via http: in the settings, which only you can read"
+    " then, or in ULTRAMON_HOOK_SECRET where the client is started."
+    "  [default: as before, else settings]",
+)
 @state_dir_option()
 @json_option
 def command(
@@ -152,6 +199,9 @@ def command(
     critical: float | None,
     handoff_note: str | None,
     status_line: str | None,
+    via: str | None,
+    url: str | None,
+    secret_in: str | None,
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
@@ -180,14 +230,21 @@ def command(
         check_lasting(cwd)
     interpreter = this_interpreter()
     check_interpreter(interpreter)
-    choices = Choices(audience, context_limit, warning, critical, handoff_note, status_line)
+    choices = Choices(
+        audience, context_limit, warning, critical, handoff_note, status_line, via, url, secret_in
+    )
     if plugin is not None:
         if user or project or local:
             raise click.UsageError("--plugin and a layer of settings exclude each other")
+        if via == "http":
+            raise click.UsageError(
+                "--plugin and --via http exclude each other: it is made to share"
+            )
         plan = plan_plugin(plugin, directory, choices, interpreter, __version__)
     else:
         layer = Layer(name, layer_path(name, cwd))
-        plan = plan_installation(layer, cwd, directory, choices, interpreter)
+        server = known_server(directory, dry_run=dry_run)
+        plan = plan_installation(layer, cwd, directory, choices, interpreter, server=server)
     changes = plan.changes
     if changes and not dry_run:
         plan.apply(SYSTEM_CLOCK.now())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +24,8 @@ from ultramon.cli.output import (
 from ultramon.errors import AgentNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ultramon.backends.base import Backend
     from ultramon.models import Notice
 
@@ -52,23 +56,23 @@ def command(
     inbox = Inbox(_recipient(backend, agent), backend=backend)
     shown, last = 0, 0
     try:
-        while True:
-            # Taken before reading: what is stored in between changes it.
-            mark = backend.change_mark()
-            notices = inbox.receive() if ack else inbox.peek(after=last)
-            for notice in notices:
-                click.echo(_line(notice, as_json=json))
-                last = notice.message_id
-            if ack and notices:
-                # Only what has left this process may be forgotten.
-                sys.stdout.flush()
+        with _news(backend, inbox.agent_id, follow=follow) as news:
+            while True:
+                news.begin()
+                notices = inbox.receive() if ack else inbox.peek(after=last)
                 for notice in notices:
-                    inbox.acknowledge(notice)
-            shown += len(notices)
-            if not notices and not follow:
-                break
-            if not notices:
-                _wait(backend, mark)
+                    click.echo(_line(notice, as_json=json))
+                    last = notice.message_id
+                if ack and notices:
+                    # Only what has left this process may be forgotten.
+                    sys.stdout.flush()
+                    for notice in notices:
+                        inbox.acknowledge(notice)
+                shown += len(notices)
+                if not notices and not follow:
+                    break
+                if not notices:
+                    news.wait()
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -92,11 +96,64 @@ def _recipient(backend: Backend, agent: str | None) -> str:
         raise
 
 
-def _wait(backend: Backend, mark: object) -> None:
-    for _ in range(_CHECKS_PER_READ):
-        wait_while_read(_CHECK_SECONDS)
-        if backend.change_mark() != mark:
-            return
+class _Marks:
+    """Waits until something may have been stored, by a look at the store now and then."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._mark: object = None
+
+    def begin(self) -> None:
+        """Say that what is stored from now on is news."""
+        self._mark = self._backend.change_mark()
+
+    def wait(self) -> None:
+        """Wait for news; not longer than a second."""
+        for _ in range(_CHECKS_PER_READ):
+            wait_while_read(_CHECK_SECONDS)
+            if self._backend.change_mark() != self._mark:
+                return
+
+
+class _Bell:
+    """Waits until a store that is not asked so often tells of a message."""
+
+    def __init__(self) -> None:
+        self.ear, self._hammer = socket.socketpair()
+        for end in (self.ear, self._hammer):
+            end.setblocking(False)
+
+    def ring(self) -> None:
+        """Tell; in another thread."""
+        with suppress(OSError):  # full of rings, or closed in this moment
+            self._hammer.send(b".")
+
+    def begin(self) -> None:
+        """See `_Marks.begin`."""
+        with suppress(BlockingIOError):
+            self.ear.recv(4096)
+
+    def wait(self) -> None:
+        """See `_Marks.wait`."""
+        wait_while_read(_CHECK_SECONDS * _CHECKS_PER_READ, self.ear.fileno())
+
+    def close(self) -> None:
+        """Let go of both ends."""
+        self.ear.close()
+        self._hammer.close()
+
+
+@contextmanager
+def _news(backend: Backend, recipient: str, *, follow: bool) -> Iterator[_Marks | _Bell]:
+    """Give what waits for news for a recipient."""
+    from ultramon.backends.queue import can_listen, listening, queue_of
+
+    queue = queue_of(backend)
+    if not (follow and can_listen(queue)):
+        yield _Marks(backend)
+        return
+    with closing(_Bell()) as bell, listening(queue, recipient, bell.ring):
+        yield bell
 
 
 def _line(notice: Notice, *, as_json: bool) -> str:

@@ -8,6 +8,7 @@ import sys
 import time
 import unicodedata
 from enum import IntEnum
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,8 @@ import click
 from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from rich.console import Console
     from rich.table import Table
 
@@ -131,6 +134,23 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
+def print_json_list(name: str, items: Iterable[Any], others: Callable[[], dict[str, Any]]) -> None:
+    """Print a JSON object as `print_json` does, whose first member is a list too long to keep.
+
+    Args:
+        name: Of that member.
+        items: Printed one by one, as they come.
+        others: Asked for the other members when all are printed; at least one.
+    """
+    before = f'{{\n  "{name}": ['
+    after = "]"
+    for item in items:
+        click.echo(before + "\n" + indent(json_text(item), "    "), nl=False)
+        before, after = ",", "\n  ]"
+    head = before if after == "]" else ""
+    click.echo(f"{head}{after},{json_text(others())[1:]}")
+
+
 def json_line(value: Any) -> str:
     """Return one JSON document without a line end in it, as harmless as `json_text`."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -142,8 +162,12 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
-def wait_while_read(seconds: float) -> None:
+def wait_while_read(seconds: float, wake_fd: int | None = None) -> None:
     """Wait, as long as somebody reads stdout.
+
+    Args:
+        seconds: How long.
+        wake_fd: A descriptor that ends the wait when it can be read; None = nothing does.
 
     Raises:
         BrokenPipeError: The reader is gone. Without this, a command that has nothing to print
@@ -156,7 +180,9 @@ def wait_while_read(seconds: float) -> None:
         return
     poll = select.poll()
     poll.register(sys.stdout, 0)
-    if poll.poll(seconds * 1000):
+    if wake_fd is not None:
+        poll.register(wake_fd, select.POLLIN)
+    if any(fd != wake_fd for fd, _ in poll.poll(seconds * 1000)):
         raise BrokenPipeError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -12,11 +13,11 @@ from ultramon.cli.agents import (
     agents_json,
     find_agent,
     json_option,
+    limit_option,
     look_at,
     open_store,
-    short_id,
     state_dir_option,
-    without_ended,
+    unreadable_json,
 )
 from ultramon.cli.output import (
     ExitCode,
@@ -27,18 +28,26 @@ from ultramon.cli.output import (
     make_table,
     percent,
     print_json,
+    print_json_list,
     say,
     short_tokens,
     tokens,
     turns,
     usage_bar,
 )
+from ultramon.cli.picture import open_picture
 from ultramon.core.liveness import ENDED, LOST, STALE
+from ultramon.core.names import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.table import Table
+
+    from ultramon.cli.picture import Picture
+
+MAX_ROWS = 200
+"""Shown on a terminal unless another limit is given: more nobody reads, and it scrolls away."""
 
 _WIDE = 100
 
@@ -54,10 +63,17 @@ _WIDE = 100
     help="Show ended agents too.",
 )
 @click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
+@limit_option(f"{MAX_ROWS} on a terminal, else all")
 @state_dir_option()
 @json_option
 def command(
-    *, agent: str | None, show_all: bool, run: str | None, state_dir: str | None, json: bool
+    *,
+    agent: str | None,
+    show_all: bool,
+    run: str | None,
+    limit: int | None,
+    state_dir: str | None,
+    json: bool,
 ) -> ExitCode:
     """Show how full every agent's window is, the most urgent first.
 
@@ -65,16 +81,23 @@ def command(
     agents (their process is gone, or silent for long) and stale ones are marked.
     """
     backend = open_store(state_dir)
-    stored = backend.list_agents(run) if agent is None else [find_agent(backend, agent)]
-    seen, unreadable = look_at(stored)
-    hidden = 0
-    if agent is None and not show_all:
-        living = without_ended(seen)
-        seen, hidden = living, len(seen) - len(living)
+    if agent is not None:
+        seen, unreadable = look_at([find_agent(backend, agent)])
+        if json:
+            print_json(agents_json(seen, unreadable))
+        else:
+            print_agents(seen, unreadable, 0)
+        return ExitCode.OK
+    if limit is None and not json and sys.stdout.isatty():
+        limit = MAX_ROWS
+    picture = open_picture(backend, run, show_all=show_all, is_cut=True)
     if json:
-        print_json(agents_json(seen, unreadable))
+        agents = (one.to_json() for one in picture.stream(limit))
+        print_json_list("agents", agents, lambda: unreadable_json(picture.unreadable))
     else:
-        print_agents(seen, unreadable, hidden)
+        picture.refresh(limit)
+        print_agents(picture.seen, picture.unreadable, picture.hidden)
+    print_left_out(picture)
     return ExitCode.OK
 
 
@@ -100,6 +123,13 @@ def print_agents(
         say(f"{hidden} ended, shown with --all")
     elif not seen and not unreadable:
         say("no agents")
+
+
+def print_left_out(picture: Picture) -> None:
+    """Say how many agents a limit leaves out."""
+    if picture.left_out:
+        total = picture.verdicts.total()
+        say(f"{picture.left_out:,} less urgent ones left out, shown with --limit {total}")
 
 
 class _Column(NamedTuple):

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.cli.agents import (
     SeenAgent,
-    Unreadable,
     look_at,
     open_store,
-    short_id,
     without_ended,
 )
 from ultramon.cli.output import field
-from ultramon.core.liveness import LOST, STALE
+from ultramon.core.liveness import ALIVE, LOST, STALE, this_host
+from ultramon.core.names import short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
+
+    from ultramon.backends.base import StoredAgent
+    from ultramon.backends.overview import Overview
 
 _MAX_NAME_CHARS = 24
 _COLOURS = {"force_return": "red", "prepare_handoff": "yellow"}
@@ -37,27 +40,54 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
         run: Only agents of this run; None = of all runs.
         color: With colour codes of tmux.
     """
-    seen, unreadable = look_at(open_store(state_dir).list_agents(run))
+    backend = open_store(state_dir)
+    overview: Overview | None = getattr(backend, "overview", None)
+    survey = _list(backend.list_agents(run)) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
-        _coloured(part) if color else _escaped(part.text) for part in _parts(seen, unreadable)
+        _coloured(part) if color else _escaped(part.text) for part in _parts(survey)
     )
 
 
-def _parts(seen: Sequence[SeenAgent], unreadable: Sequence[Unreadable]) -> list[_Part]:
-    present = without_ended(list(seen))
-    living = [one for one in present if one.liveness.verdict != LOST]
-    parts = [_Part(f"um {len(living)} agent{'' if len(living) == 1 else 's'}")]
-    nearest = min(living, key=_distance, default=None)
+class _Survey(NamedTuple):
+    verdicts: Mapping[str, int]
+    nearest: SeenAgent | None
+    """Of those that live."""
+    unreadable: int
+
+
+def _list(agents: list[StoredAgent]) -> _Survey:
+    seen, unreadable = look_at(agents)
+    living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
+    verdicts = Counter(one.liveness.verdict for one in seen)
+    return _Survey(verdicts, min(living, key=_distance, default=None), len(unreadable))
+
+
+def _ask(overview: Overview, run: str | None) -> _Survey:
+    """Read only those who may be the nearest: the first that lives, and the first not silent."""
+    from ultramon.clock import SYSTEM_CLOCK
+
+    page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
+    verdicts = page().counts
+    lost, silent = verdicts[LOST], verdicts[LOST] + verdicts[STALE]
+    seen, unreadable = look_at(
+        [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
+    )
+    return _Survey(verdicts, min(seen, key=_distance, default=None), len(unreadable))
+
+
+def _parts(survey: _Survey) -> list[_Part]:
+    verdicts, nearest = survey.verdicts, survey.nearest
+    living = verdicts[ALIVE] + verdicts[STALE]
+    parts = [_Part(f"um {living} agent{'' if living == 1 else 's'}")]
     if nearest is not None:
         parts.append(_Part(_fullness(nearest), _COLOURS.get(nearest.record.action, "green")))
-    verdicts = Counter(one.liveness.verdict for one in present)
     if verdicts[STALE]:
         parts.append(_Part(f"{verdicts[STALE]} stale", "yellow"))
     if verdicts[LOST]:
         parts.append(_Part(f"{verdicts[LOST]} lost", "red"))
-    if unreadable:
-        parts.append(_Part(f"{len(unreadable)} unreadable", "yellow"))
+    if survey.unreadable:
+        parts.append(_Part(f"{survey.unreadable} unreadable", "yellow"))
     return parts
 
 

@@ -6,13 +6,18 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.agents import Picture, agents_json, json_option, open_store, state_dir_option
+from ultramon.cli.agents import (
+    agents_json,
+    json_option,
+    limit_option,
+    open_store,
+    state_dir_option,
+)
 from ultramon.cli.output import (
     ExitCode,
     json_line,
@@ -22,7 +27,8 @@ from ultramon.cli.output import (
     sanitize,
     wait_while_read,
 )
-from ultramon.cli.status import print_agents, status_table
+from ultramon.cli.picture import open_picture
+from ultramon.cli.status import print_agents, print_left_out, status_table
 from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ultramon.cli.agents import SeenAgent
+    from ultramon.cli.picture import Picture
 
 _MAX_UNREADABLE_LINES = 3
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
@@ -77,6 +84,7 @@ _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
     "--color", is_flag=True, show_envvar=True, help="Use colour codes of tmux in its line."
 )
 @click.option("--once", is_flag=True, show_envvar=True, help="Look once and end.")
+@limit_option("what fits on a terminal, else all")
 @state_dir_option()
 @json_option
 def command(
@@ -88,6 +96,7 @@ def command(
     output_format: str,
     color: bool,
     once: bool,
+    limit: int | None,
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
@@ -106,15 +115,23 @@ def command(
 
         click.echo(tmux_line(state_dir, run, color=color))
         return ExitCode.OK
-    picture = Picture(open_store(state_dir), run, show_all=show_all)
+    is_drawn = output_format == "table" and not once and _can_draw()
+    picture = open_picture(
+        open_store(state_dir),
+        run,
+        show_all=show_all,
+        is_cut=is_drawn or once or limit is not None,
+        with_news=notify != "none",
+    )
     bell = Bell(notify)
+    pause = None if once else interval
     try:
         if output_format == "json":
-            _print_changes(picture, bell, _print_json, _facts, None if once else interval)
-        elif once or not _can_draw():
-            _print_changes(picture, bell, _print_table, _gist, None if once else interval)
+            _print_changes(picture, bell, _print_json, _facts, limit=limit, interval=pause)
+        elif not is_drawn:
+            _print_changes(picture, bell, _print_table, _gist, limit=limit, interval=pause)
         else:
-            _watch_live(picture, bell, make_console(), interval)
+            _watch_live(picture, bell, make_console(), limit, interval)
     except KeyboardInterrupt:
         pass
     return ExitCode.OK
@@ -148,12 +165,14 @@ def _print_changes(
     bell: Bell,
     show: Callable[[Picture, bool], None],
     content: Callable[[SeenAgent], object],
+    *,
+    limit: int | None,
     interval: float | None,
 ) -> None:
     """Print the picture, and again whenever its content is another; once without an interval."""
     last: object = None
     while True:
-        bell.ring(picture.refresh())
+        bell.ring(picture.refresh(limit))
         now = [content(one) for one in picture.seen], picture.unreadable
         if now != last:
             show(picture, interval is not None)
@@ -171,6 +190,7 @@ def _print_table(picture: Picture, goes_on: bool) -> None:
     if goes_on:
         click.echo(f"--- {moment(time.time())}")
     print_agents(picture.seen, picture.unreadable, picture.hidden, with_heartbeats=True)
+    print_left_out(picture)
 
 
 def _facts(one: SeenAgent) -> object:
@@ -193,17 +213,21 @@ def _can_draw() -> bool:
     return os.name == "posix" and sys.stdout.isatty() and not make_console().is_dumb_terminal
 
 
-def _watch_live(picture: Picture, bell: Bell, console: Console, interval: float) -> None:
+def _watch_live(
+    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+) -> None:
     """Draw the picture on the whole terminal until a signal ends it; q counts as Ctrl-C."""
     while True:
-        ended_by = _draw(picture, bell, console, interval)
+        ended_by = _draw(picture, bell, console, limit, interval)
         if ended_by == signal.SIGINT:
             return
         # The terminal is as it was, and the signal ends or suspends us as it would have.
         os.kill(os.getpid(), ended_by)
 
 
-def _draw(picture: Picture, bell: Bell, console: Console, interval: float) -> int:
+def _draw(
+    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+) -> int:
     from rich.live import Live
 
     drawn: object = None
@@ -217,7 +241,7 @@ def _draw(picture: Picture, bell: Bell, console: Console, interval: float) -> in
     )
     with _terminal() as wait, live:
         while True:
-            bell.ring(picture.refresh())
+            bell.ring(picture.refresh(min(limit or console.height, console.height)))
             frame = _frame(picture, console)
             lines = console.size, console.render_lines(frame)
             if lines != drawn:
@@ -244,20 +268,21 @@ def _frame(picture: Picture, console: Console) -> RenderableType:
         ascii_only=console.options.ascii_only,
         with_heartbeats=True,
     )
-    summary = Text(_summary(picture, len(picture.seen) - room), "dim", no_wrap=True)
+    beyond = picture.left_out + max(len(picture.seen) - room, 0)
+    summary = Text(_summary(picture, beyond), "dim", no_wrap=True)
     rows: list[RenderableType] = [table, Text("")] if picture.seen else []
     return Group(*rows, *problems, summary)
 
 
 def _summary(picture: Picture, beyond: int) -> str:
-    verdicts = Counter(one.liveness.verdict for one in picture.seen)
+    verdicts = picture.verdicts
     counts = {
         "living": verdicts[ALIVE] + verdicts[STALE],
         "lost": verdicts[LOST],
         "ended": verdicts[ENDED],
         "ended, shown with --all": picture.hidden,
         "unreadable": len(picture.unreadable),
-        "more than fit": max(beyond, 0),
+        "more than fit": beyond,
     }
     facts = [f"{count:,} {what}" for what, count in counts.items() if count]
     return ", ".join([*(facts or ["no agents"]), "q ends"])

@@ -16,7 +16,8 @@ from ultramon.core.files import check_private
 from ultramon.core.holder import is_gone
 from ultramon.core.ids import random_hex
 from ultramon.core.messages import forget
-from ultramon.core.routes import find_announcement, route
+from ultramon.core.route_rows import JournalRows
+from ultramon.core.routes import route, route_noted
 from ultramon.core.schema import SCHEMA_VERSION, migrate
 from ultramon.core.times import format_time
 from ultramon.core.transaction import Transaction
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.core.record import StateRecord
-    from ultramon.core.registration import Registration
+    from ultramon.core.route_rows import Mark
 
 JOURNAL = "journal.sqlite3"
 AGENT_TIMEOUT_SECONDS = 0.05
@@ -49,7 +50,7 @@ def _read_event(payload: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
-def _insist(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
+def insist(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
     """Execute a statement as soon as no other writer is in its way, asking again in small steps.
 
     SQLite itself asks less and less often, at last every 100 ms: of eight busy writers one then
@@ -130,7 +131,7 @@ class Journal:
 
     def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
         # Where two processes make the file at once, SQLite refuses one without waiting for it.
-        _insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
         # WAL + NORMAL lost acknowledged rows in every simulated power cut, FULL none in 18.
         connection.execute("PRAGMA synchronous = FULL")
         if self.version(connection) < SCHEMA_VERSION:
@@ -184,7 +185,7 @@ class Journal:
             milliseconds = 0 if to_write else int(timeout_seconds * 1000)
             connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             if to_write:
-                _insist(connection, "BEGIN IMMEDIATE", timeout_seconds)
+                insist(connection, "BEGIN IMMEDIATE", timeout_seconds)
             else:
                 connection.execute("BEGIN DEFERRED")
             return connection
@@ -223,6 +224,8 @@ class Journal:
         events: Sequence[dict[str, Any]],
         timeout_seconds: float,
         record: StateRecord | None = None,
+        *,
+        known: Sequence[StateRecord] = (),
     ) -> None:
         """Store events durably, each once per key, together with the notices they lead to.
 
@@ -231,41 +234,54 @@ class Journal:
                 One whose key is there already changes nothing.
             timeout_seconds: How long to wait for another writer.
             record: The state that they led to, as its owner stores it; None for events that
-                belong to no state write, of which nobody is sent notices. Without events the
-                journal is opened only if the state `is_due` to be told to somebody.
+                belong to none. Without events the journal is opened only if it `is_due`.
+            known: Without a record: states of the agents that the events are about.
 
         Raises:
             StateWriteError: Busy beyond the timeout, or the disk refused; nothing was stored.
             StateCorruptError: The journal is not a readable database.
         """
-        is_due = record is not None and self.is_due(record)
-        if not events and not is_due:
+        if not events and not (record is not None and self.is_due(record)):
             return
-        registration = told = None
         with self.transaction(timeout_seconds) as connection:
             new = [event for event in events if insert_event(connection, event)]
-            if record is not None:
-                registration = route(connection, record, new, record.last_heartbeat)
-            if registration is not None:
-                told = find_announcement(connection, registration.agent_id, registration.notify_id)
-        if record is not None and self.is_due(record):
-            self._mark(record.agent_id, registration, told)
+            rows = JournalRows(connection)
+            if record is None:
+                route_noted(rows, new, known)
+                return
+            mark = rows.mark(route(rows, record, new, record.last_heartbeat))
+        try:
+            if self.is_due(record):
+                self.settle(record.agent_id, mark)
+        except StateError:
+            return  # the next save looks again
+
+    def settle(self, agent_id: str, mark: Mark | None) -> None:
+        """Have an agent's mark say what is stored, however many change that at the same time.
+
+        Called after each commit that changes it; done when what is read back is what was written.
+
+        Args:
+            agent_id: The agent.
+            mark: As `JournalRows.mark` gave it before the commit.
+
+        Raises:
+            StateError: The journal or the file system refused.
+        """
+        written: object = ...
+        while mark != written:
+            written = mark
+            if mark is None:
+                self.unwatch(agent_id)
+            else:
+                self.watch(agent_id, *mark)
+            with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+                rows = JournalRows(connection)
+                mark = rows.mark(rows.registration(agent_id))
 
     def is_due(self, record: StateRecord) -> bool:
         """Return whether somebody has to be told of a state; cheap, and without the database."""
         return is_due(self._directory, record)
-
-    def _mark(
-        self, agent_id: str, registration: Registration | None, told: tuple[int, str] | None
-    ) -> None:
-        if registration is None:
-            self.unwatch(agent_id)
-            return
-        ladder = registration.ladder if registration.is_enforced else {}
-        try:
-            self.watch(agent_id, ladder, told)
-        except StateError:
-            return  # the next save looks again
 
     def watch(
         self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None

@@ -176,6 +176,26 @@ def is_beating(
     return not _is_gone(record, host, started_at)
 
 
+def beats_until(
+    record: StateRecord, heartbeat_at: float | None, host: HostIdentity
+) -> float | None:
+    """Return until when an active agent is plainly alive, whatever happens.
+
+    Returns:
+        Epoch seconds: not later `is_beating` is true. None where only a look can tell: its process
+        can be seen from here, or it has no heartbeat of its own.
+    """
+    interval, beat = record.heartbeat_interval_seconds, record.last_heartbeat
+    if interval is None or (record.pid is not None and _is_local(record, host)):
+        return None
+    if heartbeat_at is not None and heartbeat_at > beat:
+        beat = heartbeat_at
+    limit = STALE_AFTER_INTERVALS * interval
+    if record.lost_after_seconds is not None:
+        limit = min(limit, record.lost_after_seconds)
+    return beat + limit
+
+
 def judge(
     record: StateRecord,
     heartbeat_at: float | None,
@@ -197,9 +217,10 @@ def judge(
         beyond its limit; ``stale`` after three of its own heartbeat intervals; else ``alive``.
         A waiting agent, and one without a heartbeat of its own, is never stale by silence.
     """
-    # A first heartbeat that never came counts from the start, not from 1970.
-    beats = (record.started_at, record.last_heartbeat, heartbeat_at)
-    last = max((beat for beat in beats if beat is not None), default=now)
+    # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start
+    # says nothing: it is told by the clock of the agent's host, which may be ahead.
+    beats = [beat for beat in (record.last_heartbeat, heartbeat_at) if beat]
+    last = max(beats, default=record.started_at or now)
     if not record.active:
         return Liveness(ENDED, record.outcome or "ended", last, now, beats=False)
     age = max(0.0, now - last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ultramon.core import codec
 from ultramon.core.events import insert_event
 from ultramon.core.ids import check_agent_id, random_hex
+from ultramon.core.inbox import lower_beside, raise_beside
 from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError, QueueFullError
 
@@ -38,6 +39,7 @@ _BELONGINGS = (
     ("senders", "agent_id"),
     ("registrations", "agent_id"),
     ("announcements", "agent_id"),
+    ("credentials", "agent_id"),
 )
 
 READY, CLAIMED, DEAD, CANCELLED, DELIVERED = range(5)
@@ -96,6 +98,7 @@ def insert_message(
 
     Raises:
         QueueFullError: So many without a category wait already: none of them is ever dropped.
+        StateError: The recipient's flag could not be raised.
     """
     done = connection.execute(
         "INSERT OR IGNORE INTO messages (recipient, sender, category, priority, text, facts,"
@@ -121,6 +124,7 @@ def insert_message(
             (recipient, dedupe_key),
         ).fetchone()
         return int(row[0])
+    raise_beside(connection, recipient)
     over = connection.execute(
         "SELECT id FROM messages WHERE recipient = ? AND category IS ? AND state = 0"
         " ORDER BY id DESC LIMIT 1 OFFSET ?",
@@ -162,21 +166,27 @@ def bury(connection: sqlite3.Connection, message_id: int, recipient: str, now: f
     run = connection.execute(
         "SELECT run FROM events WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (recipient,)
     ).fetchone()
+    event, key = dead_letter(recipient, message_id, run[0] if run else "default", now)
+    insert_event(connection, event, key)
+
+
+def dead_letter(
+    recipient: str, message_id: int, run: str, now: float
+) -> tuple[dict[str, Any], str]:
+    """Return the event of a message that died, and its key: one that dies again is told again."""
     event = {
         "eventId": random_hex(16),
         "type": "dead_letter",
         "agentId": recipient,
         "sessionId": "",
-        "run": run[0] if run else "default",
+        "run": run,
         "generation": 0,
         "epoch": 1,
         "source": "queue",
         "occurredAt": format_time(now),
         "n": message_id,
     }
-    # One that is tried again and dies again is told again: the key holds the time.
-    key = f"{recipient}/dead_letter/{message_id}/{event['occurredAt']}"
-    insert_event(connection, event, key)
+    return event, f"{recipient}/dead_letter/{message_id}/{event['occurredAt']}"
 
 
 def sweep(connection: sqlite3.Connection, now: float) -> None:
@@ -208,6 +218,97 @@ def sweep(connection: sqlite3.Connection, now: float) -> None:
     ).fetchall():
         _count_loss(connection, recipient, "expired", count)
     connection.execute(f"DELETE FROM messages WHERE {expired}", (now,))
+
+
+def claim_ready(
+    connection: sqlite3.Connection,
+    recipient: str,
+    now: float,
+    *,
+    limit: int,
+    deliveries: Sequence[str],
+    lease_seconds: float,
+    only: str = "1",
+) -> list[tuple[Any, ...]]:
+    """Claim messages within a transaction, urgent ones first; return their `COLUMNS`.
+
+    What failed before comes alone: whatever it does to its claimer, it takes none along.
+
+    Args:
+        connection: Within a transaction.
+        recipient: Whose.
+        now: Epoch seconds.
+        limit: At most so many, `MAX_BATCH` at the most.
+        deliveries: Of these modes.
+        lease_seconds: For how long.
+        only: A condition in SQL that they must meet.
+    """
+    sweep(connection, now)
+    ready = connection.execute(
+        "SELECT id, attempts FROM messages WHERE recipient = ? AND state = 0"
+        f" AND available_at <= ? AND priority IN ({priorities(deliveries)}) AND {only}"
+        " ORDER BY priority, id LIMIT ?",
+        (recipient, now, min(limit, MAX_BATCH)),
+    ).fetchall()
+    token = random_hex(8)
+    claimed = []
+    for message_id in harmless(ready):
+        connection.execute(
+            "UPDATE messages SET state = 1, attempts = attempts + 1, claim_token = ?,"
+            " claimed_until = ? WHERE id = ?",
+            (token, now + lease_seconds, message_id),
+        )
+        row = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
+        claimed.append(row.fetchone())
+    return claimed
+
+
+def priorities(deliveries: Sequence[str]) -> str:
+    """Return modes as a list in SQL."""
+    return ", ".join(str(DELIVERIES.index(delivery)) for delivery in deliveries)
+
+
+def harmless(ready: list[tuple[int, int]]) -> list[int]:
+    """Return the ids to be claimed together: one that failed before comes first, and alone."""
+    if ready and ready[0][1]:
+        return [ready[0][0]]
+    batch = []
+    for message_id, attempts in ready:
+        if attempts:
+            break
+        batch.append(message_id)
+    return batch
+
+
+def end_claimed(connection: sqlite3.Connection, message_id: int, claim_token: str) -> bool:
+    """End a message within a transaction; False when somebody else holds it meanwhile."""
+    claimed = "WHERE id = ? AND claim_token = ?"
+    done = connection.execute(
+        f"DELETE FROM messages {claimed} AND (state = 3 OR state = 1 AND dedupe_key IS NULL)",
+        (message_id, claim_token),
+    )
+    if not done.rowcount:
+        done = connection.execute(
+            "UPDATE messages SET state = 4, text = '', facts = '{}', claim_token = NULL"
+            f" {claimed} AND state = 1",
+            (message_id, claim_token),
+        )
+    return done.rowcount == 1
+
+
+def refuse(
+    connection: sqlite3.Connection, message_id: int, claim_token: str, error: str, now: float
+) -> None:
+    """Bury within a transaction a claimed message that no attempt could deliver."""
+    held = connection.execute(
+        "SELECT recipient FROM messages WHERE id = ? AND claim_token = ? AND state = 1",
+        (message_id, claim_token),
+    ).fetchone()
+    if held is None:  # cancelled meanwhile, or somebody else's
+        end_claimed(connection, message_id, claim_token)
+        return
+    connection.execute("UPDATE messages SET last_error = ? WHERE id = ?", (error, message_id))
+    bury(connection, message_id, held[0], now)
 
 
 def check_message(
@@ -246,3 +347,5 @@ def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str])
         connection.executemany(
             f"DELETE FROM {table} WHERE {column} = ?", [(agent_id,) for agent_id in agents]
         )
+    for agent_id in agents:
+        lower_beside(connection, agent_id)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from ultramon.core.ids import random_hex
+from ultramon.core.inbox import raise_beside
 from ultramon.core.messages import (
     CANCELLED,
     COLUMNS,
-    DELIVERIES,
     EXPIRY_SECONDS,
     MAX_ATTEMPTS,
-    MAX_BATCH,
     backoff_seconds,
     bury,
     check_message,
+    claim_ready,
     delete_messages_from,
+    end_claimed,
     insert_message,
     is_superseded,
-    sweep,
 )
 from ultramon.core.schema import QUEUE_VERSION
 
@@ -101,47 +100,22 @@ class MessageQueue:
             (recipient, now, now),
         ):
             return []
-        priorities = ", ".join(str(DELIVERIES.index(delivery)) for delivery in deliveries)
-        token = random_hex(8)
         with self._write() as connection:
-            sweep(connection, now)
-            ready = connection.execute(
-                "SELECT id, attempts FROM messages WHERE recipient = ? AND state = 0"
-                f" AND available_at <= ? AND priority IN ({priorities})"
-                " ORDER BY priority, id LIMIT ?",
-                (recipient, now, min(limit, MAX_BATCH)),
-            ).fetchall()
-            batch = _harmless(ready)
-            connection.executemany(
-                "UPDATE messages SET state = 1, attempts = attempts + 1, claim_token = ?,"
-                " claimed_until = ? WHERE id = ?",
-                [(token, now + lease_seconds, message_id) for message_id in batch],
+            return claim_ready(
+                connection,
+                recipient,
+                now,
+                limit=limit,
+                deliveries=deliveries,
+                lease_seconds=lease_seconds,
             )
-            return [
-                connection.execute(
-                    f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,)
-                ).fetchone()
-                for message_id in batch
-            ]
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """End a message as delivered; False when somebody else holds it meanwhile."""
         if not self._journal.exists():
             return False
-        claimed = "WHERE id = ? AND claim_token = ?"
         with self._write() as connection:
-            done = connection.execute(
-                f"DELETE FROM messages {claimed}"
-                " AND (state = 3 OR state = 1 AND dedupe_key IS NULL)",
-                (message_id, claim_token),
-            )
-            if not done.rowcount:
-                done = connection.execute(
-                    "UPDATE messages SET state = 4, text = '', facts = '{}', claim_token = NULL"
-                    f" {claimed} AND state = 1",
-                    (message_id, claim_token),
-                )
-            return done.rowcount == 1
+            return end_claimed(connection, message_id, claim_token)
 
     def extend(self, message_id: int, claim_token: str, claimed_until: float) -> bool:
         """Keep a message for longer; False when it was cancelled, or somebody else holds it."""
@@ -209,21 +183,29 @@ class MessageQueue:
         Returns:
             False when it is not dead, or another one with its dedupe key was queued meanwhile.
         """
-        return self._change_dead(
-            "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?2,"
-            " expires_at = ?3 WHERE id = ?1 AND state = 2",
-            (message_id, now, now + EXPIRY_SECONDS),
-        )
-
-    def drop(self, message_id: int) -> bool:
-        """Delete a dead message; False when it is not dead."""
-        return self._change_dead("DELETE FROM messages WHERE id = ? AND state = 2", (message_id,))
-
-    def _change_dead(self, statement: str, arguments: tuple[Any, ...]) -> bool:
         if not self._journal.exists():
             return False
         with self._write() as connection:
-            return connection.execute(statement, arguments).rowcount == 1
+            done = connection.execute(
+                "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?2,"
+                " expires_at = ?3 WHERE id = ?1 AND state = 2",
+                (message_id, now, now + EXPIRY_SECONDS),
+            )
+            for (recipient,) in connection.execute(
+                "SELECT recipient FROM messages WHERE id = ? AND state = 0", (message_id,)
+            ).fetchall():
+                raise_beside(connection, recipient)
+            return done.rowcount == 1
+
+    def drop(self, message_id: int) -> bool:
+        """Delete a dead message; False when it is not dead."""
+        if not self._journal.exists():
+            return False
+        with self._write() as connection:
+            done = connection.execute(
+                "DELETE FROM messages WHERE id = ? AND state = 2", (message_id,)
+            )
+            return done.rowcount == 1
 
     def depth(self, now: float) -> list[tuple[Any, ...]]:
         """Return, by recipient: ready, waiting, claimed, dead, dropped, expired, oldest time."""
@@ -240,15 +222,3 @@ class MessageQueue:
             ") GROUP BY recipient ORDER BY recipient",
             (now,),
         )
-
-
-def _harmless(ready: list[tuple[int, int]]) -> list[int]:
-    """Return the ids to be claimed together: one that failed before comes first, and alone."""
-    if ready and ready[0][1]:
-        return [ready[0][0]]
-    batch = []
-    for message_id, attempts in ready:
-        if attempts:
-            break
-        batch.append(message_id)
-    return batch

@@ -1,71 +1,33 @@
-"""Registrations and what follows from them, as rows of the journal.
+"""The rule book of routing: what is told to whom when a state or an event is stored.
 
 `route` is called in the transaction that stores a state's events, so that a crossing and its
-notices are stored together or not at all, whoever writes the state.
+notices are stored together or not at all, whoever writes the state; `route_noted` in the one that
+stores what others notice about an agent. Which rows that touches is the business of a `RouteRows`.
 """
 
 from __future__ import annotations
 
 from ultramon.core import codec, notices
-from ultramon.core.messages import delete_messages_from, insert_message
-from ultramon.core.registration import Registration, decide, usage_ratio
-from ultramon.core.schema import QUEUE_VERSION
-from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.core.registration import decide, usage_ratio
+from ultramon.core.times import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
     from typing import Any
 
-    from ultramon.core.journal import Journal
+    from ultramon.backends.registry import RouteRows
     from ultramon.core.record import StateRecord
-
-_TIMEOUT_SECONDS = 5.0
-_COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
-
-
-def _registration(row: tuple[Any, ...]) -> Registration:
-    agent_id, notify_id, source, ladder, registered_by, registered_at = row
-    return Registration(
-        agent_id,
-        notify_id,
-        source=source,
-        ladder=ladder,
-        registered_by=registered_by,
-        registered_at=registered_at,
-    )
-
-
-def find_registration(connection: sqlite3.Connection, agent_id: str) -> Registration | None:
-    """Return an agent's registration within a transaction."""
-    row = connection.execute(
-        f"SELECT {_COLUMNS} FROM registrations WHERE agent_id = ?", (agent_id,)
-    ).fetchone()
-    return None if row is None else _registration(row)
-
-
-def find_announcement(
-    connection: sqlite3.Connection, agent_id: str, audience: str
-) -> tuple[int, str] | None:
-    """Return epoch and level that a recipient was told last, within a transaction."""
-    row: tuple[int, str] | None = connection.execute(
-        "SELECT epoch, level FROM announcements WHERE agent_id = ? AND audience = ?",
-        (agent_id, audience),
-    ).fetchone()
-    return row
+    from ultramon.core.registration import Registration
 
 
 def route(
-    connection: sqlite3.Connection,
-    record: StateRecord,
-    events: Sequence[dict[str, Any]],
-    now: float,
+    rows: RouteRows, record: StateRecord, events: Sequence[dict[str, Any]], now: float
 ) -> Registration | None:
     """Queue the notices that follow from a state and the events that led to it.
 
     Args:
-        connection: Within the transaction that stores the events.
+        rows: Within the transaction that stores the events.
         record: The state as its owner stores it.
         events: Those of them that are stored for the first time.
         now: Epoch seconds.
@@ -73,25 +35,70 @@ def route(
     Returns:
         The agent's registration, as it is now.
     """
-    registration = find_registration(connection, record.agent_id)
+    registration = rows.registration(record.agent_id)
     for event in events:
-        if event["type"] == "context_epoch_started":
-            _begin_epoch(connection, record, event, registration, now)
-        elif event["type"] == "handoff_ready" and registration is not None:
-            recipient = registration.target(record)
-            if recipient != record.agent_id:
-                said = notices.handoff_notice(record, event)
-                _send(connection, record, recipient, said, now=now, category=notices.HANDOFF)
+        _tell(rows, event, record, registration, now)
     if registration is not None:
-        _follow_parent(connection, registration, record)
+        _follow_parent(rows, registration, record)
         if registration.is_enforced:
-            _announce(connection, registration, record, now)
+            _announce(rows, registration, record, now)
     return registration
 
 
+def route_noted(
+    rows: RouteRows, events: Sequence[dict[str, Any]], records: Sequence[StateRecord]
+) -> None:
+    """Queue the notices that follow from events that somebody else than their agent stores.
+
+    They follow from the events alone, never from the level of a state: the one given may be older
+    than what the owner stores meanwhile.
+
+    Args:
+        rows: Within the transaction that stores the events.
+        events: Those of them that are stored for the first time.
+        records: States of their agents, as far as they are known.
+    """
+    known = {record.agent_id: record for record in records}
+    now = max((parse_time(event["occurredAt"]) or 0.0 for event in events), default=0.0)
+    for event in events:
+        if event["type"] in _TOLD:
+            agent_id = event["agentId"]
+            _tell(rows, event, known.get(agent_id), rows.registration(agent_id), now)
+
+
+_TOLD = frozenset(("context_epoch_started", "handoff_ready", *notices.LIFE))
+
+
+def _tell(
+    rows: RouteRows,
+    event: dict[str, Any],
+    record: StateRecord | None,
+    registration: Registration | None,
+    now: float,
+) -> None:
+    """Queue what follows from one event."""
+    kind = event["type"]
+    if kind == "context_epoch_started":
+        if record is not None:
+            _begin_epoch(rows, record, event, registration, now)
+        return
+    if kind not in _TOLD or registration is None:
+        return
+    recipient = registration.notify_id if record is None else registration.target(record)
+    if recipient == event["agentId"]:
+        return
+    if kind == "handoff_ready":
+        said: tuple[str, dict[str, Any]] | None = notices.handoff_notice(record, event)
+        category = notices.HANDOFF
+    else:
+        said, category = notices.life_notice(record, event), notices.LIFECYCLE
+    if said is not None:
+        _send(rows, event["agentId"], recipient, said, now=now, category=category)
+
+
 def _send(
-    connection: sqlite3.Connection,
-    record: StateRecord,
+    rows: RouteRows,
+    sender: str,
     recipient: str,
     said: tuple[str, dict[str, Any]],
     *,
@@ -99,21 +106,19 @@ def _send(
     category: str = notices.CONTEXT,
 ) -> None:
     text, facts = said
-    delivery = "urgent" if facts.get("action") == FORCE_RETURN else "sequential"
-    insert_message(
-        connection,
+    rows.send(
         recipient,
         text,
         now,
-        sender=record.agent_id,
+        sender=sender,
         category=category,
-        delivery=delivery,
+        delivery=notices.delivery_of(facts),
         facts=facts,
     )
 
 
 def _begin_epoch(
-    connection: sqlite3.Connection,
+    rows: RouteRows,
     record: StateRecord,
     event: dict[str, Any],
     registration: Registration | None,
@@ -121,27 +126,20 @@ def _begin_epoch(
 ) -> None:
     """Move the sender on, cancel what it said before, and only then tell of the new epoch."""
     at = (record.started_at, event["generation"], event["epoch"])
-    newest = connection.execute(
-        "SELECT started_at, generation, epoch FROM senders WHERE agent_id = ?", (record.agent_id,)
-    ).fetchone()
-    if newest is not None and at <= newest:
+    newest = rows.sender(record.agent_id)
+    if newest is not None and at <= newest[:3]:
         return
-    connection.execute(
-        "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, 0) ON CONFLICT (agent_id) DO UPDATE"
-        " SET started_at = ?2, generation = ?3, epoch = ?4",
-        (record.agent_id, *at),
-    )
-    _silence(connection, record.agent_id)
+    rows.move_sender(record.agent_id, *at)
+    _silence(rows, record.agent_id)
     recipient = _told_of_epochs(record, event["reason"], registration)
     if recipient is not None:
-        _send(
-            connection, record, recipient, notices.epoch_notice(record, event, recipient), now=now
-        )
+        said = notices.epoch_notice(record, event, recipient)
+        _send(rows, record.agent_id, recipient, said, now=now)
 
 
-def _silence(connection: sqlite3.Connection, agent_id: str) -> tuple[int, int]:
-    connection.execute("DELETE FROM announcements WHERE agent_id = ?", (agent_id,))
-    return delete_messages_from(connection, agent_id, notices.CONTEXT)
+def _silence(rows: RouteRows, agent_id: str) -> tuple[int, int]:
+    rows.forget_announcements(agent_id)
+    return rows.cancel(agent_id, notices.CONTEXT)
 
 
 def _told_of_epochs(
@@ -155,145 +153,87 @@ def _told_of_epochs(
     return None if recipient == record.agent_id and reason != "compaction" else recipient
 
 
-def _follow_parent(
-    connection: sqlite3.Connection, registration: Registration, record: StateRecord
-) -> None:
+def _follow_parent(rows: RouteRows, registration: Registration, record: StateRecord) -> None:
     target = registration.target(record)
     if target != registration.notify_id:
         registration.notify_id = target
-        connection.execute(
-            "UPDATE registrations SET notify_id = ? WHERE agent_id = ?", (target, record.agent_id)
-        )
+        rows.set_target(record.agent_id, target)
 
 
-def _announce(
-    connection: sqlite3.Connection, registration: Registration, record: StateRecord, now: float
-) -> None:
+def _announce(rows: RouteRows, registration: Registration, record: StateRecord, now: float) -> None:
     """Tell the recipient a level that is new to it, unless the state is older than the sender."""
-    newest = connection.execute(
-        "SELECT started_at, generation, epoch, cleared_at FROM senders WHERE agent_id = ?",
-        (record.agent_id,),
-    ).fetchone()
+    newest = rows.sender(record.agent_id)
     if newest is not None and (
         (record.started_at, record.generation, record.epoch) < newest[:3]
         or (record.measured_at or 0.0) <= newest[3]
     ):
         return
     recipient = registration.notify_id
-    told = find_announcement(connection, record.agent_id, recipient)
+    told = rows.announcement(record.agent_id, recipient)
     decision = decide(registration.ladder, record, told)
     ratio = usage_ratio(record)
     if decision is None or ratio is None or not decision.is_change:
         return
-    connection.execute(
-        "INSERT OR REPLACE INTO announcements VALUES (?, ?, ?, ?, ?)",
-        (record.agent_id, recipient, record.epoch, decision.level, now),
-    )
+    rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
         said = notices.level_notice(record, decision, ratio, recipient)
-        _send(connection, record, recipient, said, now=now)
+        _send(rows, record.agent_id, recipient, said, now=now)
 
 
-class Routes:
-    """The verbs of registration, each a transaction of its own. Not thread-safe.
+def register(
+    rows: RouteRows,
+    agent_id: str,
+    notify_id: str,
+    *,
+    source: str,
+    ladder: dict[str, Any] | None,
+    registered_by: str,
+    now: float,
+) -> tuple[int, int]:
+    """Register, or replace a registration; every rung can be told anew.
 
     Rights are not checked here: see `ultramon.core.registration`.
 
-    Args:
-        journal: Where the registrations are.
+    Returns:
+        How many undelivered notices about the agent were cancelled, and are in flight.
     """
+    rows.put_registration(
+        agent_id,
+        notify_id,
+        source=source,
+        ladder=None if ladder is None else codec.dumps(ladder),
+        registered_by=registered_by,
+        registered_at=now,
+    )
+    return _silence(rows, agent_id)
 
-    __slots__ = ("_journal",)
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+def unregister(rows: RouteRows, agent_id: str) -> tuple[int, int] | None:
+    """End a registration; None when there is none, else as for `register`."""
+    return _silence(rows, agent_id) if rows.delete_registration(agent_id) else None
 
-    def register(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: dict[str, Any] | None,
-        registered_by: str,
-        now: float,
-    ) -> tuple[int, int]:
-        """Register, or replace a registration; every rung can be told anew.
 
-        Returns:
-            How many undelivered notices about the agent were cancelled, and are in flight.
-        """
-        text = None if ladder is None else codec.dumps(ladder)
-        # Before the commit: a mark without a registration does no harm, one missing is deafness.
-        self._journal.watch(agent_id, ladder, None)
-        with self._journal.transaction(_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?)",
-                (agent_id, notify_id, source, text, registered_by, now),
-            )
-            return _silence(connection, agent_id)
+def clear(
+    rows: RouteRows, record: StateRecord, requester: str | None, now: float
+) -> tuple[int, int]:
+    """Note that an agent was cleared from outside: what it said before is stale.
 
-    def unregister(self, agent_id: str) -> tuple[int, int] | None:
-        """End a registration; None when there is none, else as for `register`."""
-        if not self._journal.exists():
-            return None
-        with self._journal.transaction(_TIMEOUT_SECONDS) as connection:
-            done = connection.execute("DELETE FROM registrations WHERE agent_id = ?", (agent_id,))
-            cancelled = _silence(connection, agent_id) if done.rowcount else None
-        self._journal.unwatch(agent_id)
-        return cancelled
+    Readings made up to now tell nobody anything any more; later ones do, afresh.
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
-        """Return one agent's registration, or all by agent id."""
-        journal = self._journal
-        if not journal.exists():
-            return []
-        with journal.transaction(_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            if journal.version(connection) < QUEUE_VERSION:
-                return []
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM registrations WHERE ?1 IS NULL OR agent_id = ?1"
-                " ORDER BY agent_id",
-                (agent_id,),
-            ).fetchall()
-        return [_registration(row) for row in rows]
+    Args:
+        rows: Within a transaction.
+        record: The agent as it is stored.
+        requester: Who cleared it, and need not be told; None = a person.
+        now: Epoch seconds.
 
-    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """Return epoch and level that a recipient was told last about an agent."""
-        journal = self._journal
-        if not journal.exists():
-            return None
-        with journal.transaction(_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            if journal.version(connection) < QUEUE_VERSION:
-                return None
-            return find_announcement(connection, agent_id, audience)
-
-    def clear(self, record: StateRecord, requester: str | None, now: float) -> tuple[int, int]:
-        """Note that an agent was cleared from outside: what it said before is stale.
-
-        Readings made up to now tell nobody anything any more; later ones do, afresh.
-
-        Args:
-            record: The agent as it is stored.
-            requester: Who cleared it, and need not be told; None = a person.
-            now: Epoch seconds.
-
-        Returns:
-            How many undelivered notices about it were cancelled, and are in flight.
-        """
-        event = {"reason": "clear", "epoch": record.epoch, "tokensBefore": record.estimated_tokens}
-        with self._journal.transaction(_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (agent_id) DO UPDATE"
-                " SET cleared_at = ?5",
-                (record.agent_id, record.started_at, record.generation, record.epoch, now),
-            )
-            cancelled = _silence(connection, record.agent_id)
-            registration = find_registration(connection, record.agent_id)
-            recipient = _told_of_epochs(record, "clear", registration)
-            if recipient is not None and recipient != requester:
-                said = notices.epoch_notice(record, event, recipient)
-                _send(connection, record, recipient, said, now=now)
-        if registration is not None:
-            self._journal.watch(record.agent_id, registration.ladder, None)
-        return cancelled
+    Returns:
+        How many undelivered notices about it were cancelled, and are in flight.
+    """
+    event = {"reason": "clear", "epoch": record.epoch, "tokensBefore": record.estimated_tokens}
+    rows.note_clear(record.agent_id, record.started_at, record.generation, record.epoch, now)
+    cancelled = _silence(rows, record.agent_id)
+    recipient = _told_of_epochs(record, "clear", rows.registration(record.agent_id))
+    if recipient is not None and recipient != requester:
+        said = notices.epoch_notice(record, event, recipient)
+        _send(rows, record.agent_id, recipient, said, now=now)
+    return cancelled

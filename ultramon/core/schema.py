@@ -100,10 +100,24 @@ MIGRATIONS = (
         PRIMARY KEY (agent_id, audience)
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE credentials (
+        token_hash TEXT PRIMARY KEY,
+        agent_id TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        minted_by TEXT,
+        minted_at REAL NOT NULL,
+        expires_at REAL NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX credentials_by_agent ON credentials (agent_id, generation);
+    CREATE INDEX credentials_by_expiry ON credentials (expires_at);
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 QUEUE_VERSION = 3
 """The first version with a queue and registrations: an older journal holds none of either."""
+CREDENTIALS_VERSION = 4
+"""The first version with credentials: an older journal knows no token."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -32,12 +32,17 @@ MEMORY = "posted"
 COMPACTION = "compaction"
 COMPACTION_COMPLETE = "compaction_complete"
 CONTEXT_RESET = "context_reset"
+HANDOFF_PATH = "handoffPath"
+"""Name in that field of the path of the handoff document that the poster wrote last."""
+OUTCOMES = ("completed", "returned", "failed", "cancelled", "expired", "lost")
+MAX_PATH_CHARS = 4096
 _NOMINAL_WINDOW_TOKENS = 200_000
+_LOCKS = 64
 _SAME = 1e-9
 
 
 class PostedAgents:
-    """Takes posts into the states of agents.
+    """Takes posts into the states of agents. Thread-safe: those of other agents are not in the way.
 
     Args:
         backend: Where the agents are.
@@ -51,7 +56,11 @@ class PostedAgents:
         self._backend = backend
         self._registry = registry
         self._ladder = ladder
-        self._lock = threading.Lock()
+        # Each post waits for the disk: under one lock a thousand agents would wait for each other.
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def _lock(self, agent_id: str) -> threading.Lock:
+        return self._locks[hash(agent_id) % _LOCKS]
 
     def start(
         self,
@@ -87,9 +96,45 @@ class PostedAgents:
             gauge.event("agent_started")
             return record, [*(record.pending or ()), *gauge.events]
 
-        # Whoever takes the posts now owns what anybody took before.
-        owned = isinstance(self._load(agent_id), StateRecord)
-        self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
+        with self._lock(agent_id):
+            stored = self._find(agent_id)
+            # Whoever takes the posts now owns what anybody took before.
+            owned = stored is not None and stored.host == HOST
+            self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
+
+    def finish(self, agent_id: str, outcome: str, now: float) -> bool:
+        """End an agent, finally; what is posted about it later is not taken.
+
+        Args:
+            agent_id: The agent.
+            outcome: One of `OUTCOMES`.
+            now: Epoch seconds.
+
+        Returns:
+            False when it had ended before: then nothing changes.
+
+        Raises:
+            AgentNotFoundError: There is no such agent.
+            ConfigurationError: There is no such outcome, or the agent measures itself and has to
+                end itself.
+            StateError: The store refused.
+        """
+        if outcome not in OUTCOMES:
+            raise ConfigurationError("outcome", outcome, f"one of {', '.join(OUTCOMES)}")
+        with self._lock(agent_id):
+            record = self._find(agent_id)
+            if record is None:
+                raise AgentNotFoundError(agent_id)
+            if record.host != HOST:
+                allowed = "an agent whose readings are posted; this one ends itself"
+                raise ConfigurationError("agent_id", agent_id, allowed)
+            if not record.active:
+                return False
+            record.active, record.outcome = False, outcome
+            gauge = self._gauge(record, now)
+            gauge.event("agent_stopped", outcome=outcome)
+            self._save(record, gauge, now)
+        return True
 
     def _new(self, agent_id: str, now: float, epoch: int) -> StateRecord:
         host = this_host()
@@ -137,8 +182,8 @@ class PostedAgents:
 
         Returns:
             ``status``: ``ok``, ``not_registered`` (taken, and told to nobody), ``stale_sample``,
-            ``unknown_session``, or ``measured_elsewhere`` for an agent that others measure; with
-            the first two also ``used_percentage``.
+            ``unknown_session``, ``stopped`` for one that has ended, or ``measured_elsewhere`` for
+            one that others measure; with the first two also ``used_percentage``.
 
         Raises:
             ConfigurationError: A number that no window could have.
@@ -146,7 +191,7 @@ class PostedAgents:
         """
         _check("used_percentage", used_percentage, 10_000)
         _check("total_input_tokens", total_input_tokens, 1_000_000_000)
-        with self._lock:
+        with self._lock(agent_id):
             record = self._load(agent_id)
             if not isinstance(record, StateRecord):
                 return {"status": record}
@@ -176,8 +221,9 @@ class PostedAgents:
         """Take a boundary: ``compaction``, ``compaction_complete`` or ``context_reset``.
 
         Returns:
-            ``status``: ``compaction_logged``, ``compaction_complete_logged``, ``flags_reset``, or
-            one of those of `take_usage`.
+            ``status``: ``compaction_logged``, ``compaction_complete_logged`` (with
+            ``last_handoff_path``, where one was noted), ``flags_reset``, or one of those of
+            `take_usage`.
 
         Raises:
             ConfigurationError: There is no such event.
@@ -186,7 +232,7 @@ class PostedAgents:
         status = _STATUSES.get(event)
         if status is None:
             raise ConfigurationError("event", event, f"one of {', '.join(_STATUSES)}")
-        with self._lock:
+        with self._lock(agent_id):
             record = self._load(agent_id)
             if not isinstance(record, StateRecord):
                 return {"status": record}
@@ -204,7 +250,40 @@ class PostedAgents:
                 reason = "compaction" if event == COMPACTION else "clear"
                 gauge.begin_epoch(reason, None, now)
             self._save(record, gauge, now)
-        return {"status": status}
+        answer = {"status": status}
+        if event == COMPACTION_COMPLETE and HANDOFF_PATH in memory:
+            answer["last_handoff_path"] = memory[HANDOFF_PATH]
+        return answer
+
+    def note_handoff(self, agent_id: str, path: str | None, now: float) -> dict[str, Any]:
+        """Note where an agent keeps its handoff document, for whoever restores it.
+
+        Nothing here opens that file: it lies where the poster is, which may be another machine.
+
+        Args:
+            agent_id: The agent.
+            path: Absolute, at most 4,096 characters; None = there is none any more.
+            now: Epoch seconds.
+
+        Returns:
+            ``status``: ``handoff_noted``, or one of those of `take_usage`.
+
+        Raises:
+            ConfigurationError: It is no such path.
+            StateError: The store refused.
+        """
+        if path is not None and not _is_path(path):
+            allowed = f"an absolute path of at most {MAX_PATH_CHARS:,} printable characters"
+            raise ConfigurationError("last_handoff_path", path[:80], allowed)
+        with self._lock(agent_id):
+            record = self._load(agent_id)
+            if not isinstance(record, StateRecord):
+                return {"status": record}
+            memory = record.extra[MEMORY]
+            if memory.get(HANDOFF_PATH) != path:
+                memory[HANDOFF_PATH] = path
+                self._save(record, self._gauge(record, now), now)
+        return {"status": "handoff_noted"}
 
     def _is_due(self, record: StateRecord, registered: list[Registration]) -> bool:
         """Return whether a reading that is known already is news to somebody."""
@@ -214,15 +293,21 @@ class PostedAgents:
             return decision is not None and decision.is_change
         return False
 
-    def _load(self, agent_id: str) -> StateRecord | str:
+    def _find(self, agent_id: str) -> StateRecord | None:
         try:
-            record = self._backend.load(agent_id).record
+            return self._backend.load(agent_id).record
         except AgentNotFoundError:
-            record = None
+            return None
+
+    def _load(self, agent_id: str) -> StateRecord | str:
+        """Return an agent to write about, or why its posts are not taken."""
+        record = self._find(agent_id)
         if record is None:
             return "unknown_session"
         if record.host != HOST:
             return "measured_elsewhere"
+        if not record.active:
+            return "stopped"
         record.extra.setdefault(MEMORY, {})
         return record
 
@@ -238,6 +323,12 @@ _STATUSES = {
     COMPACTION_COMPLETE: "compaction_complete_logged",
     CONTEXT_RESET: "flags_reset",
 }
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text can be the whole path of a file, on this system or another."""
+    is_absolute = text.startswith("/") or text[1:3] in (":\\", ":/")
+    return is_absolute and len(text) <= MAX_PATH_CHARS and text.isprintable()
 
 
 def _check(name: str, value: float | None, most: float) -> None:

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from ultramon.testing.agents import ScriptedAgent, Step, capture_signals, fill
     from ultramon.testing.clock import FakeClock
     from ultramon.testing.contract import BackendContract
+    from ultramon.testing.contract_credentials import CredentialsContract
+    from ultramon.testing.contract_overview import OverviewContract
     from ultramon.testing.contract_queue import QueueContract
     from ultramon.testing.contract_registry import RegistryContract
     from ultramon.testing.samples import make_event, make_record
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendContract",
+    "CredentialsContract",
     "FakeClock",
+    "OverviewContract",
     "QueueContract",
     "RegistryContract",
     "ScriptedAgent",
@@ -31,6 +35,8 @@ _ROOMS = {
     "agents": "ScriptedAgent Step capture_signals fill",
     "clock": "FakeClock",
     "contract": "BackendContract",
+    "contract_credentials": "CredentialsContract",
+    "contract_overview": "OverviewContract",
     "contract_queue": "QueueContract",
     "contract_registry": "RegistryContract",
     "samples": "make_event make_record",

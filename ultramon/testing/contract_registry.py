@@ -17,6 +17,7 @@ import pytest
 from ultramon.backends.queue import Cancelled, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.testing.clock import START
+from ultramon.testing.contract_ends import EndContract
 from ultramon.testing.contract_notices import (
     NoticeContract,
     begin_epoch,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ultramon.testing.contract_store import Reopen
 
 
-class RegistryContract(NoticeContract, StoreContract):
+class RegistryContract(NoticeContract, EndContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
     def test_a_compaction_re_arms_and_is_told(self, backend: Backend) -> None:

@@ -31,6 +31,8 @@ WORKING = "working"
 IN_TOOL = "in_tool"
 WAITING = "waiting"
 
+_TERMINAL = "cli"
+"""What the client's ``CLAUDE_CODE_ENTRYPOINT`` says on a terminal."""
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_RUNNING = 32
@@ -98,6 +100,10 @@ class HostedAgent:
     def _own_process(self) -> bool:
         """Take the client's process as the agent's; return whether it is another one now."""
         record = self.record
+        if record.agent_id == record.session_id:
+            from ultramon.hosts.claude_code.surroundings import keep
+
+            keep(self.memory, self._environ)
         text = self._environ.get("CLAUDE_PID", "")
         if not (text.isascii() and text.isdigit() and 0 < len(text) <= 10):
             return False
@@ -107,6 +113,11 @@ class HostedAgent:
             return False
         record.pid, record.pid_started_at = pid, started
         return True
+
+    def has_prompts(self) -> bool:
+        """Return whether a person submits prompts: not to a subagent, nor without a terminal."""
+        is_session = self.record.agent_id == self.record.session_id
+        return is_session and self._environ.get("CLAUDE_CODE_ENTRYPOINT") == _TERMINAL
 
     def resume(self) -> None:
         """Go on with an agent that ended, or whose process is another one now."""

@@ -14,6 +14,7 @@ from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
 from ultramon.hosts.claude_code.settings import Settings
 
 _BACKUP_SUFFIX = ".backup"
+_HIDDEN = "(the hook secret)"
 _STEM = FROZEN_NAME.removesuffix("json")
 
 
@@ -38,14 +39,22 @@ class Change:
     @property
     def changes_settings(self) -> bool:
         """Whether a file will be another one."""
-        return self.after != self.settings.original or any(
-            change.changes_settings for change in self.beside
+        return (
+            self.after != self.settings.original
+            or self.settings.changes_mode
+            or any(change.changes_settings for change in self.beside)
         )
 
     def diff(self) -> str:
-        """Return what changes in the files, as a unified diff; empty when nothing does."""
+        """Return what changes in the files, as a unified diff without secrets.
+
+        Empty when no byte does.
+        """
         beside = "".join(change.diff() for change in self.beside)
-        return beside + diff_text(self.settings.path, self.settings.original, self.after)
+        shown = diff_text(self.settings.path, self.settings.original, self.after)
+        for secret in self.settings.secrets:
+            shown = shown.replace(secret, _HIDDEN)
+        return beside + shown
 
     def write_settings(self) -> None:
         """Bring the files to what was planned.
@@ -56,8 +65,8 @@ class Change:
         for change in self.beside:
             change.write_settings()
         if self.after == self.settings.original:
-            return
-        if self.after is None:
+            self.settings.save_mode()
+        elif self.after is None:
             self.settings.delete()
         else:
             self.settings.save(self.after)

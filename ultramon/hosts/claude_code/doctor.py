@@ -14,6 +14,7 @@ from ultramon.core.switches import is_on
 from ultramon.errors import StateDirectoryError
 from ultramon.hosts.claude_code.change import frozen_path
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
+from ultramon.hosts.claude_code.doctor_server import check_requests, check_server
 from ultramon.hosts.claude_code.doctor_states import (
     check_failures,
     check_measured,
@@ -80,7 +81,8 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
     commands: dict[OurCommand, SeenLayer] = {}
     for layer, settings in seen.installed:
         for hook in settings.our_hooks():
-            commands.setdefault(hook.command, layer)
+            if isinstance(hook.runs, OurCommand):
+                commands.setdefault(hook.runs, layer)
     for command, layer in commands.items():
         yield _check_command(command, layer)
         if command.frozen and os.path.realpath(command.frozen) != os.path.realpath(
@@ -167,6 +169,8 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     check_disabled,
     check_installed_once,
     check_commands,
+    check_requests,
+    check_server,
     check_choices,
     check_status_line,
     check_directory,

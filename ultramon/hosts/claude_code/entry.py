@@ -43,6 +43,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
         answer = call.answer()
         if answer:
             os.write(1, answer)
+        call.acknowledge()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
         _note_failure(directory, event, agent_id, error)
     return 0

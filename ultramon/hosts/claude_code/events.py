@@ -12,8 +12,9 @@ import time
 from ultramon.core import codec
 from ultramon.core.files import read_private_file
 from ultramon.core.ids import check_agent_id
+from ultramon.core.inbox import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
-from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH
+from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.tail import Tail, read_tail
 from ultramon.hosts.jsonl import optional_token_count
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.hosts.claude_code.deliver import Delivery
     from ultramon.hosts.claude_code.payload import Payload
     from ultramon.hosts.claude_code.store import HookStore
 
@@ -39,18 +41,22 @@ class HookCall:
     Args:
         payload: What the client told.
         store: Where the agents are.
+        is_patient: Whether to wait for the reply away from a rung too: a request is here before
+            the client has written it down, a process seldom.
 
     Raises:
         InvalidAgentIdError: The session's or the subagent's id may not become a file name.
     """
 
-    def __init__(self, payload: Payload, store: HookStore) -> None:
+    def __init__(self, payload: Payload, store: HookStore, *, is_patient: bool = False) -> None:
         self._payload = payload
         self._store = store
+        self._is_patient = is_patient
         self._session_id = check_agent_id(payload.session_id)
         self.agent_id = self._session_id
         self._parent_id: str | None = None
         self._problem = ""
+        self._delivery: Delivery | None = None
         if payload.host_agent_id is not None:
             self.agent_id = self._child_id(payload.host_agent_id)
             self._parent_id = self._session_id
@@ -76,33 +82,43 @@ class HookCall:
             change(self)
         return b""
 
+    def acknowledge(self) -> None:
+        """End the notices in the answer; call it once the client has that.
+
+        Whoever ends before repeats them later, and loses none.
+        """
+        if self._delivery is not None:
+            self._delivery.acknowledge()
+
     def start(self) -> None:
         """SessionStart: the session begins, goes on, or was compacted."""
         payload = self._payload
         source = payload.text("source")
 
         def change(agent: HostedAgent) -> None:
-            known = agent.record.generation > 0
             self._ensure(agent)
             # What the transcript says of the model is better: it keeps the suffix [1m].
             agent.set_model(agent.record.model or payload.text("model") or None)
             if source == "compact":
                 agent.compacted("SessionStart")
                 return
-            if known:
-                agent.resume()
-                agent.resolve_limit()  # another process may be set to another window
-                if source != "resume":
-                    agent.gauge.begin_epoch("clear")
-            else:
+            agent.resume()
+            agent.resolve_limit()  # another process may be set to another window
+            if agent.record.measured_at is None:
                 # A forked session copies the lines of the other one: they are no readings of this.
+                # It may be known all the same: the status line is sometimes drawn first.
                 agent.memory["readingsAfter"] = self._store.now
+            elif source != "resume":
+                agent.gauge.begin_epoch("clear")
             tokens = optional_token_count(payload.fields, "context_tokens")
             if tokens is not None:
                 agent.gauge.take(tokens, 0, self._store.now)
             agent.rest()
 
         self._store.update(self.agent_id, change)
+        if source == "resume":
+            # A power cut may have taken the flag of what was queued durably.
+            raise_flag(self._store.directory.path, self.agent_id)
 
     def end(self) -> None:
         """SessionEnd: the session has ended, and with it its subagents."""
@@ -227,7 +243,7 @@ class HookCall:
 
     def _measure(self, change: Callable[[HostedAgent], None], *, is_call: bool) -> bytes:
         tail = self._read_current_tail()
-        warn = self._payload.event in _INJECTABLE and self._audience() in (AGENT, BOTH)
+        audience = self._audience()
         note = ""
 
         def measure(agent: HostedAgent) -> None:
@@ -237,22 +253,37 @@ class HookCall:
             agent.memory["isLagging"] = self._payload.call_id is not None and not tail.is_current
             agent.take(tail.report)
             message_id = tail.report.message_id if tail.report is not None else None
-            if warn and agent.must_warn(is_call=is_call, message_id=message_id):
+            if audience in (AGENT, BOTH) and agent.must_warn(
+                is_call=is_call, message_id=message_id
+            ):
                 from ultramon.hosts.claude_code.note import write_note
 
                 note = write_note(agent.record, agent.gauge.turns_to_next_rung())
 
-        self._store.update(self.agent_id, measure)
-        if not note:
+        agent = self._store.update(self.agent_id, measure)
+        lines = [] if agent is None or audience == NOBODY else self._notices(agent)
+        told = "\n".join([note, *lines] if note else lines)
+        if not told:
             return b""
         return codec.dumps(
             {
                 "hookSpecificOutput": {
                     "hookEventName": self._payload.event,
-                    "additionalContext": note,
+                    "additionalContext": told,
                 }
             }
         ).encode("ascii")
+
+    def _notices(self, agent: HostedAgent) -> list[str]:
+        """Claim what others have queued for the agent; all calls but a few only see no flag."""
+        event = self._payload.event
+        is_prompt = event == "UserPromptSubmit"
+        if not is_raised(self._store.directory.path, self.agent_id, also_later=is_prompt):
+            return []
+        from ultramon.hosts.claude_code.deliver import Delivery
+
+        self._delivery = Delivery(self._store, agent, event)
+        return self._delivery.lines()
 
     def _ensure(self, agent: HostedAgent) -> None:
         """Fill the state of an agent whose beginning no hook has seen."""
@@ -325,6 +356,8 @@ class HookCall:
         if tail.report is None or stored.measured_at is None:
             # Nothing is known of this window; but what was waited for in vain may never come.
             return not agent.memory.get("isLagging")
+        if self._is_patient:
+            return True
         # The result that was just written may be most of a window.
         return agent.gauge.is_near(tail.report.tokens + tail.bytes_behind // BYTES_PER_TOKEN)
 

@@ -50,6 +50,16 @@ class SeenLayer(NamedTuple):
         return INSTALL if self.name in ("user", ELSEWHERE) else f"{INSTALL} --{self.name}"
 
 
+class SeenServer(NamedTuple):
+    """The server of the state directory, as it describes itself."""
+
+    url: str | None
+    """Where it listens; None when none runs."""
+    version: str | None = None
+    problem: str | None = None
+    """Why nothing is known of it; None when that is not so."""
+
+
 class Examination:
     """Everything that the checks look at, read once.
 
@@ -60,12 +70,24 @@ class Examination:
         layers: The client's settings here, then others that an installation noted.
         frozen: The stored choices; None when they are missing or cannot be read.
         frozen_problem: Why they cannot be read; None when they can or are missing.
+        server: The server of the state directory; None = none runs.
+        version: Of this ultramon; empty = not to be compared.
     """
 
-    def __init__(self, cwd: str, state_directory: str, now: float) -> None:
+    def __init__(
+        self,
+        cwd: str,
+        state_directory: str,
+        now: float,
+        *,
+        server: SeenServer | None = None,
+        version: str = "",
+    ) -> None:
         self.cwd = cwd
         self.state_directory = os.path.abspath(state_directory)
         self.now = now
+        self.server = server or SeenServer(None)
+        self.version = version
         self.frozen: Frozen | None = None
         self.frozen_problem: str | None = None
         path = frozen_path(state_directory)

@@ -30,6 +30,7 @@ from ultramon.hosts.claude_code.commands import (
 )
 from ultramon.hosts.claude_code.frozen import AUDIENCES, STATUS_LINES, Frozen, check_choice
 from ultramon.hosts.claude_code.settings import PROJECT, Layer, Settings, find_layers
+from ultramon.hosts.claude_code.via import Server, choose_link
 
 MAX_HANDOFF_NOTE_CHARS = 2_000
 
@@ -49,6 +50,12 @@ class Choices(NamedTuple):
     """Empty takes an earlier note away."""
     status_line: str | None = None
     """``own`` (default), ``chained`` (default where there is another one), ``both``, ``none``."""
+    via: str | None = None
+    """How tool calls are told: ``command`` (default) or ``http``."""
+    url: str | None = None
+    """Address of the server, with ``http`` only."""
+    secret_in: str | None = None
+    """Where the hook secret stands: ``settings`` (default) or ``environment``."""
 
 
 @dataclass(kw_only=True)
@@ -101,7 +108,13 @@ class Installation(Change):
 
 
 def plan_installation(
-    layer: Layer, cwd: str, state_directory: str, choices: Choices, interpreter: str
+    layer: Layer,
+    cwd: str,
+    state_directory: str,
+    choices: Choices,
+    interpreter: str,
+    *,
+    server: Server,
 ) -> Installation:
     """Work out what an installation into a layer would change.
 
@@ -111,6 +124,7 @@ def plan_installation(
         state_directory: Where states and choices are kept.
         choices: What the person decided.
         interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
+        server: The server of the state directory, running or not.
 
     Raises:
         StateCorruptError: The settings file cannot be read as such; it is left alone.
@@ -121,7 +135,17 @@ def plan_installation(
     plan = begin_installation(settings, frozen_path(state_directory))
     record = note_installation(plan, interpreter)
     choose(plan.frozen, choices)
-    settings.put_hooks(command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path))
+    link = choose_link(
+        plan,
+        record,
+        layer.name,
+        server,
+        via=choices.via,
+        url=choices.url,
+        secret_in=choices.secret_in,
+    )
+    command = command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path)
+    settings.put_hooks(command, link)
     line = command_line(interpreter, script_path(STATUS_LINE_SCRIPT), plan.frozen.path)
     _plan_status_line(plan, record, _weaker_layers(layer, cwd), choices.status_line, line)
     plan.after = settings.data

@@ -20,10 +20,10 @@ from ultramon.hosts.claude_code.commands import (
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
     OurCommand,
-    hook_entry,
     mentions,
     recognise,
 )
+from ultramon.hosts.claude_code.http_hooks import Link, entry_for, recognise_request
 from ultramon.hosts.jsontext import JsonText, Path, comparable
 
 MAX_SETTINGS_BYTES = 1 << 20
@@ -51,7 +51,8 @@ class OurHook(NamedTuple):
     """From the document to the hook."""
     matcher: str
     """Empty where every occasion matches."""
-    command: OurCommand
+    runs: OurCommand | Link
+    """What it starts, or where its request goes."""
 
 
 def config_directory() -> str:
@@ -94,7 +95,10 @@ class Settings:
         path: As the client names it.
         target: The file itself, links followed.
         original: Its bytes; None when there is no file.
+        mode: Its permissions; those of a new file where there is none.
+        new_mode: The permissions that it shall have; None = they stay.
         document: What shall stand in it, to be edited.
+        secrets: What stands in it and is not to be shown.
 
     Args:
         path: The settings file; it may be missing.
@@ -108,10 +112,13 @@ class Settings:
     def __init__(self, path: str, data: bytes | None = None) -> None:
         self.path = os.path.abspath(path)
         self.target = os.path.realpath(self.path)
-        self._mode = _NEW_FILE_MODE
+        self.mode = _NEW_FILE_MODE
+        self.new_mode: int | None = None
         self.original = self._read() if data is None else data
         self._mark, self.document = self._decode(self.original or b"")
         self._check_hooks()
+        links = [hook.runs for hook in self.our_hooks() if isinstance(hook.runs, Link)]
+        self.secrets = {link.secret for link in links if link.secret}
 
     def _read(self) -> bytes | None:
         try:
@@ -122,7 +129,7 @@ class Settings:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise StateCorruptError(self.path, "not a regular file", _ADVICE)
-            self._mode = stat.S_IMODE(found.st_mode)
+            self.mode = stat.S_IMODE(found.st_mode)
             data = b""
             while len(data) <= MAX_SETTINGS_BYTES and (chunk := os.read(fd, MAX_SETTINGS_BYTES)):
                 data += chunk
@@ -187,9 +194,9 @@ class Settings:
         """Return where hooks of ours stand, in order."""
         found = []
         for path, matcher, hook in self._hooks():
-            command = recognise(hook, HOOK_SCRIPT)
-            if command is not None:
-                found.append(OurHook(str(path[1]), path, matcher, command))
+            runs = recognise(hook, HOOK_SCRIPT) or recognise_request(hook)
+            if runs is not None:
+                found.append(OurHook(str(path[1]), path, matcher, runs))
         return found
 
     def wrapped_hooks(self) -> list[str]:
@@ -218,32 +225,48 @@ class Settings:
         """Return whether anything in the file is ours."""
         return bool(self.our_hooks()) or self.our_status_line() is not None
 
-    def put_hooks(self, command: str) -> None:
-        """Make our hooks stand in the file once for each event, all with this command."""
+    def put_hooks(self, command: str, link: Link | None = None) -> None:
+        """Make our hooks stand in the file once for each event.
+
+        Args:
+            command: What they run.
+            link: Where those of tool calls go instead; None = they are commands too.
+        """
+        if link is not None and link.secret is not None:
+            self.secrets.add(link.secret)
         if not self.document.has("hooks"):
             self.document.add((), {}, "hooks")
         self._drop_hooks(self._superfluous(), kept=frozenset(EVENTS))
         for event in EVENTS:
+            entry = entry_for(event, command, link)
             mine = [hook for hook in self.our_hooks() if hook.event == event]
             for hook in mine:
-                self._update(hook, event, command)
+                self._update(hook.path, entry["hooks"][0])
             if mine:
                 continue
-            entry = hook_entry(event, command)
             if self.document.has("hooks", event):
                 self.document.add(("hooks", event), entry)
             else:
                 self.document.add(("hooks",), [entry], event)
 
-    def _update(self, hook: OurHook, event: str, command: str) -> None:
-        current = self.get(*hook.path)
-        if current["command"] == command and "args" not in current:
+    def _update(self, path: Path, wanted: dict[str, Any]) -> None:
+        current = self.get(*path)
+        if "args" in current or current.get("type", "command") != wanted["type"]:
+            self.document.replace(path, wanted)
             return
-        if "args" in current:
-            self.document.replace(hook.path, hook_entry(event, command)["hooks"][0])
-        else:
+        for name, value in wanted.items():
             # What a person changed beside it, such as the timeout, stays.
-            self.document.replace((*hook.path, "command"), command)
+            if isinstance(value, dict) and isinstance(current.get(name), dict):
+                self._update_members((*path, name), value)
+            elif name != "timeout":
+                self._update_members(path, {name: value})
+
+    def _update_members(self, path: Path, wanted: dict[str, Any]) -> None:
+        for name, value in wanted.items():
+            if not self.document.has(*path, name):
+                self.document.add(path, value, name)
+            elif self.get(*path, name) != value:
+                self.document.replace((*path, name), value)
 
     def _superfluous(self) -> list[OurHook]:
         """Return ours of events not needed any more, and all but one of those that are doubled."""
@@ -341,8 +364,26 @@ class Settings:
             reason = "changed meanwhile, nothing was written; run the command again"
             raise StateWriteError(self.path, reason)
 
+    @property
+    def changes_mode(self) -> bool:
+        """Whether the permissions of the file will be others."""
+        return self.original is not None and self.new_mode not in (None, self.mode)
+
+    def save_mode(self) -> None:
+        """Give the file its new permissions.
+
+        Raises:
+            StateWriteError: The system refused.
+        """
+        if self.new_mode is None:
+            return
+        try:
+            os.chmod(self.target, self.new_mode)
+        except OSError as error:
+            raise refused(self.path, "cannot be made private", error) from error
+
     def _copy_owner_and_mode(self, temporary: str) -> None:
-        os.chmod(temporary, self._mode)
+        os.chmod(temporary, self.mode if self.new_mode is None else self.new_mode)
         if self.original is not None and hasattr(os, "chown"):
             found = os.stat(self.target)
             # Under sudo the file would become root's; nobody else may give files away.

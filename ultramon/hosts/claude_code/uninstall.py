@@ -22,6 +22,7 @@ from ultramon.hosts.claude_code.change import (
 )
 from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.settings import Layer, Settings, find_layers
+from ultramon.hosts.claude_code.via import restore_mode
 
 _HOOKS = "hooks"
 
@@ -93,6 +94,7 @@ def plan_removal(layer: Layer, cwd: str, state_directory: str) -> Removal:
     if settings.holds_ours():
         _take_out(settings, record, before)
         plan.after = _original_bytes(settings, before, is_new=is_new)
+        restore_mode(plan, record or {})
         if plan.after is None and record and record.get("createdDirectory"):
             plan.directories = [os.path.dirname(settings.target)]
     plan_traces(plan, cwd)

@@ -1,0 +1,108 @@
+"""The document of the HTTP API is true: requests made from it get the answers that it names."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import schemathesis
+from serving import Serving
+
+from ultramon.backends.credentials import credentials_of
+from ultramon.tokens import ADMIN_TOKEN, TOKEN_SECONDS, write_token
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "openapi.json"
+# Known before there is a server: cases are made when tests are collected.
+ADMIN = "admin-of-the-test-of-the-document-" + "a" * 9
+AGENT = "um_" + "b" * 43
+EXAMPLES = 4
+SETTINGS = {
+    # What no schema can say (rising thresholds, the names of devices) is refused with 422 as well.
+    "checks": {
+        "positive_data_acceptance": {
+            "expected-statuses": ["2xx", "401", "403", "404", "409", "422", "429"]
+        }
+    },
+    "generation": {"deterministic": True, "database": "none", "max-examples": EXAMPLES},
+    "operations": [
+        {
+            # What is no JSON there is answered 204, as existing scripts expect.
+            "include-path": "/hooks/context-usage",
+            "checks": {"negative_data_rejection": {"enabled": False}},
+        }
+    ],
+}
+
+
+def document_for(token, **phases):
+    """Load the document for a caller with a token."""
+    settings = {**SETTINGS, "phases": {"stateful": {"enabled": False}, **phases}}
+    config = schemathesis.Config.from_dict(settings)
+    schema = schemathesis.openapi.from_path(str(DOCUMENT), config=config)
+
+    @schema.auth()
+    class Bearer:
+        def get(self, case, context):
+            return token
+
+        def set(self, case, data, context):
+            case.headers["Authorization"] = f"Bearer {data}"
+
+    # Streams never end: tests of their own read them.
+    return schema.exclude(path_regex="/stream$")
+
+
+as_admin = document_for(ADMIN)
+# Whoever is no admin may ask 200 times at once: boundaries are tried by the admin alone.
+as_agent = document_for(AGENT, coverage={"enabled": False})
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("served")
+    directory.chmod(0o700)
+    write_token(directory / ADMIN_TOKEN, ADMIN)
+    with Serving(directory=directory) as serving:
+        assert serving.services.admin_token == ADMIN
+        serving.admin.post("/agents", json={"agentId": "boss"}).raise_for_status()
+        now = serving.services.clock.now()
+        credentials_of(serving.backend).mint(
+            sha256(AGENT.encode()).hexdigest(),
+            "boss",
+            1,
+            minted_by=None,
+            now=now,
+            expires_at=now + TOKEN_SECONDS,
+        )
+        yield serving
+
+
+def check(case, serving):
+    """Make one request, and judge the answer."""
+    seconds = case.body.get("waitSeconds") if isinstance(case.body, dict) else None
+    if type(seconds) in (int, float) and 0 <= seconds <= 60:
+        case.body["waitSeconds"] = 0  # nothing comes, and it would wait for it
+    case.call_and_validate(base_url=serving.url)
+
+
+@as_admin.parametrize()
+def test_requests_of_the_admin_get_documented_answers(case, serving):
+    """Whatever the document allows or forbids, the answer is one that it names."""
+    check(case, serving)
+
+
+@as_agent.parametrize()
+def test_requests_of_an_agent_get_documented_answers(case, serving):
+    """An agent's token leads to no answer that the document does not name."""
+    check(case, serving)
+
+
+def test_the_committed_document_is_that_of_the_server(serving):
+    """docs/openapi.json is what the server answers, made by scripts/generate_openapi.py."""
+    render = runpy.run_path(str(ROOT / "scripts" / "generate_openapi.py"))["render"]
+    assert DOCUMENT.read_text(encoding="utf-8") == render()
+    assert serving.anybody.get("/openapi.json").json() == json.loads(render())

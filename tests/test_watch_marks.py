@@ -1,0 +1,80 @@
+"""Registering while the agent saves: whatever comes first, no registration is left deaf."""
+
+import pytest
+
+from ultramon.backends.local import LocalBackend
+from ultramon.core.journal import Journal
+from ultramon.testing.clock import START
+from ultramon.testing.contract_notices import read
+from ultramon.testing.contract_states import start
+
+
+class Interrupted(Journal):
+    """A journal during whose next change of a mark somebody else does something."""
+
+    __slots__ = ("meanwhile",)
+
+    def unwatch(self, agent_id):
+        self._interrupt()
+        super().unwatch(agent_id)
+
+    def watch(self, agent_id, ladder, told):
+        self._interrupt()
+        super().watch(agent_id, ladder, told)
+
+    def _interrupt(self):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+
+@pytest.fixture
+def other(tmp_path):
+    backend = LocalBackend(str(tmp_path / "store"))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def saving(tmp_path):
+    backend = LocalBackend(str(tmp_path / "store"))
+    backend._journal = Interrupted(backend.directory.path)
+    backend._journal.meanwhile = None
+    yield backend
+    backend.close()
+
+
+def register(backend, ladder=None):
+    backend.registry.register(
+        "scout-1", "boss", source="explicit", ladder=ladder, registered_by="boss", now=START
+    )
+
+
+def told(backend):
+    notices = backend.queue.claim("boss", now=START, limit=50)
+    for notice in notices:
+        assert backend.queue.acknowledge(notice.id, notice.claim_token)
+    return [notice.facts["level"] for notice in notices]
+
+
+def test_a_registration_made_while_a_mark_is_taken_away_is_not_deaf(saving, other):
+    """A save finds an old mark and nobody registered, and takes it away a moment too late."""
+    record = start(saving, parent_id="boss")
+    other._journal.watch("scout-1", None, None)
+    saving._journal.meanwhile = lambda: register(other)
+    record = read(saving, record, 0.9)
+    assert saving._journal.meanwhile is None
+    assert told(other) == []
+    read(saving, record, 0.9)
+    assert told(other) == ["critical"]
+
+
+def test_a_registration_made_while_a_mark_is_written_is_not_deaf(saving, other):
+    """A save notes what it told, after somebody registered anew and wants to be told again."""
+    record = start(saving, parent_id="boss")
+    register(other)
+    saving._journal.meanwhile = lambda: register(other)
+    record = read(saving, record, 0.9)
+    assert saving._journal.meanwhile is None
+    read(saving, record, 0.9)
+    assert told(other) == ["critical"]

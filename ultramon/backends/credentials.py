@@ -1,0 +1,94 @@
+"""The port of credentials: which tokens were made for which agent.
+
+`ultramon.testing.CredentialsContract` checks each sentence here against an implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ultramon.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+
+
+class Credential(NamedTuple):
+    """A token as the store knows it: nobody can make the token from it."""
+
+    token_hash: str
+    """SHA-256 of the token, 64 hexadecimal digits."""
+    agent_id: str
+    generation: int
+    """Of the agent when the token was made: in every other one it is worth nothing."""
+    minted_by: str | None
+    """The agent that asked for it; None = a person, or the admin."""
+    minted_at: float
+    """Epoch seconds, to the bit as it was passed: it is compared with the start of the agent."""
+    expires_at: float
+    """Epoch seconds."""
+
+
+class Credentials(Protocol):
+    """Credentials, kept durably. A backend that has them shows them as ``credentials``.
+
+    Whether a token is good is not decided here: see `ultramon.tokens.verify_token`. Safe to use
+    from several threads and processes. When an agent is pruned its credentials go with it.
+    """
+
+    def mint(
+        self,
+        token_hash: str,
+        agent_id: str,
+        generation: int,
+        *,
+        minted_by: str | None,
+        now: float,
+        expires_at: float,
+    ) -> None:
+        """Store a credential durably, beside the others of the agent.
+
+        As one step those of every agent that expired by ``now``, and those of this agent's earlier
+        generations, are deleted.
+
+        Args:
+            token_hash: Of a token that was never stored before.
+            agent_id: Whose token it is.
+            generation: The agent's, as it is stored.
+            minted_by: Who asked.
+            now: Epoch seconds.
+            expires_at: Epoch seconds.
+
+        Raises:
+            StateWriteError: The store refused; nothing changed.
+        """
+
+    def find(self, token_hash: str) -> Credential | None:
+        """Return the credential of a token, expired or not. Nothing changes."""
+
+    def renew(self, token_hash: str, expires_at: float) -> bool:
+        """Let a credential live until a later time, never a shorter one.
+
+        Waits for another writer for 50 ms at most: whoever renews has somebody waiting.
+
+        Returns:
+            False when there is none of that hash: it was revoked meanwhile.
+
+        Raises:
+            StateWriteError: The store refused, or is busy; nothing changed.
+        """
+
+    def revoke(self, agent_id: str) -> int:
+        """Delete every credential of an agent; return how many there were."""
+
+
+def credentials_of(backend: Backend) -> Credentials:
+    """Return the credentials of a backend.
+
+    Raises:
+        ConfigurationError: It keeps none.
+    """
+    credentials: Credentials | None = getattr(backend, "credentials", None)
+    if credentials is None:
+        raise ConfigurationError("backend", type(backend).__name__, "one that keeps credentials")
+    return credentials

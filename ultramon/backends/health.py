@@ -1,0 +1,126 @@
+"""Whether a store on this machine is sound, how large it is, and how such answers look."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.core.files import make_private_directory
+from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.core.schema import SCHEMA_VERSION
+from ultramon.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ultramon.backends.local import LocalBackend
+    from ultramon.core.statefile import StateDirectory
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+_SHOWN_PROBLEMS = 3
+
+
+class Finding(NamedTuple):
+    """The answer to one question."""
+
+    check: str
+    status: str
+    """``ok``, ``warning``, or ``problem``: agents cannot rely on this store."""
+    message: str
+    cure: str | None = None
+    """What to do; None when there is nothing to do."""
+
+
+def examine_local(backend: LocalBackend) -> Iterator[Finding]:
+    """Judge a state directory and its journal; nothing is made or brought up to date."""
+    directory = backend.directory
+    if not os.path.lexists(directory.path):
+        yield Finding("directory", OK, f"{directory.path} is made when the first agent starts")
+        return
+    try:
+        make_private_directory(directory.path)
+        yield Finding("directory", OK, f"{directory.path} is private to this user")
+        yield _judge_journal(directory)
+        yield _judge_states(backend)
+    except StateError as error:
+        yield Finding("directory", PROBLEM, str(error))
+
+
+def _judge_journal(directory: StateDirectory) -> Finding:
+    journal = Journal(directory.path)
+    if not journal.exists():
+        return Finding("journal", OK, "is made with the first event")
+    try:
+        with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            version = journal.version(connection)
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except StateError as error:
+        return Finding("journal", PROBLEM, str(error))
+    finally:
+        journal.close()
+    if found != "ok":
+        cure = "move it away; states stay, events and messages in it are lost"
+        return Finding("journal", PROBLEM, f"{journal.path} is damaged: {found}", cure)
+    if version < SCHEMA_VERSION:
+        message = f"version {version}; the next writer brings it to {SCHEMA_VERSION}"
+        return Finding("journal", OK, message)
+    return Finding("journal", OK, f"version {version}, sound")
+
+
+def _judge_states(backend: LocalBackend) -> Finding:
+    agents = backend.list_agents()
+    damaged = [agent.agent_id for agent in agents if agent.record is None]
+    if not damaged:
+        return Finding("states", OK, f"{len(agents):,}, all readable")
+    names = ", ".join(damaged[:_SHOWN_PROBLEMS]) + (", …" if damaged[_SHOWN_PROBLEMS:] else "")
+    cure = "`ultramon status` says why; an agent that starts again sets its own aside"
+    return Finding(
+        "states", WARNING, f"{len(damaged):,} of {len(agents):,} unreadable: {names}", cure
+    )
+
+
+def migrate_local(backend: LocalBackend) -> tuple[int, int] | None:
+    """Bring a journal up to date; return the versions before and after, None without a journal."""
+    journal = Journal(backend.directory.path)
+    if not journal.exists():
+        return None
+    try:
+        with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            before = journal.version(connection)
+        with journal.transaction(TOOL_TIMEOUT_SECONDS):
+            return before, SCHEMA_VERSION
+    finally:
+        journal.close()
+
+
+def measure_local(backend: LocalBackend) -> dict[str, Any]:
+    """Return the sizes of a state directory, as ``backend stats --json`` prints them."""
+    agents = backend.list_agents()
+    records = [agent.record for agent in agents if agent.record is not None]
+    journal = Journal(backend.directory.path)
+    events = 0
+    if journal.exists():
+        try:
+            with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+                if journal.version(connection):
+                    (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
+        finally:
+            journal.close()
+    return {
+        "agents": {
+            "stored": len(agents),
+            "active": sum(record.active for record in records),
+            "bytes": sum(
+                _size(backend.directory.file(agent.agent_id)) for agent in agents if agent.record
+            ),
+        },
+        "events": {"stored": events},
+        "journal": {"bytes": sum(_size(journal.path + end) for end in ("", "-wal"))},
+    }
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0

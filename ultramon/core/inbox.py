@@ -1,0 +1,121 @@
+"""Flags of recipients for whom something is queued, so that a hook need not open the database.
+
+Whoever queues raises the flag within the transaction, so that no message is without one. It only
+says when to look: what waits is in the database.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ultramon.core.files import (
+    close_quietly,
+    delete_quietly,
+    make_private_directory,
+    open_private,
+    refused,
+)
+from ultramon.core.ids import check_agent_id
+from ultramon.errors import InvalidAgentIdError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+
+FOLDER = "inbox"
+
+
+def flag_path(directory: str, agent_id: str) -> str:
+    """Return the path of a recipient's flag under a state directory."""
+    return f"{directory}{os.sep}{FOLDER}{os.sep}{agent_id}"
+
+
+def is_raised(directory: str, agent_id: str, *, also_later: bool = False) -> bool:
+    """Return whether it is time to look; costs one `stat`.
+
+    Args:
+        directory: The state directory.
+        agent_id: The recipient.
+        also_later: Whether a flag counts that was put off.
+    """
+    try:
+        found = os.lstat(flag_path(directory, agent_id))
+    except OSError:
+        return False
+    return also_later or found.st_mtime <= time.time()
+
+
+def raise_flag(directory: str, agent_id: str) -> None:
+    """Have the recipient look at its next moment.
+
+    Raises:
+        StateError: The file system refused: then nothing may be queued either.
+    """
+    path = flag_path(directory, agent_id)
+    try:
+        try:
+            # Of many messages to one recipient each but the first costs this look.
+            if os.lstat(path).st_mtime == 0:
+                return
+        except FileNotFoundError:
+            make_private_directory(os.path.join(directory, FOLDER))
+            close_quietly(open_private(path, os.O_WRONLY))
+        os.utime(path, (0, 0), follow_symlinks=False)
+    except OSError as error:
+        raise refused(path, "cannot be written", error) from error
+
+
+def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
+    """Raise a flag within a transaction of the journal that lies beside it.
+
+    A journal in memory has none, and no hook that reads it.
+
+    Raises:
+        StateError: As `raise_flag`.
+    """
+    directory = _directory(connection)
+    try:
+        check_agent_id(agent_id)
+    except InvalidAgentIdError:
+        return  # from a state file that somebody edited; no hook has such a name
+    if directory:
+        raise_flag(directory, agent_id)
+
+
+def lower_beside(connection: sqlite3.Connection, agent_id: str) -> None:
+    """Lower a flag within a transaction of the journal that lies beside it."""
+    directory = _directory(connection)
+    if directory:
+        delete_quietly(flag_path(directory, agent_id))
+
+
+def _directory(connection: sqlite3.Connection) -> str:
+    # A path need not be UTF-8. To ask the table-valued function for bytes takes five times as long.
+    kept, connection.text_factory = connection.text_factory, os.fsdecode
+    path: str
+    try:
+        _, _, path = connection.execute("PRAGMA database_list").fetchone()
+    finally:
+        connection.text_factory = kept
+    return os.path.dirname(path)
+
+
+def put_off(directory: str, agent_id: str, until: float | None) -> None:
+    """Leave a flag as what is known now asks for; only within a transaction that may write.
+
+    Nobody can queue meanwhile, so that a flag raised at this moment is never taken away.
+
+    Args:
+        directory: The state directory.
+        agent_id: The recipient.
+        until: Epoch seconds before which a look is in vain; None = nothing waits any more.
+    """
+    path = flag_path(directory, agent_id)
+    if until is None:
+        delete_quietly(path)
+        return
+    try:
+        os.utime(path, (until, until), follow_symlinks=False)
+    except OSError:
+        return  # looked at too early rather than not at all

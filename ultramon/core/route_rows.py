@@ -1,0 +1,167 @@
+"""What the rule book of routing reads and writes, as rows of the journal."""
+
+from __future__ import annotations
+
+from ultramon.core.messages import delete_messages_from, insert_message
+from ultramon.core.registration import Registration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from typing import Any, TypeAlias
+
+    Mark: TypeAlias = tuple[dict[str, Any] | None, tuple[int, str] | None]
+
+_COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
+
+
+class JournalRows:
+    """See `ultramon.backends.registry.RouteRows`.
+
+    Args:
+        connection: Within a transaction.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+        """Return one agent's registration, or all by agent id."""
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM registrations WHERE ?1 IS NULL OR agent_id = ?1"
+            " ORDER BY agent_id",
+            (agent_id,),
+        )
+        return [_registration(row) for row in rows]
+
+    def registration(self, agent_id: str) -> Registration | None:
+        """See `RouteRows.registration`."""
+        row = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM registrations WHERE agent_id = ?", (agent_id,)
+        ).fetchone()
+        return None if row is None else _registration(row)
+
+    def mark(self, registration: Registration | None) -> Mark | None:
+        """Return when writers of a registered agent's state must look: see `ultramon.core.watch`.
+
+        Returns:
+            The ladder (None = the agent's own), and epoch and level told last; None when nobody
+            is registered.
+        """
+        if registration is None:
+            return None
+        ladder = registration.ladder if registration.is_enforced else {}
+        return ladder, self.announcement(registration.agent_id, registration.notify_id)
+
+    def put_registration(
+        self,
+        agent_id: str,
+        notify_id: str,
+        *,
+        source: str,
+        ladder: str | None,
+        registered_by: str,
+        registered_at: float,
+    ) -> None:
+        """See `RouteRows.put_registration`."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?)",
+            (agent_id, notify_id, source, ladder, registered_by, registered_at),
+        )
+
+    def delete_registration(self, agent_id: str) -> bool:
+        """See `RouteRows.delete_registration`."""
+        done = self._connection.execute("DELETE FROM registrations WHERE agent_id = ?", (agent_id,))
+        return done.rowcount == 1
+
+    def set_target(self, agent_id: str, notify_id: str) -> None:
+        """See `RouteRows.set_target`."""
+        self._connection.execute(
+            "UPDATE registrations SET notify_id = ? WHERE agent_id = ?", (notify_id, agent_id)
+        )
+
+    def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
+        """See `RouteRows.sender`."""
+        row: tuple[float, int, int, float] | None = self._connection.execute(
+            "SELECT started_at, generation, epoch, cleared_at FROM senders WHERE agent_id = ?",
+            (agent_id,),
+        ).fetchone()
+        return row
+
+    def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
+        """See `RouteRows.move_sender`."""
+        self._connection.execute(
+            "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, 0) ON CONFLICT (agent_id) DO UPDATE"
+            " SET started_at = ?2, generation = ?3, epoch = ?4",
+            (agent_id, started_at, generation, epoch),
+        )
+
+    def note_clear(
+        self, agent_id: str, started_at: float, generation: int, epoch: int, cleared_at: float
+    ) -> None:
+        """See `RouteRows.note_clear`."""
+        self._connection.execute(
+            "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (agent_id) DO UPDATE"
+            " SET cleared_at = ?5",
+            (agent_id, started_at, generation, epoch, cleared_at),
+        )
+
+    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
+        """See `RouteRows.announcement`."""
+        row: tuple[int, str] | None = self._connection.execute(
+            "SELECT epoch, level FROM announcements WHERE agent_id = ? AND audience = ?",
+            (agent_id, audience),
+        ).fetchone()
+        return row
+
+    def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
+        """See `RouteRows.announce`."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO announcements VALUES (?, ?, ?, ?, ?)",
+            (agent_id, audience, epoch, level, now),
+        )
+
+    def forget_announcements(self, agent_id: str) -> None:
+        """See `RouteRows.forget_announcements`."""
+        self._connection.execute("DELETE FROM announcements WHERE agent_id = ?", (agent_id,))
+
+    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+        """See `RouteRows.cancel`."""
+        return delete_messages_from(self._connection, sender, category)
+
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        now: float,
+        *,
+        sender: str,
+        category: str,
+        delivery: str,
+        facts: dict[str, Any],
+    ) -> None:
+        """See `RouteRows.send`."""
+        insert_message(
+            self._connection,
+            recipient,
+            text,
+            now,
+            sender=sender,
+            category=category,
+            delivery=delivery,
+            facts=facts,
+        )
+
+
+def _registration(row: tuple[Any, ...]) -> Registration:
+    agent_id, notify_id, source, ladder, registered_by, registered_at = row
+    return Registration(
+        agent_id,
+        notify_id,
+        source=source,
+        ladder=ladder,
+        registered_by=registered_by,
+        registered_at=registered_at,
+    )

@@ -1,0 +1,212 @@
+"""What waits for a session or subagent, told in its own conversation: when, and in which words.
+
+Standard library only; loaded when something waits. A line is made of fixed words, numbers, times
+and agent ids, whatever the text of a message is.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ultramon.core import codec
+from ultramon.core.ids import check_agent_id
+from ultramon.core.messages import DELIVERIES
+from ultramon.core.notices import LIFE, handoff_words, life_words, percent
+from ultramon.core.pickup import Pickup
+from ultramon.core.times import format_time, parse_time
+from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.hosts.claude_code.store import HookStore
+
+MAX_NOTICES = 10
+"""In one answer; none is longer than 400 characters, so that together they stay below 8 kB."""
+_MAX_NAMED_SENDERS = 3
+_LARGEST_COUNT = 10**12
+_TOLD = "toldOfMessages"
+
+URGENT, IMPORTANT, _SEQUENTIAL = DELIVERIES
+_ENDINGS = {
+    "compaction": "was compacted",
+    "clear": "was cleared",
+    "fall": "was emptied, as its readings show",
+    "handoff": "begins anew after a handoff",
+}
+_LEVELS = ("warning", "critical")
+_SOURCES = ("reported", "anchored", "estimated")
+
+
+def told_now(*, is_prompt: bool, has_prompts: bool) -> tuple[str, ...]:
+    """Return the modes of what may be told now.
+
+    A hook cannot interrupt a reply: its next moment is behind the reply and the calls in it, which
+    is all that an important notice waits for. So only the sequential ones wait for a prompt.
+
+    Args:
+        is_prompt: Whether a prompt was submitted; else a tool has run.
+        has_prompts: Whether a person will submit prompts. Where nobody does, in a headless session
+            and for a subagent, the next tool call may be the last chance to tell anything.
+    """
+    return DELIVERIES if is_prompt or not has_prompts else (URGENT, IMPORTANT)
+
+
+class Delivery:
+    """What one hook call tells its agent of what others have queued for it.
+
+    Args:
+        store: Where the agents are.
+        agent: The agent, as this call has stored it.
+        event: The event that is answered.
+    """
+
+    def __init__(self, store: HookStore, agent: HostedAgent, event: str) -> None:
+        self._store = store
+        self._agent_id = agent.record.agent_id
+        self._is_prompt = event == "UserPromptSubmit"
+        has_prompts = agent.has_prompts()
+        told = agent.memory.get(_TOLD)
+        self._pickup = Pickup(
+            store.directory.path,
+            self._agent_id,
+            told_now(is_prompt=self._is_prompt, has_prompts=has_prompts),
+            told_now(is_prompt=False, has_prompts=has_prompts),
+            {mode: seen for mode, seen in told.items() if type(seen) is int}
+            if isinstance(told, dict)
+            else {},
+        )
+        self._refused: list[tuple[int, str]] = []
+        self._is_claimed = False
+
+    def lines(self) -> list[str]:
+        """Claim what may be told now; return it as lines, none when the journal is busy."""
+        pickup = self._pickup
+        try:
+            pickup.take(MAX_NOTICES, time.time(), also_later=self._is_prompt)
+        except StateCorruptError as error:
+            self._fail(f"{error}; set aside as {pickup.journal.quarantine()}")
+            return []
+        except StateError as error:
+            self._fail(f"notices wait: {error}")
+            return []
+        self._is_claimed = True
+        lines = []
+        for row in pickup.notices:
+            message_id, sender, facts = row[0], row[2], row[6]
+            line = write_line(facts, sender, self._agent_id)
+            if line is None:
+                self._refused.append((message_id, "its facts are not those of a notice"))
+            else:
+                lines.append(line)
+        if pickup.senders:
+            lines.append(write_waiting(pickup.senders, self._agent_id))
+        return lines
+
+    def acknowledge(self) -> None:
+        """End what was told; call it when the client has the answer."""
+        pickup = self._pickup
+        try:
+            if self._is_claimed:
+                if pickup.senders:
+                    # Before the flag goes: whoever is killed in between tells it again.
+                    self._store.update(self._agent_id, self._remember)
+                pickup.acknowledge(self._refused, time.time())
+        except StateError as error:
+            self._fail(f"what was told will be told again: {error}")
+        finally:
+            pickup.journal.close()
+
+    def _remember(self, agent: HostedAgent) -> None:
+        agent.memory[_TOLD] = self._pickup.told
+
+    def _fail(self, problem: str) -> None:
+        self._store.fail(self._agent_id, problem)
+
+
+def write_line(facts_json: str, sender: str | None, recipient: str) -> str | None:
+    """Return a notice of ultramon as a line, made of its facts.
+
+    Args:
+        facts_json: The facts, as they are stored.
+        sender: The agent that it is about.
+        recipient: Who is told.
+
+    Returns:
+        None for facts that are not those of a notice about that agent.
+    """
+    try:
+        facts = codec.loads(facts_json)
+        about = check_agent_id(sender)
+    except (ValueError, InvalidAgentIdError):
+        return None
+    if not isinstance(facts, dict) or facts.get("agentId") != about:
+        return None
+    kind = facts.get("kind")
+    if kind in LIFE.values():
+        return f"[ultramon] {about} {life_words(facts)}."
+    if kind == "handoff":
+        return f"[ultramon] {about} {handoff_words({'reason': None, **facts})}."
+    words = _level(facts) if kind == "level" else _epoch(facts) if kind == "epoch" else None
+    if words is None:
+        return None
+    whose = "Your context" if about == recipient else f"Context of {about}"
+    return f"[ultramon] {whose} {words}."
+
+
+def _level(facts: dict[str, Any]) -> str | None:
+    ratio: Any = facts.get("usageRatio")
+    if type(ratio) not in (int, float) or not 0 <= ratio < 1000:
+        return None
+    level = facts.get("level")
+    # Whoever registers names the rungs; only our own names are words of ours.
+    parts = [f"is at {percent(ratio)}" + (f" ({level})" if level in _LEVELS else "")]
+    tokens, limit = _count(facts, "tokens"), _count(facts, "contextLimit")
+    if tokens is not None and limit is not None:
+        parts.append(f"{tokens:,} of {limit:,} tokens")
+    source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))
+    if source in _SOURCES and at is not None:
+        parts.append(f"{source} {format_time(at)[11:16]}Z")
+    return ", ".join(parts)
+
+
+def _epoch(facts: dict[str, Any]) -> str:
+    reason = facts.get("reason")
+    said = _ENDINGS.get(reason, "begins anew") if isinstance(reason, str) else "begins anew"
+    times = (("tokensBefore", "before"), ("tokensAfter", "after"))
+    counts = [f"{count:,} tokens {when}" for name, when in times if (count := _count(facts, name))]
+    return said + (f": {', '.join(counts)}" if counts else "")
+
+
+def _count(facts: dict[str, Any], name: str) -> int | None:
+    value = facts.get(name)
+    return value if type(value) is int and 0 <= value <= _LARGEST_COUNT else None
+
+
+def write_waiting(senders: dict[str | None, int], recipient: str) -> str:
+    """Return the line that tells of messages of others: who has sent them, and how many wait.
+
+    Args:
+        senders: How many by sender; None = nobody in particular.
+        recipient: Whose they are.
+    """
+    count = sum(senders.values())
+    origins = [name for name in senders if _is_id(name)][:_MAX_NAMED_SENDERS]
+    others = len(senders) - len(origins)
+    if origins and others:
+        origins.append(f"{others:,} other{'s' if others > 1 else ''}")
+    origin = f" from {', '.join(map(str, origins))}" if origins else ""
+    many = count > 1
+    return (
+        f"[ultramon] {count:,} message{'s' if many else ''}{origin} wait{'' if many else 's'};"
+        f" `ultramon messages {recipient}` shows {'them' if many else 'it'}."
+    )
+
+
+def _is_id(name: str | None) -> bool:
+    try:
+        return bool(check_agent_id(name))
+    except InvalidAgentIdError:
+        return False

@@ -1,0 +1,118 @@
+"""How tool calls reach ultramon: a command for each, or a request to a running server.
+
+Planning only, nothing is written here. Never on a hook's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.errors import ConfigurationError
+from ultramon.hosts.claude_code.frozen import check_choice
+from ultramon.hosts.claude_code.http_hooks import SECRET_VARIABLE, Link, check_url
+from ultramon.hosts.claude_code.settings import PROJECT
+
+if TYPE_CHECKING:
+    from ultramon.hosts.claude_code.change import Change
+
+COMMAND, HTTP = "command", "http"
+VIAS = (COMMAND, HTTP)
+SETTINGS, ENVIRONMENT = "settings", "environment"
+SECRET_PLACES = (SETTINGS, ENVIRONMENT)
+
+
+class Server(NamedTuple):
+    """What is known of the server of a state directory."""
+
+    url: str | None
+    """Where it listens; None when none runs."""
+    secret: Callable[[], str]
+    """Returns the hook secret; makes it where there is none."""
+
+
+def choose_link(
+    plan: Change,
+    record: dict[str, Any],
+    layer: str,
+    server: Server,
+    *,
+    via: str | None,
+    url: str | None,
+    secret_in: str | None,
+) -> Link | None:
+    """Work out where requests go, and note it in the record of the installation.
+
+    Args:
+        plan: Gets what to tell the person, and the mode of the file.
+        record: What is noted of this settings file; a choice that is None is taken from here.
+        layer: Name of the layer.
+        server: The server of the state directory.
+        via: ``command`` (default) or ``http``.
+        url: Address of the server; None = the one that runs, else as before.
+        secret_in: ``settings`` (default) or ``environment``.
+
+    Returns:
+        None when all events are commands.
+
+    Raises:
+        ConfigurationError: A choice is not allowed, or no address is known.
+    """
+    if check_choice("via", via or record.get("via", COMMAND), VIAS, "argument") == COMMAND:
+        for name, value in (("url", url), ("secret_in", secret_in)):
+            if value is not None:
+                raise ConfigurationError(name, value, "given with --via http only", "argument")
+        for name in ("via", "url", "secretIn"):
+            record.pop(name, None)
+        restore_mode(plan, record)
+        return None
+    place = secret_in or record.get("secretIn", SETTINGS)
+    check_choice("secret_in", place, SECRET_PLACES, "argument")
+    if place == SETTINGS and layer == PROJECT:
+        allowed = (
+            "settings that are yours alone, --user or --local: the hook secret would stand in a "
+            "file that others read; or --secret-in environment"
+        )
+        raise ConfigurationError("via", HTTP, allowed, "argument")
+    address = _address(record, server, url)
+    record.update(via=HTTP, url=address, secretIn=place)
+    if place == ENVIRONMENT:
+        restore_mode(plan, record)
+        plan.notes.append(
+            f"the client must be started with {SECRET_VARIABLE} in its environment: the content "
+            "of hook.secret in the state directory; whatever its tools run can read it there too"
+        )
+        return Link(address, None)
+    plan.notes.append(
+        f"the hook secret stands in {plan.settings.path}, which from now on only you can read "
+        "(mode 600); keep it out of repositories that others see"
+    )
+    _make_private(plan, record)
+    return Link(address, server.secret())
+
+
+def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
+    if url is not None:
+        return check_url(url)
+    known = server.url or record.get("url")
+    if not isinstance(known, str):
+        allowed = (
+            "possible while a server runs for this state directory (ultramon serve), or with its "
+            "address: --url http://127.0.0.1:8420"
+        )
+        raise ConfigurationError("via", HTTP, allowed, "argument")
+    return check_url(known, "server.json")
+
+
+def _make_private(plan: Change, record: dict[str, Any]) -> None:
+    settings = plan.settings
+    if settings.original is not None and settings.mode & 0o077:
+        record["mode"] = settings.mode
+        settings.new_mode = settings.mode & ~0o077
+
+
+def restore_mode(plan: Change, record: dict[str, Any]) -> None:
+    """Plan to give a settings file the mode back that it had before the secret stood in it."""
+    mode = record.pop("mode", None)
+    if type(mode) is int and 0 < mode <= 0o777:
+        plan.settings.new_mode = mode

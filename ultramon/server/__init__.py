@@ -1,0 +1,1 @@
+"""The HTTP API: `create_app` is the application, `ultramon serve` runs it."""

@@ -1,0 +1,285 @@
+"""Agents: made known, looked at, ended; their tokens."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import AfterValidator, ConfigDict, Field
+
+from ultramon.cli.agents import SeenAgent, see
+from ultramon.core.ids import check_agent_id, generate_agent_id
+from ultramon.core.liveness import this_host
+from ultramon.errors import (
+    AgentNotFoundError,
+    ConfigurationError,
+    RegistrationError,
+    StateCorruptError,
+)
+from ultramon.models import AgentState, Model
+from ultramon.routing import register
+from ultramon.server.access import AnyCaller, Served, may_see, permit, refuse, requester_of
+from ultramon.server.failures import Json
+from ultramon.server.responses import (
+    ID_PATTERN,
+    AgentIdInPath,
+    AgentIdText,
+    Sent,
+    problems,
+)
+from ultramon.tokens import mint_token, revoke_tokens
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import StoredAgent
+    from ultramon.core.record import StateRecord
+    from ultramon.server.services import Services
+
+router = APIRouter(tags=["agents"])
+
+MAX_LABEL_CHARS = 200
+MAX_RUNGS = 20
+
+
+def _rising(ratios: list[float]) -> list[float]:
+    if any(low >= high for low, high in pairwise(ratios)):
+        raise ValueError("each threshold must be higher than the one before")
+    return ratios
+
+
+class NewAgent(Sent):
+    """An agent to make known."""
+
+    agent_id: AgentIdText | None = None
+    """None = one is made up."""
+    run: AgentIdText | None = None
+    """None = that of its parent, else `default`."""
+    label: Annotated[str, Field(max_length=MAX_LABEL_CHARS)] | None = None
+    """A name for people."""
+    parent_id: AgentIdText | None = None
+    """Named by the admin only: a child that an agent makes is its own."""
+    session_id: AgentIdText | None = None
+    """None = the agent's id."""
+    notify: AgentIdText | None = None
+    """Who is told about it: `self`, `parent`, or the id of either. None = nobody."""
+    thresholds: (
+        Annotated[
+            list[Annotated[float, Field(gt=0, le=1)]],
+            Field(min_length=1, max_length=MAX_RUNGS),
+            AfterValidator(_rising),
+        ]
+        | None
+    ) = None
+    """Usage ratios, rising, at which it is told, each once per epoch; None = the default rungs.
+    Without `notify` the parent is told, where there is one, else the agent itself."""
+
+
+class MadeAgent(Model):
+    """An agent that is known now."""
+
+    agent_id: str
+    generation: int
+    token: str
+    """Proves that its bearer acts for the agent. It is shown only here."""
+
+
+class ShownAgent(AgentState):
+    """The state of an agent, and the verdict about its life."""
+
+    model_config = ConfigDict(extra="allow")
+
+    liveness: str
+    """`alive`, `stale`, `lost` or `ended`."""
+    liveness_reason: str
+    heartbeat_age_seconds: float | None
+
+
+class UnreadableAgent(Model):
+    """An agent whose state cannot be shown."""
+
+    agent_id: str
+    reason: str
+
+
+class AgentList(Model):
+    """Agents, the most urgent first."""
+
+    agents: list[ShownAgent]
+    unreadable: list[UnreadableAgent]
+
+
+class End(Sent):
+    """How an agent ended."""
+
+    outcome: Literal["completed", "returned", "failed", "cancelled", "expired", "lost"] = (
+        "completed"
+    )
+
+
+class Ended(Model):
+    """Whether an agent ended now."""
+
+    status: Literal["ended", "ended_before"]
+
+
+class MadeToken(Model):
+    """A further token of an agent."""
+
+    token: str
+    """It is shown only here; those made before stay good."""
+
+
+class Revoked(Model):
+    """How many tokens are worthless now."""
+
+    revoked: int
+
+
+@router.get("/agents", response_model=AgentList, responses=problems(422))
+def list_agents(
+    services: Served,
+    caller: AnyCaller,
+    run: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
+) -> Json:
+    """Return the agents of a run, or of all; to an agent only itself and its direct children."""
+    seen: list[SeenAgent] = []
+    unreadable = []
+    for stored in services.backend.list_agents(run):
+        if stored.record is not None and not may_see(caller, stored.record):
+            continue
+        one = _see(services, stored)
+        if isinstance(one, SeenAgent):
+            seen.append(one)
+        elif caller.agent_id in (None, stored.agent_id):
+            unreadable.append({"agentId": stored.agent_id, "reason": one})
+    seen.sort(key=lambda one: one.urgency)
+    return Json({"agents": [one.to_json() for one in seen], "unreadable": unreadable})
+
+
+def _see(services: Services, stored: StoredAgent) -> SeenAgent | str:
+    """Return an agent with the verdict about its life, or why it cannot be shown."""
+    if stored.record is None:
+        return str(stored.problem)
+    one = see(stored.record, stored.heartbeat_at, services.clock.now(), this_host())
+    return one if isinstance(one, SeenAgent) else one.reason
+
+
+@router.post("/agents", status_code=201, responses=problems(404, 409, body=True))
+def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCaller) -> MadeAgent:
+    """Make an agent known whose readings are posted, and return a token for it.
+
+    An agent makes direct children of its own. One that is known goes on under the next generation,
+    and the tokens that it had are worthless.
+    """
+    parent_id = requester_of(request, services, caller, body.parent_id)
+    agent_id = body.agent_id or generate_agent_id()
+    stored = _find(services, check_agent_id(agent_id))
+    if stored is not None and caller.agent_id not in (None, stored.parent_id):
+        problem = f"agent {agent_id} is no direct child of agent {caller.agent_id}"
+        raise refuse(request, services, caller, problem, agent_id=agent_id)
+    if parent_id is None and stored is not None:
+        parent_id = stored.parent_id
+    if parent_id == agent_id:
+        raise ConfigurationError("parentId", parent_id, "another agent than the child")
+    told = _told(agent_id, parent_id, body)
+    services.posted.start(
+        agent_id,
+        services.clock.now(),
+        run=body.run or _run(services, stored, parent_id),
+        session_id=body.session_id or (stored.session_id if stored else None),
+        parent_id=parent_id,
+        label=body.label or (stored.label if stored else None),
+    )
+    if told is not None:
+        requester, notify = told
+        register(
+            agent_id,
+            requester,
+            notify,
+            body.thresholds,
+            backend=services.backend,
+            clock=services.clock,
+        )
+    token = mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
+    started = services.backend.load(agent_id).record
+    if started is None:
+        raise AgentNotFoundError(agent_id)
+    return MadeAgent(agent_id=agent_id, generation=started.generation, token=token)
+
+
+def _find(services: Services, agent_id: str) -> StateRecord | None:
+    try:
+        return services.backend.load(agent_id).record
+    except AgentNotFoundError:
+        return None
+
+
+def _run(services: Services, stored: StateRecord | None, parent_id: str | None) -> str:
+    """Return the run of an agent that names none: its own, its parent's, the default one."""
+    if stored is None and parent_id is not None:
+        stored = _find(services, parent_id)
+    return stored.run if stored is not None else "default"
+
+
+def _told(agent_id: str, parent_id: str | None, body: NewAgent) -> tuple[str, str | None] | None:
+    """Return who asks for a registration, and for whom (None = itself); None without one.
+
+    Raises:
+        RegistrationError: The one to be told is neither the agent nor its parent.
+    """
+    notify = body.notify
+    if notify is None and body.thresholds is not None:
+        notify = "self" if parent_id is None else "parent"
+    if notify is None:
+        return None
+    if notify in ("self", agent_id):
+        return agent_id, None
+    if parent_id is None and notify == "parent":
+        raise RegistrationError(agent_id, "notify_missing")
+    if parent_id is None or notify not in ("parent", parent_id):
+        raise RegistrationError(agent_id, "notify_refused")
+    # Told as the parent, whoever that is later; or as the one that is named.
+    return parent_id, None if notify == "parent" else notify
+
+
+@router.get("/agents/{agent_id}", response_model=ShownAgent, responses=problems(404, 422))
+def show_agent(
+    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
+) -> Json:
+    """Return the state of an agent, and whether it lives; nothing changes."""
+    permit(request, services, caller, agent_id)
+    one = _see(services, services.backend.load(agent_id))
+    if isinstance(one, str):
+        raise StateCorruptError(agent_id, one)
+    return Json(one.to_json())
+
+
+@router.post("/agents/{agent_id}/end", responses=problems(404, body=True))
+def end_agent(
+    agent_id: AgentIdInPath, body: End, request: Request, services: Served, caller: AnyCaller
+) -> Ended:
+    """End an agent whose readings are posted: for good, and its tokens are worthless."""
+    permit(request, services, caller, agent_id)
+    has_ended = services.posted.finish(agent_id, body.outcome, services.clock.now())
+    revoke_tokens(agent_id, backend=services.backend)
+    return Ended(status="ended" if has_ended else "ended_before")
+
+
+@router.post("/agents/{agent_id}/tokens", status_code=201, responses=problems(404, 409, body=True))
+def make_token(
+    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
+) -> MadeToken:
+    """Make a further token of an agent, for itself or for its direct parent."""
+    permit(request, services, caller, agent_id)
+    return MadeToken(
+        token=mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
+    )
+
+
+@router.delete("/agents/{agent_id}/tokens", responses=problems(404, 422))
+def delete_tokens(
+    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
+) -> Revoked:
+    """Make every token of an agent worthless at once."""
+    permit(request, services, caller, agent_id)
+    return Revoked(revoked=revoke_tokens(agent_id, caller.agent_id, backend=services.backend))

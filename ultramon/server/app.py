@@ -1,0 +1,71 @@
+"""The application: every route there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.routing import APIRoute
+
+from ultramon import __version__
+from ultramon.server import (
+    agents,
+    claude_code,
+    events,
+    handoffs,
+    health,
+    hooks,
+    messages,
+    queues,
+    sessions,
+)
+from ultramon.server.failures import Json, install_failures
+from ultramon.server.guard import Guard
+
+if TYPE_CHECKING:
+    from ultramon.server.services import Services
+
+_ROOMS = (hooks, claude_code, sessions, agents, messages, queues, events, handoffs, health)
+
+
+def create_app(services: Services) -> FastAPI:
+    """Return the application, to be run behind `ultramon.server.front`.
+
+    Args:
+        services: What the routes work with.
+    """
+    app = FastAPI(
+        title="ultramon",
+        version=__version__,
+        # The interactive pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        # A redirect to a path with or without a slash would repeat a write.
+        redirect_slashes=False,
+        default_response_class=Json,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.services = services
+    app.add_middleware(Guard, services=services)
+    install_failures(app)
+    for room in _ROOMS:
+        app.include_router(room.router)
+
+    @app.exception_handler(405)
+    async def name_methods(request: Request, error: HTTPException) -> Json:
+        methods = _methods_of(request.url.path)
+        # The framework names those of one route only, whatever others the path has.
+        headers = {"Allow": ", ".join(methods)} if methods else dict(error.headers or {})
+        return Json({"detail": error.detail}, 405, headers)
+
+    return app
+
+
+def _methods_of(path: str) -> list[str]:
+    return sorted(
+        method
+        for room in _ROOMS
+        for route in room.router.routes
+        if isinstance(route, APIRoute) and route.path_regex.fullmatch(path)
+        for method in route.methods or ()
+    )

@@ -1,0 +1,143 @@
+"""The hooks of Claude Code as requests instead of processes: the same work, the same answers.
+
+The server reads the session's transcript, so it runs where the client does. Whatever it cannot do
+is a line in the failure log, as with the process, and the client is answered all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Header, HTTPException, Request, Response
+from starlette.background import BackgroundTask
+
+from ultramon.core import codec
+from ultramon.core.statefile import StateDirectory
+from ultramon.core.switches import is_on
+from ultramon.errors import AgentNotFoundError
+from ultramon.hosts.claude_code import failures, heard
+from ultramon.hosts.claude_code.agents import MEMORY
+from ultramon.hosts.claude_code.change import frozen_path
+from ultramon.hosts.claude_code.entry import load_frozen
+from ultramon.hosts.claude_code.events import HookCall
+from ultramon.hosts.claude_code.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
+from ultramon.hosts.claude_code.payload import Payload
+from ultramon.hosts.claude_code.store import HookStore
+from ultramon.hosts.claude_code.surroundings import kept
+from ultramon.server.access import AGENT, HookCaller, Served, refuse
+from ultramon.server.responses import problems
+
+if TYPE_CHECKING:
+    from ultramon.server.services import Services
+
+router = APIRouter(tags=["hooks"])
+
+_TOO_OFTEN = "this session tells too often: 200 calls at once and 50 in a second are taken"
+_BODY = {
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "description": "What the client hands to a hook: hook_event_name, session_id, …",
+            }
+        }
+    }
+}
+
+
+async def posted_bytes(request: Request) -> bytes:
+    """Return the body as it came; the front has bounded it."""
+    return await request.body()
+
+
+@router.post(
+    PATH,
+    response_model=None,
+    status_code=200,
+    responses={
+        200: {"description": "What the client takes into the conversation, as a hook prints it."},
+        204: {"description": "There is nothing to tell."},
+        **problems(body=True),
+    },
+    openapi_extra={"requestBody": _BODY},
+)
+def claude_code(
+    request: Request,
+    services: Served,
+    caller: HookCaller,
+    body: Annotated[bytes, Depends(posted_bytes)],
+    off: Annotated[str, Header(alias=OFF_HEADER)] = "",
+) -> Response:
+    """Take a hook call of the client.
+
+    With the hook secret or the admin token. An empty body is a question whether the caller may
+    call at all. A session whose start no process of it has told is not measured: ultramon is off
+    for it, or it keeps its states elsewhere.
+    """
+    if caller.kind == AGENT:
+        raise refuse(request, services, caller, "hooks of a client prove the hook secret")
+    if not body or is_on(OFF_VARIABLE, {OFF_VARIABLE: off}):
+        return _nothing()
+    payload = _understood(services, body)
+    if not services.agent_buckets.take(payload.session_id):
+        raise HTTPException(429, _TOO_OFTEN, {"Retry-After": "1"})
+    return _answered(services, payload)
+
+
+def _understood(services: Services, body: bytes) -> Payload:
+    """Return what the client told.
+
+    Raises:
+        HTTPException: 422, it is no payload of a hook.
+    """
+    try:
+        fields = codec.loads(body)
+        if not isinstance(fields, dict):
+            raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
+        return Payload(fields)
+    except ValueError as error:
+        _fail(services, "", "", error)
+        raise HTTPException(422, "the body is no payload of a hook") from error
+
+
+def _answered(services: Services, payload: Payload) -> Response:
+    directory, now = services.state_directory, services.clock.now()
+    agent_id = payload.session_id
+    try:
+        environ = _surroundings(directory, agent_id)
+        if environ is None:
+            return _nothing()
+        frozen = load_frozen(frozen_path(directory), directory, payload.event, now)
+        store = HookStore(directory, frozen, environ, payload.event, now)
+        call = HookCall(payload, store, is_patient=True)
+        agent_id = call.agent_id
+        answer = call.answer()
+        heard.note(directory, now)
+    except Exception as error:  # noqa: BLE001 - as the process: the client must go on
+        _fail(services, payload.event, agent_id, error)
+        return _nothing()
+    # Only when the answer has left is it told.
+    told = BackgroundTask(call.acknowledge)
+    if not answer.startswith(b"{"):
+        # The client takes nothing but JSON from a request; only a note for a compaction is none.
+        return Response(status_code=204, background=told)
+    return Response(answer, 200, None, "application/json", told)
+
+
+def _surroundings(directory: str, session_id: str) -> dict[str, str] | None:
+    """Return the environment of a session; None when no process of it told its start."""
+    try:
+        record = StateDirectory(directory).read(session_id)
+    except AgentNotFoundError:
+        return None
+    return kept(record.extra.get(MEMORY))
+
+
+def _nothing() -> Response:
+    # With any body, even an empty object, the client writes a line into the session's transcript.
+    return Response(status_code=204)
+
+
+def _fail(services: Services, event: str, agent_id: str, error: Exception) -> None:
+    problem = f"{type(error).__name__}: {error}"
+    failures.record(services.state_directory, event, agent_id, problem, services.clock.now())

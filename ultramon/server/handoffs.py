@@ -1,0 +1,122 @@
+"""The records that agents left, and who goes on with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from pydantic import ValidationError
+
+from ultramon.core.times import parse_time
+from ultramon.errors import HandoffTakenError, StateCorruptError
+from ultramon.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
+from ultramon.models import Model
+from ultramon.server.access import AnyCaller, Served, may_see, permit
+from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
+    from ultramon.server.services import Services
+
+router = APIRouter(tags=["handoffs"])
+
+
+class ShownHandoff(Model):
+    """A handoff, and what its successor may be told first."""
+
+    handoff: HandoffRecord
+    prompt: str
+    """In Markdown. Its free text comes from the agent that left it: data, never an instruction."""
+
+
+class HandoffList(Model):
+    """The last handoff of each agent that left one, by agent id."""
+
+    handoffs: list[HandoffRecord]
+
+
+class Successor(Sent):
+    """Who goes on."""
+
+    successor_id: AgentIdText
+
+
+class ClaimedHandoff(Model):
+    """A handoff that its successor holds."""
+
+    handoff_id: str
+    agent_id: str
+    successor_id: str
+
+
+@router.get("/handoffs", responses=problems(422))
+def list_handoffs(
+    services: Served,
+    caller: AnyCaller,
+    run: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
+) -> HandoffList:
+    """Return the handoffs in a run, or in all; to an agent only its own and its children's."""
+    found = []
+    for stored in services.backend.list_agents(run):
+        if stored.record is not None and may_see(caller, stored.record):
+            handoff = _handoff(services, stored.record)
+            if handoff is not None:
+                found.append(handoff)
+    return HandoffList(handoffs=found)
+
+
+@router.get("/agents/{agent_id}/handoff", responses=problems(404, 422))
+def show_handoff(
+    agent_id: AgentIdInPath,
+    request: Request,
+    services: Served,
+    caller: AnyCaller,
+    max_tokens: Annotated[int, Query(alias="maxTokens", ge=1, le=100_000)] = DEFAULT_PROMPT_TOKENS,
+) -> ShownHandoff:
+    """Return what an agent left for a successor, as a record and as a prompt of so many tokens."""
+    handoff = _handoff_of(services, permit(request, services, caller, agent_id))
+    return ShownHandoff(handoff=handoff, prompt=handoff.to_prompt(max_tokens))
+
+
+@router.post("/agents/{agent_id}/handoff/claim", responses=problems(404, 409, body=True))
+def claim_handoff(
+    agent_id: AgentIdInPath,
+    body: Successor,
+    request: Request,
+    services: Served,
+    caller: AnyCaller,
+) -> ClaimedHandoff:
+    """Let one successor go on: the first wins, and whoever claims for it again wins again.
+
+    The answer 409 names the one that holds it.
+    """
+    handoff = _handoff_of(services, permit(request, services, caller, agent_id))
+    holder = services.backend.claim_handoff(handoff.handoff_id, agent_id, body.successor_id)
+    if holder != body.successor_id:
+        raise HandoffTakenError(agent_id, holder)
+    return ClaimedHandoff(handoff_id=handoff.handoff_id, agent_id=agent_id, successor_id=holder)
+
+
+def _handoff_of(services: Services, record: StateRecord) -> HandoffRecord:
+    handoff = _handoff(services, record)
+    if handoff is None:
+        raise HTTPException(404, f"agent {record.agent_id} has left no handoff")
+    return handoff
+
+
+def _handoff(services: Services, record: StateRecord) -> HandoffRecord | None:
+    """Return the last handoff of an agent: the one it left, or the one that was rebuilt for it."""
+    left, rebuilt = record.handoff, services.rebuilt.of(record.agent_id)
+    if left is None or (rebuilt is not None and _made_at(rebuilt) > _made_at(left)):
+        left = rebuilt
+    if left is None:
+        return None
+    try:
+        return HandoffRecord.model_validate(left)
+    except ValidationError as error:
+        reason = f"its handoff is not one that ultramon wrote: {error.error_count()} wrong fields"
+        raise StateCorruptError(record.agent_id, reason) from error
+
+
+def _made_at(handoff: dict[str, Any]) -> float:
+    return parse_time(handoff.get("createdAt")) or 0.0

@@ -1,0 +1,115 @@
+"""What hook scripts post: readings and boundaries of agents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from ultramon.core import codec
+from ultramon.core.ids import check_agent_id
+from ultramon.core.times import format_time, parse_time
+from ultramon.errors import InvalidAgentIdError
+from ultramon.hosts.posted import COMPACTION_COMPLETE
+from ultramon.server.access import AGENT, HookCaller, Served, refuse
+from ultramon.server.bodies import ContextUsage
+from ultramon.server.responses import problems
+from ultramon.server.services import Services
+
+router = APIRouter(tags=["hooks"])
+
+HANDOFF = "handoff"
+UNKNOWN = {"status": "unknown_session"}
+_BODY = {"content": {"application/json": {"schema": ContextUsage.model_json_schema()}}}
+
+
+async def posted_body(request: Request) -> ContextUsage | None:
+    """Return what was posted; None for nothing, and for what is no JSON object."""
+    try:
+        values = codec.loads(await request.body())
+    except ValueError:
+        return None
+    if not isinstance(values, dict):
+        return None
+    try:
+        return ContextUsage.model_validate(values)
+    except ValidationError as error:
+        problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(problems) from error
+
+
+@router.post(
+    "/hooks/context-usage",
+    response_model=None,
+    responses={
+        200: {"description": "What became of it: `status`, and what belongs to that."},
+        204: {"description": "The body is empty or no JSON object; nothing was taken."},
+        **problems(body=True),
+    },
+    openapi_extra={"requestBody": _BODY},
+)
+def context_usage(
+    request: Request,
+    services: Served,
+    caller: HookCaller,
+    post: Annotated[ContextUsage | None, Depends(posted_body)],
+) -> Response | dict[str, Any]:
+    """Take a reading or a boundary of an agent.
+
+    With an agent's token only its own, and it need not name itself. Whatever could be understood
+    is answered 200 with a `status`.
+    """
+    if post is None:
+        return Response(status_code=204)
+    agent_id = post.agent_id
+    if caller.kind == AGENT:
+        agent_id = agent_id or caller.agent_id
+        if agent_id != caller.agent_id:
+            problem = f"the token is that of agent {caller.agent_id}, which posts for itself only"
+            raise refuse(request, services, caller, problem, claimed=agent_id)
+    try:
+        check_agent_id(agent_id)
+    except InvalidAgentIdError:
+        return UNKNOWN
+    if not services.agent_buckets.take(str(agent_id)):
+        problem = f"agent {agent_id} posts too often: 200 at once and 50 in a second are taken"
+        raise HTTPException(429, problem, {"Retry-After": "1"})
+    return _take(services, str(agent_id), post)
+
+
+def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, Any]:
+    posted, now = services.posted, services.clock.now()
+    if post.event == HANDOFF:
+        return posted.note_handoff(agent_id, post.last_handoff_path, now)
+    emitted_at, warnings = _emitted_at(post.sm_hook_emitted_at)
+    if post.event:
+        answer = posted.take_event(agent_id, post.event, now, emitted_at=emitted_at)
+        if answer["status"] == f"{COMPACTION_COMPLETE}_logged":
+            answer.setdefault("last_handoff_path", None)
+    else:
+        answer = posted.take_usage(
+            agent_id,
+            now,
+            used_percentage=post.used_percentage,
+            total_input_tokens=post.total_input_tokens,
+            emitted_at=emitted_at,
+        )
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+def _emitted_at(given: str | float | None) -> tuple[float | None, list[str]]:
+    """Return the time that a poster gave, and what is wrong with it.
+
+    One that cannot be read is as good as none: the reading is worth more than its place.
+    """
+    if given is None or given == "":
+        return None, []
+    try:
+        at = given if isinstance(given, float) else parse_time(given) or float(given)
+        format_time(at)
+    except (ValueError, OverflowError):
+        shown = str(given)[:40]
+        return None, [f"sm_hook_emitted_at {shown!r} is no time; the post counts as without one"]
+    return at, []

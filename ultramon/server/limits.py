@@ -1,0 +1,75 @@
+"""How often somebody may ask, and whose connection keeps its place. Standard library only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Scope
+
+RATE_PER_SECOND = 50.0
+BURST = 200.0
+MAX_BUCKETS = 10_000
+KNOWN = "ultramon_known"
+"""Where a connection's state holds the call that marks it."""
+
+
+class TokenBuckets:
+    """One bucket per key: it holds ``burst`` takes and fills again at a steady rate.
+
+    Thread-safe, and bounded: of more than 10,000 keys the one that asked longest ago is
+    forgotten, which leaves it a full bucket.
+
+    Args:
+        rate_per_second: How many takes flow back in a second.
+        burst: How many takes a full bucket holds.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        rate_per_second: float = RATE_PER_SECOND,
+        burst: float = BURST,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate = rate_per_second
+        self._burst = burst
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Key to (takes left, as of when); a dict keeps the order in which they asked last.
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        """Return how many keys are remembered."""
+        return len(self._buckets)
+
+    def take(self, key: str) -> bool:
+        """Take once.
+
+        Args:
+            key: Whose bucket.
+
+        Returns:
+            False when the bucket is empty: too often. A refused take costs nothing.
+        """
+        with self._lock:
+            now = self._clock()
+            left, then = self._buckets.pop(key, (self._burst, now))
+            left = min(self._burst, left + (now - then) * self._rate)
+            allowed = left >= 1.0
+            self._buckets[key] = (left - 1.0 if allowed else left, now)
+            if len(self._buckets) > MAX_BUCKETS:
+                del self._buckets[next(iter(self._buckets))]
+            return allowed
+
+
+def mark_known(scope: Scope) -> None:
+    """Note that a request proved a token: its connection keeps its place. From any thread."""
+    mark: Callable[[], None] | None = scope.get("state", {}).get(KNOWN)
+    if mark is not None:  # the application may also be served by something else
+        mark()

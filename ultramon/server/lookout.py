@@ -1,0 +1,85 @@
+"""Notices that registered agents vanish where no orchestrator looks: who asked is to be told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from ultramon.backends.registry import registry_of
+from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
+from ultramon.fleet import Fleet
+
+if TYPE_CHECKING:
+    from ultramon.server.services import Services
+
+_log = logging.getLogger("ultramon.server")
+
+CONSUMER = "server"
+LOOK_SECONDS = 5.0
+_JOIN_SECONDS = 5.0
+
+
+class Lookout:
+    """Looks every few seconds at the runs in which somebody is registered.
+
+    A verdict is stored once, whoever finds it first, so that fleets elsewhere are not disturbed.
+
+    Args:
+        services: The parts of the server; `stopping` ends it.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._fleets: dict[str, Fleet] = {}
+        self._runs_of: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._run, name="ultramon-lookout", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has ended, after `Services.stopping` was set."""
+        self._thread.join(_JOIN_SECONDS)
+        for fleet in self._fleets.values():
+            fleet.close()
+
+    def look(self) -> None:
+        """Look once.
+
+        Raises:
+            StateError: The store refused.
+        """
+        runs = self._runs()
+        for run in self._fleets.keys() - runs:
+            self._fleets.pop(run).close()
+        for run in sorted(runs):
+            if run not in self._fleets:
+                services = self._services
+                self._fleets[run] = Fleet(
+                    run, consumer=CONSUMER, backend=services.backend, clock=services.clock
+                )
+            self._fleets[run].poll()
+
+    def _runs(self) -> set[str]:
+        """Return the runs of the agents that somebody is registered for."""
+        backend, known = self._services.backend, self._runs_of
+        registered = {one.agent_id for one in registry_of(backend).registrations()}
+        for agent_id in known.keys() - registered:
+            del known[agent_id]
+        for agent_id in registered - known.keys():
+            try:
+                record = backend.load(agent_id).record
+            except (AgentNotFoundError, StateCorruptError):
+                continue  # deleted, or unreadable: nobody can judge it
+            if record is not None:
+                known[agent_id] = record.run
+        return set(known.values())
+
+    def _run(self) -> None:
+        while not self._services.stopping.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except StateError as error:
+                _log.warning("nobody is told of vanished agents for now: %s", error)

@@ -1,0 +1,116 @@
+"""Whether a server runs for a state directory, and where: `server.lock` and `server.json`.
+
+The standard library is enough, so that whoever only looks needs no extra. The process id in the
+file is for people: who holds the lock lives, and who does not is gone.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.files import delete_quietly, open_private, read_private_file, replace_file
+from ultramon.core.locks import Lock, LockedError
+from ultramon.errors import StateCorruptError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SERVER_FILE = "server.json"
+SERVER_LOCK = "server.lock"
+# Long enough for another look at the same lock to be over.
+_LOOK_SECONDS = 0.05
+_START_SECONDS = 0.5
+_LOOK_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def read_server_file(state_directory: str) -> dict[str, Any] | None:
+    """Return what the server that runs for a state directory wrote about itself.
+
+    Args:
+        state_directory: Its absolute path; need not exist.
+
+    Returns:
+        ``url``, ``host``, ``port``, ``pid``, ``startedAt`` and ``version``. None when no server
+        runs, whatever an older one left behind, and while one has not begun to listen.
+
+    Raises:
+        StateCorruptError: The file is there and is not what a server wrote.
+        StateError: The lock cannot be looked at.
+    """
+    return _read(state_directory) if _is_held(os.path.join(state_directory, SERVER_LOCK)) else None
+
+
+def _is_held(path: str) -> bool:
+    try:
+        with Lock(path, lambda name: os.open(name, _LOOK_FLAGS), _LOOK_SECONDS):
+            return False
+    except LockedError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(path, f"cannot be opened: {error.strerror}") from error
+
+
+def _read(state_directory: str) -> dict[str, Any] | None:
+    import json
+
+    path = os.path.join(state_directory, SERVER_FILE)
+    try:
+        found = json.loads(read_private_file(path)[0])
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateCorruptError(path, "is no JSON", "start the server again") from error
+    except OSError as error:
+        raise StateError(path, f"cannot be read: {error.strerror}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("url"), str):
+        raise StateCorruptError(path, "is not what a server wrote", "start the server again")
+    return found
+
+
+@contextmanager
+def only_server(state_directory: str) -> Iterator[None]:
+    """Be the one server of a state directory within the ``with`` block.
+
+    Args:
+        state_directory: Its absolute path; must exist.
+
+    Raises:
+        StateError: Another server runs for it.
+    """
+    path = os.path.join(state_directory, SERVER_LOCK)
+    lock = Lock(path, lambda name: open_private(name, os.O_RDWR), _START_SECONDS)
+    try:
+        lock.__enter__()
+    except LockedError as error:
+        running = _read(state_directory)
+        where = f" at {running['url']}" if running else ""
+        raise StateError(
+            path, f"another server runs for this directory{where}", "stop it, or name another one"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.__exit__()
+
+
+def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:
+    """Say where the server of a state directory listens; the file's mode is 0600.
+
+    Raises:
+        StateWriteError: The file system refused.
+    """
+    import json
+
+    data = json.dumps(facts, indent=2).encode("ascii") + b"\n"
+    replace_file(os.path.join(state_directory, SERVER_FILE), data)
+
+
+def remove_server_file(state_directory: str) -> None:
+    """Take back what `write_server_file` said."""
+    delete_quietly(os.path.join(state_directory, SERVER_FILE))

@@ -1,0 +1,244 @@
+"""HTTP connections with deadlines and places: uvicorn's h11 protocol waits for ever, this one not.
+
+On loopback every peer has the same address, so places are not counted by peer. A connection is
+known once it proved a token; when places run out, the oldest that proved nothing gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+import sys
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ultramon.server.front import MAX_HEAD_BYTES
+from ultramon.server.limits import KNOWN
+
+if TYPE_CHECKING:
+    import ssl
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+MAX_CONNECTIONS = 256
+HEAD_SECONDS = 5.0
+IDLE_SECONDS = 30.0
+STALL_SECONDS = 10.0
+"""How long a peer may leave unread what it asked for."""
+_MAX_AHEAD_BYTES = 64 << 10
+_NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+_log = logging.getLogger("ultramon.server")
+_numbers = count()
+
+
+class TlsDoor(asyncio.Protocol):
+    """Shakes hands, then lets a protocol speak; asyncio's own would count nobody until then.
+
+    Args:
+        inside: Speaks HTTP; has its place from the first moment on.
+        context: The certificate.
+    """
+
+    def __init__(self, inside: BoundedProtocol, context: ssl.SSLContext) -> None:
+        self._inside = inside
+        self._context = context
+        self._early = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # what comes now is for the handshake
+        self._inside.take_place(transport)
+        task = self._inside.loop.create_task(self._shake(transport))
+        self._inside.tasks.add(task)
+        task.add_done_callback(self._inside.tasks.discard)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came with the end of the handshake."""
+        self._early += data
+
+    async def _shake(self, transport: asyncio.Transport) -> None:
+        inside, over_tls = self._inside, None
+        try:
+            over_tls = await inside.loop.start_tls(
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=inside.head_seconds,
+            )
+        except OSError as error:
+            _log.info("no TLS handshake: %s", type(error).__name__)
+        if over_tls is None or over_tls.is_closing():  # it gave way to another one
+            inside.connections.discard(inside)
+            transport.abort()
+            return
+        over_tls.set_protocol(inside)
+        inside.connection_made(over_tls)
+        if self._early:
+            inside.data_received(self._early)
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection; the class attributes are its limits."""
+
+    max_connections = MAX_CONNECTIONS
+    head_seconds = HEAD_SECONDS
+    idle_seconds = IDLE_SECONDS
+    stall_seconds = STALL_SECONDS
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, KNOWN: self._become_known}, _loop)
+        self.conn = h11.Connection(h11.SERVER, MAX_HEAD_BYTES)
+        self.timeout_keep_alive = self.idle_seconds  # type: ignore[assignment]  # a delay
+        self._number = next(_numbers)
+        self._is_known = False
+        self._bytes_ahead = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def _become_known(self) -> None:
+        self._is_known = True
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a whole head has come and its answer is not over."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a place, which may cost another connection its own."""
+        if self not in self.connections:
+            self.take_place(transport)
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._end)
+
+    def take_place(self, transport: asyncio.Transport) -> None:
+        """Count as a connection from now on, also before there is one to speak HTTP on."""
+        self.transport = transport
+        self.connections.add(self)
+        if len(self.connections) > self.max_connections:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        # Whoever proved a token and waits for its answer is never sent away for a newcomer.
+        others = [
+            other
+            for other in self.connections
+            if isinstance(other, BoundedProtocol)
+            and other is not self
+            and not (other._is_known and other._is_busy)
+        ]
+        leaving = min(
+            others, key=lambda other: (other._is_known, other._is_busy, other._number), default=self
+        )
+        # Not `close`: it would wait for a peer that does not read.
+        leaving.transport.abort()
+        self.connections.discard(leaving)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, within the limits."""
+        if self._is_busy and self.conn.their_state is not h11.SEND_BODY:
+            # Requests sent ahead wait here, and the application's looks for a leaving client
+            # would let in more and more of them.
+            self._bytes_ahead += len(data)
+            if self._bytes_ahead > _MAX_AHEAD_BYTES:
+                self.transport.abort()
+                return
+        elif not self._is_busy and self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self._end)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Take the requests that are complete; then the time for their heads is over."""
+        super().handle_events()
+        if self._is_busy and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        self._bytes_ahead = 0
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP and close; called where the parser's error is being handled."""
+        error = sys.exc_info()[1]
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        _log.info("no HTTP request: %s", status)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"detail": "this is no HTTP request that is taken here"}).encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"cache-control", b"no-store"),
+                (b"x-content-type-options", b"nosniff"),
+                (b"connection", b"close"),
+            ]
+            for event in (
+                h11.Response(status_code=status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self._end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection on which nothing is asked."""
+        self._end()
+
+    def pause_writing(self) -> None:
+        """Give the peer some time to read."""
+        super().pause_writing()
+        self._start_to_give_up()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        super().resume_writing()
+        if self._stall_timer is not None and not self.transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def shutdown(self) -> None:
+        """End when the answer that is being given is over, at once when there is none."""
+        if self._is_busy:
+            self.cycle.keep_alive = False
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Close, whether or not the peer reads what is left."""
+        self.transport.close()
+        self._start_to_give_up()
+
+    def _start_to_give_up(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.stall_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        """Drop what the peer leaves unread; the kernel would keep trying for minutes."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()

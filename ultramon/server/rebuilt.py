@@ -1,0 +1,56 @@
+"""The handoffs of agents that vanished: rebuilt by whoever noticed, they stand in the log only.
+
+Whoever looks up a handoff would else read the whole log each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+
+MAX_AGENTS = 10_000
+
+
+class RebuiltHandoffs:
+    """Remembers the last one of each agent. Thread-safe.
+
+    The first look reads the whole event log, later ones what came since. Of more than 10,000
+    agents the one that vanished first is forgotten.
+
+    Args:
+        backend: Whose log.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._cursor: str | None = None
+        self._by_agent: dict[str, dict[str, Any]] = {}
+
+    def of(self, agent_id: str) -> dict[str, Any] | None:
+        """Return the last one of an agent, as it stands in the log.
+
+        Raises:
+            StateError: The log cannot be read.
+        """
+        with self._lock:
+            while True:
+                page = self._backend.events(self._cursor)
+                for event in page.events:
+                    self._note(event)
+                is_end = page.cursor == (self._cursor or "0")
+                self._cursor = page.cursor
+                if is_end:
+                    return self._by_agent.get(agent_id)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        handoff = event.get("handoff")
+        if not (isinstance(handoff, dict) and handoff.get("reason") == "lost"):
+            return
+        self._by_agent.pop(event["agentId"], None)
+        self._by_agent[event["agentId"]] = handoff
+        if len(self._by_agent) > MAX_AGENTS:
+            del self._by_agent[next(iter(self._by_agent))]

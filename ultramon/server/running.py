@@ -1,0 +1,316 @@
+"""A running server: its parts, its socket, its beginning and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import threading
+from contextlib import closing, contextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from ultramon import __version__
+from ultramon.backends.registry import registry_of
+from ultramon.clock import SYSTEM_CLOCK
+from ultramon.core.files import make_private_directory
+from ultramon.core.times import format_time
+from ultramon.errors import ConfigurationError
+from ultramon.hosts.posted import PostedAgents
+from ultramon.server import webhooks
+from ultramon.server.app import create_app
+from ultramon.server.front import BODY_SECONDS, Front, FrontPolicy, allowed_hosts, digest
+from ultramon.server.limits import TokenBuckets
+from ultramon.server.lookout import Lookout
+from ultramon.server.presence import only_server, remove_server_file, write_server_file
+from ultramon.server.protocol import BoundedProtocol, TlsDoor
+from ultramon.server.services import Services
+from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, server_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8420
+DRAIN_SECONDS = 4
+"""How long running requests may go on after a signal; with what follows, 5 s in all."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def make_services(
+    backend: Backend, state_directory: str, *, clock: Clock = SYSTEM_CLOCK
+) -> Services:
+    """Return what the routes work with; the secrets are made where they are missing.
+
+    Args:
+        backend: Where agents, messages and credentials are.
+        state_directory: Where the files of the server are; made where it is missing.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: The backend keeps no registrations.
+        StateError: The directory or a secret in it is not safe to use.
+    """
+    make_private_directory(state_directory)
+    return Services(
+        backend=backend,
+        posted=PostedAgents(backend, registry_of(backend)),
+        admin_token=server_secret(state_directory, ADMIN_TOKEN),
+        hook_secret=server_secret(state_directory, HOOK_SECRET),
+        state_directory=state_directory,
+        agent_buckets=TokenBuckets(clock=clock.monotonic),
+        clock=clock,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: A name or an address of this machine.
+        port: 0 = any that is free.
+
+    Raises:
+        OSError: The address is in use, or not one of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be listened on: {error.strerror}", host) from error
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        what = f"{(error.strerror or str(error)).lower()}; choose another --port"
+        raise OSError(error.errno, what, f"{host}:{port}") from error
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Serves the application behind its front on one socket, until it is told to stop.
+
+    Args:
+        services: What the routes work with.
+        listener: Where; closed at the end.
+        names: More values of Host that mean this server, see `allowed_hosts`.
+        certfile: A certificate chain (PEM): HTTPS instead of HTTP.
+        keyfile: Its key.
+        on_listening: Called once requests are answered.
+        protocol: What speaks HTTP, for tests with shorter deadlines.
+        body_seconds: How long a body may take.
+
+    Raises:
+        ConfigurationError: A name is none, or the certificate or key is not usable.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        listener: socket.socket,
+        *,
+        names: Sequence[str] = (),
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        on_listening: Callable[[], None] | None = None,
+        protocol: type[BoundedProtocol] = BoundedProtocol,
+        body_seconds: float = BODY_SECONDS,
+    ) -> None:
+        scheme = "http" if certfile is None else "https"
+        policy = FrontPolicy(
+            scheme=scheme,
+            hosts=allowed_hosts(scheme, listener.getsockname()[1], names),
+            unlimited=frozenset(
+                digest(secret.encode("ascii"))
+                for secret in (services.admin_token, services.hook_secret)
+            ),
+            body_seconds=body_seconds,
+        )
+        super().__init__(
+            uvicorn.Config(
+                Front(create_app(services), policy),
+                http=protocol,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
+            )
+        )
+        self._services = services
+        self._listener = listener
+        self._protocol = protocol
+        self._tls = None if certfile is None else _load_certificate(certfile, keyfile)
+        self._on_listening = on_listening
+
+    def run_here(self) -> None:
+        """Serve; returns after `stop` or a signal, when the running requests are answered."""
+        with closing(self._listener):
+            asyncio.run(self.serve(sockets=[self._listener]))
+
+    def stop(self) -> None:
+        """Begin to end; from any thread."""
+        self._services.stopping.set()
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        self.servers = [await loop.create_server(self._make_protocol, sock=self._listener)]
+        self.started = True
+        if self._on_listening is not None:
+            self._on_listening()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        protocol = self._protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol if self._tls is None else TlsDoor(protocol, self._tls)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving; then they do what they did before."""
+        # Not uvicorn's own: it raises the signal again at the end, so that the exit code is not 0.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End in order at the first signal, at once at the second."""
+        if self.should_exit:
+            remove_server_file(self._services.state_directory)
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self.stop()
+
+
+def _load_certificate(certfile: str, keyfile: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certfile, keyfile, password=_no_password)
+    except (OSError, ValueError) as error:
+        allowed = f"a certificate and its key (--tls-key) in PEM, without a password: {error}"
+        raise ConfigurationError("--tls-cert", certfile, allowed) from error
+    return context
+
+
+def _no_password() -> str:
+    # Without this, OpenSSL would ask on the terminal.
+    raise ValueError("the key has a password")
+
+
+def serve(
+    backend: Backend,
+    state_directory: str,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    names: Sequence[str] = (),
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    on_listening: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: the one server of a state directory.
+
+    Args:
+        backend: Where agents, messages and credentials are.
+        state_directory: Its ``server.json`` says where the server listens while it does.
+        host: Where to listen; beyond this machine only with a certificate.
+        port: 0 = any that is free.
+        names: More values of Host that mean this server.
+        certfile: A certificate chain (PEM).
+        keyfile: Its key; None = in the same file.
+        on_listening: Called once requests are answered, with what ``server.json`` says.
+
+    Raises:
+        ConfigurationError: The host needs a certificate, or a setting is wrong.
+        StateError: Another server runs for the directory, or a file in it is not safe to use.
+        OSError: The address is in use.
+    """
+    if certfile is None and not _is_loopback(host):
+        allowed = (
+            "an address of this machine alone, such as 127.0.0.1; to be reached from others, "
+            "give a certificate: --tls-cert FILE --tls-key FILE"
+        )
+        raise ConfigurationError("--host", host, allowed)
+    state_directory = os.path.abspath(state_directory)
+    make_private_directory(state_directory)
+    with only_server(state_directory), listen(host, port) as listener:
+        services = make_services(backend, state_directory)
+        bound = listener.getsockname()
+        scheme = "http" if certfile is None else "https"
+        url = f"{scheme}://{_in_url(host)}:{bound[1]}"
+
+        def say_where() -> None:
+            facts: dict[str, Any] = {
+                "url": url,
+                "host": bound[0],
+                "port": bound[1],
+                "pid": os.getpid(),
+                "startedAt": format_time(services.clock.now()),
+                "version": __version__,
+            }
+            write_server_file(state_directory, facts)
+            if on_listening is not None:
+                on_listening(facts)
+
+        server = Server(
+            services,
+            listener,
+            names=[*names, *_own_names(host)],
+            certfile=certfile,
+            keyfile=keyfile,
+            on_listening=say_where,
+        )
+        sender = webhooks.start(services)
+        lookout = Lookout(services)
+        lookout.start()
+        try:
+            server.run_here()
+        finally:
+            remove_server_file(state_directory)
+            services.stopping.set()
+            lookout.join()
+            if sender is not None:
+                sender.stop()
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a host is this machine alone, whatever it resolves to elsewhere."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _own_names(host: str) -> list[str]:
+    """Return the address that was bound as a value of Host; nothing for all of them."""
+    try:
+        return [] if ip_address(host).is_unspecified else [_in_url(host)]
+    except ValueError:
+        return [host]
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,202 @@
+"""Who is told about whom, and how full a window is, under the names that existing scripts use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Body, HTTPException, Request
+
+from ultramon import routing
+from ultramon.backends.registry import registry_of
+from ultramon.core.ids import check_agent_id
+from ultramon.core.registration import CUSTOM, INVALID
+from ultramon.core.thresholds import CRITICAL, WARNING, Ladder
+from ultramon.errors import (
+    AgentNotFoundError,
+    ConfigurationError,
+    StateCorruptError,
+    StateSchemaError,
+)
+from ultramon.hosts.posted import HANDOFF_PATH, MEMORY
+from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, requester_of
+from ultramon.server.bodies import ContextMonitor, InvalidateCache
+from ultramon.server.responses import AgentIdInPath, problems
+from ultramon.snapshot import take_snapshot
+
+if TYPE_CHECKING:
+    from ultramon.backends.registry import Registry
+    from ultramon.core.record import StateRecord
+    from ultramon.core.registration import Registration
+    from ultramon.models import ContextSnapshot
+    from ultramon.server.services import Services
+
+router = APIRouter(prefix="/sessions", tags=["sessions"])
+
+DISABLED = "disabled"
+WARNING_PERCENTAGE = 70.0
+CRITICAL_PERCENTAGE = 85.0
+
+
+@router.get("/context-monitor", responses=problems())
+def list_monitored(services: Served, caller: AnyCaller) -> dict[str, Any]:
+    """List the agents that somebody is told about; for an agent itself and its children."""
+    try:
+        registrations = registry_of(services.backend).registrations()
+    except ConfigurationError:
+        return {"monitored": []}
+    monitored = []
+    for one in registrations:
+        try:
+            is_shown = may_see(caller, _load(services, one.agent_id))
+            shown = take_snapshot(one.agent_id, services.backend, one, services.clock)
+        except (AgentNotFoundError, StateCorruptError, StateSchemaError):
+            # Deleted or unreadable: somebody is registered for it all the same.
+            is_shown, shown = caller.kind == ADMIN, None
+        if is_shown:
+            monitored.append(
+                {
+                    "session_id": one.agent_id,
+                    "friendly_name": None if shown is None else shown.label,
+                    "notify_session_id": one.notify_id if shown is None else shown.notify_id,
+                    **_when(shown),
+                }
+            )
+    return {"monitored": monitored}
+
+
+@router.post("/{session_id}/context-monitor", responses=problems(404, 409, body=True))
+def set_monitored(
+    request: Request,
+    services: Served,
+    caller: AnyCaller,
+    session_id: AgentIdInPath,
+    asked: ContextMonitor,
+) -> dict[str, Any]:
+    """Have somebody told about an agent, or nobody any more.
+
+    What was said about the agent and nobody has received yet is cancelled, and every threshold can
+    be told anew. Without thresholds those of the registration that is there stay.
+    """
+    requester = requester_of(request, services, caller, asked.requester_session_id)
+    registry = _registry(services)
+    _load(services, session_id)
+    if requester is None:
+        raise HTTPException(422, "requester_session_id is missing: the admin token names nobody")
+    backend = services.backend
+    if not asked.enabled:
+        routing.unregister(session_id, requester, backend=backend)
+        return {"status": "ok", "enabled": False, **_when(None)}
+    routing.register(
+        session_id,
+        requester,
+        asked.notify_session_id or "",
+        _ladder(asked, registry.registrations(session_id)),
+        backend=backend,
+        clock=services.clock,
+    )
+    return {"status": "ok", "enabled": True, **_when(_snapshot(services, session_id))}
+
+
+def _ladder(asked: ContextMonitor, registered: list[Registration]) -> Ladder | list[float] | None:
+    """Return the thresholds that were asked for, or that are there; None = the agent's own."""
+    warning, critical = asked.warning_percentage, asked.critical_percentage
+    has_own = warning is not None or critical is not None
+    ways = (asked.threshold_percentages is not None, has_own, asked.use_default_thresholds)
+    if sum(ways) > 1:
+        allowed = "one of threshold_percentages, warning and critical percentage, or the default"
+        raise ConfigurationError("thresholds", "several", allowed)
+    if asked.threshold_percentages is not None:
+        return [percentage / 100 for percentage in asked.threshold_percentages]
+    if has_own:
+        warning = WARNING_PERCENTAGE if warning is None else warning
+        critical = CRITICAL_PERCENTAGE if critical is None else critical
+        return Ladder.default(warning / 100, critical / 100, rearm_margin=None)
+    if not asked.use_default_thresholds and registered and registered[0].ladder_status == CUSTOM:
+        return Ladder.from_json(registered[0].ladder or {})
+    return None
+
+
+@router.get("/{session_id}/context", responses=problems(404, 422))
+def show_context(
+    request: Request, services: Served, caller: AnyCaller, session_id: AgentIdInPath
+) -> dict[str, Any]:
+    """Say what is known of an agent's window, registered or not."""
+    record = permit(request, services, caller, session_id)
+    shown = _snapshot(services, session_id)
+    return {
+        "session_id": shown.agent_id,
+        "friendly_name": shown.label,
+        "provider": shown.host,
+        "lifecycle_status": shown.lifecycle,
+        "used_percentage": shown.used_percentage,
+        "total_input_tokens": shown.tokens,
+        "sampled_at": shown.sampled_at,
+        "state": shown.state,
+        **_thresholds(shown),
+        "threshold_source": shown.threshold_source,
+        "context_monitor_enabled": shown.is_registered,
+        "context_monitor_enforced": _is_enforced(shown),
+        "notify_session_id": shown.notify_id,
+        "compaction_active": shown.compaction_active,
+        "last_handoff_path": (record.extra.get(MEMORY) or {}).get(HANDOFF_PATH),
+    }
+
+
+@router.post("/{session_id}/invalidate-cache", responses=problems(404, body=True))
+def invalidate_cache(
+    request: Request,
+    services: Served,
+    caller: AnyCaller,
+    session_id: AgentIdInPath,
+    asked: Annotated[InvalidateCache | None, Body()] = None,
+) -> dict[str, Any]:
+    """Note that an agent was cleared from outside: nothing that it said before arrives any more."""
+    claimed = None if asked is None else asked.requester_session_id
+    requester = requester_of(request, services, caller, claimed)
+    _registry(services)
+    backend, clock = services.backend, services.clock
+    cancelled = routing.clear(session_id, requester, backend=backend, clock=clock)
+    return {"status": "ok", "cancelled": cancelled.deleted, "in_flight": cancelled.in_flight}
+
+
+def _registry(services: Services) -> Registry:
+    try:
+        return registry_of(services.backend)
+    except ConfigurationError as error:
+        raise HTTPException(503, "this server keeps no registrations") from error
+
+
+def _load(services: Services, agent_id: str) -> StateRecord:
+    record = services.backend.load(check_agent_id(agent_id)).record
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    return record
+
+
+def _snapshot(services: Services, agent_id: str) -> ContextSnapshot:
+    registered = getattr(services.backend, "registry", None)
+    found = [] if registered is None else registered.registrations(agent_id)
+    return take_snapshot(agent_id, services.backend, found[0] if found else None, services.clock)
+
+
+def _when(shown: ContextSnapshot | None) -> dict[str, Any]:
+    """Return when somebody is told about an agent; None = never."""
+    return {
+        **_thresholds(shown),
+        "threshold_source": DISABLED if shown is None else shown.threshold_source,
+        "enforced": shown is not None and _is_enforced(shown),
+    }
+
+
+def _thresholds(shown: ContextSnapshot | None) -> dict[str, Any]:
+    rungs = {} if shown is None else {one.name: one.ratio * 100 for one in shown.thresholds}
+    percentages = {name: round(value, 6) for name, value in rungs.items()}
+    return {
+        "warning_percentage": percentages.get(WARNING),
+        "critical_percentage": percentages.get(CRITICAL),
+        "threshold_percentages": list(percentages.values()),
+    }
+
+
+def _is_enforced(shown: ContextSnapshot) -> bool:
+    return shown.is_registered and shown.threshold_source != INVALID

@@ -1,0 +1,380 @@
+"""Recipients whose notices are posted to a URL, as the ``[webhooks]`` of ``ultramon.toml`` say.
+
+The queue decides when a notice comes again and when it is dead; nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from ultramon import __version__
+from ultramon.core.files import read_private_file
+from ultramon.core.ids import check_agent_id
+from ultramon.core.messages import DELIVERIES
+from ultramon.environment import read_toml
+from ultramon.errors import (
+    ConfigurationError,
+    InvalidAgentIdError,
+    StateCorruptError,
+    StateError,
+)
+from ultramon.routing import Inbox
+from ultramon.server.destinations import AllowedHosts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
+    from ultramon.models import Notice
+    from ultramon.server.destinations import Lookup
+    from ultramon.server.services import Services
+
+SIGNATURE_HEADER = "Ultramon-Signature"
+TIMEOUT_SECONDS = 10.0
+"""From the first connection to the last byte of the answer."""
+MAX_ANSWER_BYTES = 65_536
+MIN_SECRET_BYTES = 16
+
+_CONNECT_SECONDS = 4.0  # leaves time for a host's second address
+_LEASE_SECONDS = 60.0  # a look-up of its name may take 30 s, and is no part of the timeout
+_POLL_INTERVAL_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+_MAX_SECRET_BYTES = 4096
+_NAMES = ("allow_hosts", "targets")
+_log = logging.getLogger("ultramon.server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Whose notices go where.
+
+    Attributes:
+        recipient: Whose.
+        url: Where.
+        secret: Signs what is sent.
+        deliveries: Only notices of these modes; the others stay in the queue.
+        trust: Who may certify the host; True = the public authorities.
+    """
+
+    recipient: str
+    url: httpx.URL
+    secret: bytes = field(repr=False)
+    deliveries: Sequence[str] = DELIVERIES
+    trust: ssl.SSLContext | bool = True
+
+
+def sign(secret: bytes, at: int, body: bytes) -> str:
+    """Return the value of the signature header: ``t=<epoch seconds>,v1=<hex>``.
+
+    Args:
+        secret: The target's.
+        at: When it is sent, epoch seconds: lets the receiver refuse what is replayed later.
+        body: The exact bytes that are sent.
+    """
+    digest = hmac.new(secret, b"%d.%s" % (at, body), "sha256").hexdigest()
+    return f"t={at},v1={digest}"
+
+
+def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], AllowedHosts]:
+    """Return what ``ultramon.toml`` says about webhooks; no targets where it says nothing.
+
+    Args:
+        lookup: For tests; None = `socket.getaddrinfo`.
+
+    Raises:
+        ConfigurationError: Something is wrong with it; names the setting and the file.
+    """
+    table, path = read_toml("webhooks")
+    _check_names("webhooks", table, _NAMES, path)
+    hosts = AllowedHosts(_list("webhooks.allow_hosts", table, path), path, lookup=lookup)
+    targets: list[Target] = []
+    for number, row in enumerate(_list("webhooks.targets", table, path), 1):
+        target = _target(f"webhooks.targets {number}", row, hosts, path)
+        if target.recipient in [other.recipient for other in targets]:
+            # They would share its notices, not each get all of them.
+            allowed = "another recipient than that of the targets before it"
+            name = f"webhooks.targets {number} recipient"
+            raise ConfigurationError(name, target.recipient, allowed, path)
+        targets.append(target)
+    return targets, hosts
+
+
+def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
+    if not isinstance(row, dict):
+        raise ConfigurationError(name, row, "a table", path)
+    _check_names(name, row, ("recipient", "url", "secret_file", "deliveries", "ca_file"), path)
+    try:
+        recipient = check_agent_id(row.get("recipient"))
+    except InvalidAgentIdError as error:
+        raise ConfigurationError(
+            f"{name} recipient", row.get("recipient"), "an agent id", path
+        ) from error
+    deliveries = row.get("deliveries", list(DELIVERIES))
+    is_list = isinstance(deliveries, list) and deliveries != []
+    if not is_list or any(delivery not in DELIVERIES for delivery in deliveries):
+        allowed = f"a list of some of {', '.join(DELIVERIES)}"
+        raise ConfigurationError(f"{name} deliveries", deliveries, allowed, path)
+    return Target(
+        recipient=recipient,
+        url=hosts.check(f"{name} url", row.get("url")),
+        secret=_secret(f"{name} secret_file", row.get("secret_file"), path),
+        deliveries=deliveries,
+        trust=_trust(f"{name} ca_file", row["ca_file"], path) if "ca_file" in row else True,
+    )
+
+
+def _check_names(name: str, table: dict[str, Any], known: Sequence[str], path: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ConfigurationError(f"[{name}] setting", key, f"one of {', '.join(known)}", path)
+
+
+def _list(name: str, table: dict[str, Any], path: str) -> list[Any]:
+    value = table.get(name.partition(".")[2], [])
+    if not isinstance(value, list):
+        raise ConfigurationError(name, value, "a list", path)
+    return value
+
+
+def _beside(name: str, value: object, path: str) -> str:
+    """Return the path of a file that is named relative to the configuration."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigurationError(name, value, "the path of a file", path)
+    return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(value))
+
+
+def _secret(name: str, value: object, path: str) -> bytes:
+    where = _beside(name, value, path)
+    advice = f"make one with: (umask 077; openssl rand -hex 32 > {where})"
+    try:
+        data, found = read_private_file(where, _MAX_SECRET_BYTES)
+    except StateCorruptError as error:
+        raise ConfigurationError(name, where, f"a small file of yours: {error}", path) from error
+    except OSError as error:
+        allowed = f"a readable file ({error.strerror}); {advice}"
+        raise ConfigurationError(name, where, allowed, path) from error
+    if found.st_mode & 0o077:
+        allowed = f"readable by its owner only: chmod 600 {where}"
+        raise ConfigurationError(name, where, allowed, path)
+    secret = data.strip()
+    if len(secret) < MIN_SECRET_BYTES:
+        allowed = f"a secret of at least {MIN_SECRET_BYTES} bytes; {advice}"
+        raise ConfigurationError(name, where, allowed, path)
+    return secret
+
+
+def _trust(name: str, value: object, path: str) -> ssl.SSLContext:
+    where = _beside(name, value, path)
+    try:
+        return ssl.create_default_context(cafile=where)
+    except OSError as error:  # an SSLError is one
+        allowed = f"a file of certificates in PEM ({error.strerror or error})"
+        raise ConfigurationError(name, where, allowed, path) from error
+
+
+class Sender:
+    """Posts the notices of one recipient, one after the other, in a thread of its own.
+
+    Args:
+        target: Whose notices go where.
+        hosts: Which addresses may be connected to.
+        backend: Where the queue is.
+        clock: For the queue and the time in signatures.
+        timeout_seconds: For tests; else `TIMEOUT_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        hosts: AllowedHosts,
+        *,
+        backend: Backend,
+        clock: Clock,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._target = target
+        self._hosts = hosts
+        self._inbox = Inbox(
+            target.recipient, deliveries=target.deliveries, backend=backend, clock=clock
+        )
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._stopping = threading.Event()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._task: asyncio.Task[Any] | None = None
+        # The environment's proxies would be asked for the address instead of it.
+        self._client = httpx.AsyncClient(
+            trust_env=False,
+            follow_redirects=False,
+            verify=target.trust,
+            timeout=httpx.Timeout(timeout_seconds, connect=_CONNECT_SECONDS),
+        )
+
+    def poll(self) -> int:
+        """Post what waits, and tell the queue what became of it.
+
+        Returns:
+            How many notices the receiver has taken.
+
+        Raises:
+            StateError: The store refused; what was not acknowledged comes again.
+        """
+        taken = 0
+        while not self._stopping.is_set():
+            # One at a time: no notice waits claimed, and can still be cancelled.
+            notices = self._inbox.receive(limit=1, lease_seconds=_LEASE_SECONDS)
+            if not notices:
+                break
+            problem = self._post(notices[0])
+            if problem is None:
+                taken += self._inbox.acknowledge(notices[0])
+                continue
+            self._inbox.reject(notices[0], problem)
+            _log.warning(
+                "webhook of %s: notice %d was not taken: %s",
+                self._target.recipient,
+                notices[0].message_id,
+                problem,
+            )
+        return taken
+
+    def run(self) -> None:
+        """Poll until `stop`; a store that refuses is tried again."""
+        while not self._stopping.is_set():
+            try:
+                self.poll()
+            except StateError as error:
+                _log.warning("webhook of %s waits: %s", self._target.recipient, error)
+            self._stopping.wait(_POLL_INTERVAL_SECONDS)
+
+    def stop(self) -> None:
+        """Have `run` end now; a notice under way comes again. Safe from any thread."""
+        self._stopping.set()
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def close(self) -> None:
+        """Close the connections; call it when `run` has ended. A second time does nothing."""
+        if not self._loop.is_closed():
+            self._runner.run(self._client.aclose())
+            self._runner.close()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _post(self, notice: Notice) -> str | None:
+        """Post one notice; return what went wrong, None when the receiver took it."""
+        body = json.dumps(notice.model_dump(mode="json", by_alias=True)).encode("ascii")
+        try:
+            addresses = self._hosts.addresses(self._target.url)
+            status = self._runner.run(self._exchange(addresses, notice.message_id, body))
+        except TimeoutError:
+            return f"no whole answer within {self._timeout_seconds:g} s"
+        except asyncio.CancelledError:
+            return "the server stopped before the answer came"
+        except (httpx.HTTPError, ConfigurationError, OSError, UnicodeError) as error:
+            return f"{type(error).__name__}: {error}"
+        if 200 <= status < 300:
+            return None
+        return f"HTTP {status}" + (" (redirects are not followed)" if 300 <= status < 400 else "")
+
+    async def _exchange(self, addresses: list[str], message_id: int, body: bytes) -> int:
+        """Send a body to the first address that can be reached; return the status."""
+        self._task = asyncio.current_task()
+        try:
+            # `stop` sets the event first: it is seen here, or the task is there to be cancelled.
+            if self._stopping.is_set():
+                raise asyncio.CancelledError
+            # A receiver that sends a byte now and then never runs into a timeout of the client.
+            async with asyncio.timeout(self._timeout_seconds):
+                for address in addresses[:-1]:
+                    try:
+                        return await self._send(address, message_id, body)
+                    except (httpx.ConnectError, httpx.ConnectTimeout):
+                        continue
+                return await self._send(addresses[-1], message_id, body)
+        finally:
+            self._task = None
+
+    async def _send(self, address: str, message_id: int, body: bytes) -> int:
+        url = self._target.url
+        headers = {
+            # A second look-up could lead elsewhere: the URL holds the address that was checked.
+            "Host": url.netloc.decode("ascii"),
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"ultramon/{__version__}",
+            "Idempotency-Key": str(message_id),
+            SIGNATURE_HEADER: sign(self._target.secret, int(self._clock.now()), body),
+        }
+        async with self._client.stream(
+            "POST",
+            url.copy_with(host=address),
+            content=body,
+            headers=headers,
+            extensions={"sni_hostname": url.raw_host.decode("ascii")},
+        ) as response:
+            self._client.cookies.clear()  # what a receiver sets is nothing to keep
+            read_bytes = 0
+            async for chunk in response.aiter_raw():
+                read_bytes += len(chunk)
+                if read_bytes > MAX_ANSWER_BYTES:
+                    break
+            return response.status_code
+
+
+class Webhooks:
+    """A thread for each target, so that none waits for another's receiver.
+
+    Args:
+        senders: Who posts; they begin at once.
+    """
+
+    def __init__(self, senders: Sequence[Sender]) -> None:
+        self._senders = senders
+        self._threads = [
+            threading.Thread(target=sender.run, name="ultramon-webhook", daemon=True)
+            for sender in senders
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End all within 5 s; what was under way comes again when a server runs."""
+        for sender in self._senders:
+            sender.stop()
+        until = time.monotonic() + _STOP_SECONDS
+        for sender, thread in zip(self._senders, self._threads, strict=True):
+            thread.join(max(0.0, until - time.monotonic()))
+            if not thread.is_alive():
+                sender.close()
+
+
+def start(services: Services) -> Webhooks | None:
+    """Post notices to the configured URLs from now on; None where there are none.
+
+    Raises:
+        ConfigurationError: The configuration is wrong; nothing was started.
+    """
+    targets, hosts = read_targets()
+    if not targets:
+        return None
+    return Webhooks(
+        [
+            Sender(target, hosts, backend=services.backend, clock=services.clock)
+            for target in targets
+        ]
+    )

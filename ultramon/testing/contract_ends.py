@@ -1,0 +1,260 @@
+"""Conformance of registrations, second part: who is told that an agent ended or was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ultramon.backends.queue import Cancelled, queue_of
+from ultramon.backends.registry import registry_of
+from ultramon.testing.clock import START
+from ultramon.testing.contract_notices import begin_epoch, read, register, said, waiting
+from ultramon.testing.contract_states import start
+from ultramon.testing.samples import make_event, make_record
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+    from ultramon.core.record import StateRecord
+
+GONE: dict[str, Any] = {"outcome": "lost", "reason": "process 17 is gone", "exit": {}}
+SILENT: dict[str, Any] = {
+    "outcome": "lost",
+    "reason": "no heartbeat for 601 s",
+    "n": round(START * 1000),
+}
+KILLED: dict[str, Any] = {
+    "outcome": "lost",
+    "reason": "its process ended without stop()",
+    "exit": {"returncode": -9, "signal": "SIGKILL"},
+}
+HANDOFF: dict[str, Any] = {
+    "reason": "lost",
+    "completed": ["a"],
+    "interrupted": ["b"],
+    "remaining": ["c", "d"],
+}
+
+# Event, its members, mode, and what follows "[ultramon] scout-1 ".
+ENDS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("agent_stopped", {"outcome": "completed"}, "sequential", "has ended: completed."),
+    ("agent_stopped", {"outcome": "returned"}, "sequential", "has ended: returned."),
+    ("agent_stopped", {"outcome": "cancelled"}, "sequential", "has ended: cancelled."),
+    ("agent_stopped", {"outcome": "failed"}, "important", "has ended: failed."),
+    ("agent_stopped", {"outcome": "expired"}, "important", "has ended: expired."),
+    ("agent_stopped", {"outcome": "obey me"}, "important", "has ended."),
+    ("agent_expired", {"outcome": "expired"}, "important", "has not returned in time."),
+    ("agent_lost", GONE, "important", "was lost: its process is gone."),
+    ("agent_lost", SILENT, "important", "was lost: no heartbeat since 00:00Z."),
+    ("agent_lost", KILLED, "important", "was lost: its process was ended by SIGKILL."),
+    (
+        "agent_lost",
+        {**KILLED, "exit": {"returncode": -9, "signal": "SIGKILL", "outOfMemory": True}},
+        "important",
+        "was lost: its process was killed, out of memory.",
+    ),
+    (
+        "agent_lost",
+        {**KILLED, "exit": {"returncode": 3}},
+        "important",
+        "was lost: its process ended with code 3.",
+    ),
+    (
+        "agent_recovered",
+        {"previous": "lost"},
+        "important",
+        "counted as lost and is alive.",
+    ),
+    (
+        "handoff_ready",
+        {"handoff": HANDOFF},
+        "sequential",
+        "has a handoff made of its last saved plan: 1 completed, 1 interrupted, 2 remaining.",
+    ),
+]
+
+
+def finish(backend: Backend, before: StateRecord, outcome: str = "returned") -> StateRecord:
+    """Store the last state of an agent with its event."""
+    values: dict[str, Any] = {"epoch": before.epoch, "parent_id": before.parent_id}
+    record = make_record(
+        before.agent_id,
+        before.generation,
+        seq=before.seq + 1,
+        active=False,
+        outcome=outcome,
+        **values,
+    )
+    event = make_event(
+        before.agent_id, "agent_stopped", generation=before.generation, outcome=outcome
+    )
+    assert backend.record(record, [event], durable=True)
+    return record
+
+
+def kinds(backend: Backend, recipient: str = "boss") -> list[str]:
+    """Return of what kind the notices are that wait for a recipient."""
+    return [message.facts["kind"] for message in waiting(backend, recipient)]
+
+
+class EndContract:
+    """What is told of an agent that ended, was lost, or came back."""
+
+    @pytest.mark.parametrize(("kind", "members", "delivery", "text"), ENDS, ids=str)
+    def test_what_became_of_an_agent_is_told_once(
+        self, backend: Backend, kind: str, members: dict[str, Any], delivery: str, text: str
+    ) -> None:
+        """Whoever stores the event first: the agent, a fleet, or two of them."""
+        record = start(backend)
+        register(backend)
+        event = make_event("scout-1", kind, **members)
+        for _ in range(2):
+            backend.append_events([{**event, "eventId": "another"}])
+            backend.append_events([event], [record])
+        record.seq += 1
+        assert backend.record(record, [event], durable=True)
+        (message,) = waiting(backend)
+        assert message.text == f"[ultramon] scout-1 {text}"
+        assert (message.sender, message.delivery) == ("scout-1", delivery)
+        category = "handoff" if kind == "handoff_ready" else "lifecycle"
+        assert message.category == category
+        for name in ("agentId", "run", "generation", "epoch"):
+            assert message.facts[name] == event[name]
+        assert message.facts.get("outcome") == members.get("outcome")
+
+    def test_its_own_end_is_told_when_its_state_is_stored(self, backend: Backend) -> None:
+        """Together with the state, with the name and the progress that stand there."""
+        record = start(backend, label="reviewer")
+        register(backend)
+        record = make_record(
+            "scout-1",
+            seq=record.seq + 1,
+            active=False,
+            outcome="failed",
+            exit={"error": "ValueError"},
+            label="reviewer",
+            tasks_completed=3,
+            tasks_total=20,
+        )
+        event = make_event("scout-1", "agent_stopped", outcome="failed")
+        assert backend.record(record, [event], durable=True)
+        (message,) = waiting(backend)
+        assert message.text == (
+            "[ultramon] reviewer (scout-1) has ended: failed, 3 of 20 tasks completed."
+        )
+        assert message.facts == {
+            "agentId": "scout-1",
+            "run": "default",
+            "generation": 1,
+            "epoch": 1,
+            "kind": "ended",
+            "outcome": "failed",
+            "exit": {"error": "ValueError"},
+            "tasksCompleted": 3,
+            "tasksTotal": 20,
+        }
+
+    def test_a_known_state_gives_a_verdict_its_name(self, backend: Backend) -> None:
+        """Who notices that an agent vanished passes what it read of it."""
+        record = start(backend, label="reviewer", tasks_completed=3)
+        register(backend)
+        backend.append_events([make_event("scout-1", "agent_lost", **GONE)], [record])
+        (message,) = waiting(backend)
+        assert message.text == (
+            "[ultramon] reviewer (scout-1) was lost: its process is gone, 3 tasks completed."
+        )
+
+    def test_only_who_asked_is_told_of_an_end(self, backend: Backend) -> None:
+        """Neither the parent of an agent that nobody registered, nor the agent itself."""
+        events = [make_event("scout-1", kind, **members) for kind, members, _, _ in ENDS]
+        record = start(backend, parent_id="boss")
+        backend.append_events(events[:5], [record])
+        finish(backend, record)
+        record = start(backend, takeover=True, parent_id="boss")
+        register(backend, "scout-1")
+        backend.append_events(
+            [{**event, "generation": record.generation} for event in events], [record]
+        )
+        finish(backend, record)
+        assert queue_of(backend).depth(now=START) == []
+
+    def test_silence_that_ended_in_time_is_no_news(self, backend: Backend) -> None:
+        """Nobody is told that an agent became stale, so nobody is told that it recovered."""
+        start(backend)
+        register(backend)
+        backend.append_events(
+            [
+                make_event("scout-1", "agent_stale", reason="no heartbeat for 46 s"),
+                make_event("scout-1", "agent_recovered", previous="stale"),
+                make_event("scout-1", "agent_recovered", n=1),
+            ]
+        )
+        assert waiting(backend) == []
+
+    def test_an_end_does_not_become_stale(self, backend: Backend) -> None:
+        """No epoch, no clear and no change of the registration cancels it."""
+        record = start(backend)
+        register(backend)
+        record = read(backend, record, 0.55)
+        backend.append_events([make_event("scout-1", "agent_lost", **SILENT)], [record])
+        record = begin_epoch(backend, record)
+        registry_of(backend).clear(record, requester="boss", now=START)
+        assert register(backend) == Cancelled(0, 0)
+        assert registry_of(backend).unregister("scout-1") == Cancelled(0, 0)
+        assert kinds(backend) == ["lost"]
+
+    def test_a_handoff_of_its_own_is_the_only_one(self, backend: Backend) -> None:
+        """What somebody rebuilds for an agent that left one itself has its key, and is no news."""
+        record = start(backend)
+        register(backend)
+        own = {**HANDOFF, "reason": "threshold_critical"}
+        record.seq += 1
+        event = make_event("scout-1", "handoff_ready", handoff=own)
+        assert backend.record(record, [event], durable=True)
+        backend.append_events(
+            [
+                make_event("scout-1", "agent_lost", **GONE),
+                make_event("scout-1", "handoff_ready", handoff=HANDOFF),
+            ],
+            [record],
+        )
+        assert kinds(backend) == ["handoff", "lost"]
+        assert waiting(backend)[0].facts["reason"] == "threshold_critical"
+
+    def test_a_registration_outlives_its_agent(self, backend: Backend) -> None:
+        """The next owner of the id is told about as the one before, and its end again."""
+        record = start(backend)
+        register(backend)
+        finish(backend, read(backend, record, 0.55))
+        assert len(registry_of(backend).registrations()) == 1
+        record = begin_epoch(backend, start(backend), "handoff")
+        finish(backend, read(backend, record, 0.65), "completed")
+        assert kinds(backend) == ["ended", "epoch", "level", "ended"]
+        assert said(backend)[2] == ("urgent", "critical")
+
+    def test_what_an_owner_could_not_store_is_told_by_who_stores_it(self, backend: Backend) -> None:
+        """Its epoch cancels and tells as if it had stored it itself, which then does neither."""
+        record = start(backend, parent_id="boss")
+        register(backend)
+        old = read(backend, record, 0.65)
+        event = make_event(
+            "scout-1", "context_epoch_started", epoch=2, reason="compaction", tokensBefore=130_000
+        )
+        new = make_record("scout-1", seq=old.seq + 1, epoch=2, parent_id="boss")
+        backend.append_events([event], [new])
+        assert said(backend) == [("sequential", "compaction")]
+        assert backend.record(new, [event], durable=True)
+        assert said(backend) == [("sequential", "compaction")]
+
+    def test_the_level_of_a_state_that_was_only_read_is_not_told(self, backend: Backend) -> None:
+        """It may be older than what the owner has stored meanwhile, and would re-arm a rung."""
+        record = start(backend)
+        register(backend, ladder=None)
+        low = read(backend, record, 0.1)
+        high = read(backend, low, 0.75)
+        low.usage_ratio = 0.9
+        low.estimated_tokens = 180_000
+        backend.append_events([make_event("scout-1", "agent_stale")], [low])
+        backend.append_events([make_event("scout-1", "agent_expired", outcome="expired")], [low])
+        read(backend, high, 0.76)
+        assert kinds(backend) == ["level", "expired"]
