@@ -25,6 +25,7 @@ PARTS = [
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
     ("Server", "server.py", []),
+    ("PostgreSQL", "postgres.py", []),
 ]
 
 

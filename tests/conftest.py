@@ -1,6 +1,7 @@
 """Every test keeps its states in a directory of its own and sees no settings of the caller."""
 
 import os
+import secrets
 import signal
 from functools import partial
 
@@ -37,3 +38,32 @@ def store(request, tmp_path):
 def make(ultramon_monitor, store):
     """A factory of started monitors on each kind of backend."""
     return partial(ultramon_monitor, backend=store)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server of this process; where none is installed its tests are skipped."""
+    from postgres_setting import Server
+
+    server = Server()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres_store(postgres):
+    """Give the URL of a PostgreSQL store that no other test uses, its tables made."""
+    import psycopg
+
+    from ultramon.backends.postgres.backend import PostgresBackend
+    from ultramon.backends.postgres.setup import migrate
+
+    schema = f"test_{secrets.token_hex(6)}"
+    url = postgres.url(schema)
+    maker = PostgresBackend(url)
+    migrate(maker.database)
+    maker.close()
+    yield url
+    with psycopg.connect(postgres.url().partition("?")[0], autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA "{schema}" CASCADE')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from ultramon.environment import state_directory
-from ultramon.errors import ConfigurationError
+from ultramon.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -23,11 +23,13 @@ def open_backend(url: str | None = None) -> Backend:
 
     Args:
         url: ``file:///absolute/directory``, ``memory:`` (one per process; for a private one make
-            a `MemoryBackend`), or a plain directory path. None = ``ULTRAMON_BACKEND``, else the
-            state directory (``ULTRAMON_STATE_DIR``, else the platform's for this user).
+            a `MemoryBackend`), ``postgresql://user@host/database`` (extra ``postgres``), or a plain
+            directory path. None = ``ULTRAMON_BACKEND``, else the state directory
+            (``ULTRAMON_STATE_DIR``, else the platform's for this user).
 
     Raises:
         ConfigurationError: The URL names no backend.
+        MissingExtraError: The driver for it is not installed.
     """
     import os
 
@@ -48,7 +50,13 @@ def _create(url: str, source: str) -> Backend:
         from ultramon.backends.memory import MemoryBackend
 
         return MemoryBackend()
-    parts = urlsplit(url)
+    allowed = "file:///directory, memory: or postgresql://user@host/database"
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError("backend", "…", allowed, source) from error
+    if parts.scheme in ("postgresql", "postgres"):
+        return _open_postgres(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         from ultramon.backends.local import LocalBackend
 
@@ -57,4 +65,15 @@ def _create(url: str, source: str) -> Backend:
         from ultramon.backends.local import LocalBackend
 
         return LocalBackend(url)
-    raise ConfigurationError("backend", url, "file:///directory or memory:", source)
+    shown = url if "@" not in url else f"{parts.scheme}://…"
+    raise ConfigurationError("backend", shown, allowed, source)
+
+
+def _open_postgres(url: str) -> Backend:
+    try:
+        from ultramon.backends.postgres.backend import PostgresBackend
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise MissingExtraError("the PostgreSQL backend", "psycopg", "postgres") from error
+    return PostgresBackend(url)

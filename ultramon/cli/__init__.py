@@ -35,6 +35,7 @@ COMMANDS = (
     "chaos",
     "prune",
     "serve",
+    "backend",
 )
 """In the order of `--help`; each is the function `command` of the module of its name."""
 PLUMBING = (

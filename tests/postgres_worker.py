@@ -1,0 +1,228 @@
+"""What the tests of the PostgreSQL backend run in processes of their own, to be cut off and killed.
+
+Run as ``python postgres_worker.py <url> <mode> [arguments]``; every mode is a function below.
+Answers are JSON, one line each, on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+
+from fault_writer import AGENT, make_event, run_writer
+
+from ultramon.backends import open_backend
+from ultramon.core.liveness import this_host
+from ultramon.errors import FencedError, StateError
+from ultramon.testing import make_record
+from ultramon.testing.clock import START as NOW
+
+
+def run_worker(url, mode, *arguments, state, script=__file__, **options):
+    """Start a mode as a process of its own with pipes, and with a state directory."""
+    environ = {"ULTRAMON_STATE_DIR": str(state)}
+    return run_writer(url, mode, *arguments, script=script, env=environ, **options)
+
+
+def start(backend, agent_id: str = AGENT, *, takeover: bool = False, at: float = NOW, **values):
+    """Start an agent straight on a backend, continuing the stored sequence."""
+    made = []
+
+    def build(stored, generation):
+        seq = 0 if stored is None else stored.seq
+        made.append(make_record(agent_id, generation, seq=seq, at=at, **values))
+        return made[-1], []
+
+    backend.start_agent(agent_id, build, takeover=takeover, now=at, host=this_host())
+    return made[-1]
+
+
+def say(value: object) -> None:
+    os.write(1, (json.dumps(value) + "\n").encode())
+
+
+def own(url: str, takeover: str) -> None:
+    """Own the agent; for each line of input write so many times and say (written, fenced)."""
+    backend = open_backend(url)
+    record = start(backend, takeover=takeover == "takeover")
+    say(record.generation)
+    for line in sys.stdin:
+        written = fenced = 0
+        while written + fenced < int(line):
+            record.seq += 1
+            try:
+                backend.record(record, [], durable=False)
+                written += 1
+            except FencedError:
+                fenced += 1
+        say([written, fenced, backend.heartbeat([(AGENT, record.generation)], NOW)])
+
+
+def append(url: str, name: str, count: str) -> None:
+    """Append events when told to begin, each in a transaction that takes its time to commit."""
+    backend = open_backend(url)
+    chance = random.Random(name)
+    backend.change_mark()
+    say("ready")
+    sys.stdin.readline()
+    for n in range(int(count)):
+        event = make_event(name, n=n)
+        with backend.database.transaction(durable=False) as connection:
+            backend._log.insert(connection, [event])
+            connection.execute("SELECT pg_sleep(%s)", (chance.choice((0, 0, 0.001, 0.01)),))
+    say("done")
+
+
+def beat(url: str, seed: str, rounds: str, count: str) -> None:
+    """Beat for agents and record them together, in an order of one's own; say what went wrong."""
+    from ultramon.backends.base import Save
+
+    backend = open_backend(url)
+    chance = random.Random(int(seed))
+    records = [make_record(f"a-{number}", seq=1) for number in range(int(count))]
+    say("ready")
+    sys.stdin.readline()
+    wrong = []
+    for _ in range(int(rounds)):
+        chance.shuffle(records)
+        for record in records:
+            record.seq += 1
+        try:
+            lost = backend.heartbeat([(record.agent_id, 1) for record in records], NOW)
+            told = backend.record_together([Save(record, [], False) for record in records])
+            wrong += lost + [str(error) for error in told if error]
+        except StateError as error:
+            wrong.append(str(error))
+    say(wrong)
+
+
+def load(url: str, name: str) -> None:
+    """Store states, events and messages until the input closes; say what was acknowledged."""
+    import select
+
+    backend = open_backend(url)
+    record = start(backend, name, takeover=True)
+    say("ready")
+    n = 0
+    while not select.select([0], [], [], 0)[0]:
+        n += 1
+        record.seq += 1
+        try:
+            backend.record(record, [make_event(name, n=n)], durable=True)
+        except StateError:
+            record.seq -= 1
+        else:
+            say(["event", n])
+        if backend.queue.queue_message(f"{name}-boss", str(n), now=NOW) is not None:
+            say(["message", n])
+    until = time.monotonic() + 30
+    while backend.outbox.kept()[:2] != (0, 0) and time.monotonic() < until:
+        backend.heartbeat([(name, 1)], NOW)
+    backend.close()
+    say("end")
+
+
+def crash(url: str) -> None:
+    """Start an agent; when told, and the database is away, end it and another one; then wait."""
+    from ultramon import ContextConfig, create_context_monitor
+    from ultramon.testing import fill
+
+    backend = open_backend(url)
+    config = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.1)
+    old = create_context_monitor("old", config, backend=backend).start()
+    say("started")
+    sys.stdin.readline()
+    young = create_context_monitor("young", config, backend=backend).start()
+    for monitor in (old, young):
+        fill(monitor, 0.9)
+    old.hand_off(notes="what was learned")
+    old.stop("returned")
+    young.stop("failed")
+    backend.queue.queue_message("boss", "goodbye", now=NOW)
+    until = time.monotonic() + 30
+    while not _are_over(backend) and time.monotonic() < until:
+        os.sched_yield()
+    say("kept")
+    sys.stdin.read()
+
+
+def _are_over(backend) -> bool:
+    entries = [backend.outbox.states_of(name) for name in ("old", "young")]
+    return all(found and '"active":false' in found[0].body["state"] for found in entries)
+
+
+VERBS = {
+    "track": lambda m, _: m.track_content("some words " * 20),
+    "crossing": lambda m, _: m.report_usage(input_tokens=9_000),
+    "plan": lambda m, words: m.plan(words),
+    "complete": lambda m, words: m.complete_task(words[0]),
+    "hand_off": lambda m, _: m.hand_off(notes="what was learned"),
+    "stop": lambda m, _: m.stop("returned"),
+}
+
+
+def agent(url: str, hostname: str, agent_id: str) -> None:
+    """Be an agent on a host of one's own; do what each line says; say how long that took."""
+    import socket
+
+    from ultramon import ContextConfig, HandoffRecord, create_context_monitor
+    from ultramon.errors import HandoffTakenError
+
+    if hostname:
+        socket.sethostname(hostname)
+    backend = open_backend(url)
+    config = ContextConfig(
+        context_limit_tokens=10_000,
+        save_interval_seconds=0.5,
+        heartbeat_interval_seconds=1.0,
+        lost_after_seconds=3.5,
+    )
+    monitor = create_context_monitor(agent_id, config, run="audit", backend=backend)
+    for line in sys.stdin:
+        verb, *words = line.split()
+        began = time.perf_counter()
+        answer: object = None
+        if verb == "start":
+            monitor.start()
+        elif verb == "send":
+            answer = backend.queue.queue_message(words[0], words[1], now=time.time())
+        elif verb == "kept":
+            answer = list(backend.outbox.kept()[:2])
+        elif verb == "claim":
+            try:
+                HandoffRecord.model_validate_json(line[6:]).claim(agent_id, backend)
+            except HandoffTakenError as error:
+                answer = error.successor_id
+            else:
+                answer = agent_id
+        else:
+            VERBS[verb](monitor, words)
+        say([answer, time.perf_counter() - began])
+
+
+def orchestrate(url: str, hostname: str) -> None:
+    """Look after the run; say each event, with the handoff that it brings."""
+    import socket
+
+    from ultramon import Fleet
+
+    socket.sethostname(hostname)
+    fleet = Fleet("audit", backend=url, poll_interval_seconds=0.2)
+    say("ready")
+    for event in fleet.watch():
+        handoff = event.handoff if event.name == "handoff_ready" else None
+        text = None if handoff is None else handoff.model_dump_json(by_alias=True)
+        say([event.name, event.agent_id, text])
+
+
+def keep(url: str, name: str, count: str) -> None:
+    """Send messages while the database is away; say what that returned."""
+    queue = open_backend(url).queue
+    say([queue.queue_message("boss", f"{name} {n}", now=NOW) for n in range(int(count))])
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[2]](sys.argv[1], *sys.argv[3:])

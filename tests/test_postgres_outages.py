@@ -1,0 +1,343 @@
+"""The database hangs, is away, loses its last word: agents go on, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+from contextlib import closing, suppress
+
+import needs
+import pytest
+from fault_writer import AGENT, answer, finish, make_event
+from postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
+from postgres_worker import start
+
+from ultramon import ContextConfig, create_context_monitor
+from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.backends.postgres.database import DatabaseAwayError
+from ultramon.core.events import event_key
+from ultramon.errors import FencedError, StateWriteError
+from ultramon.routing import register
+from ultramon.testing import FakeClock, fill
+from ultramon.testing.clock import START
+
+CONFIG = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.1)
+CALLS = {
+    "track_content": lambda m: m.track_content("some words " * 20),
+    "a crossing": lambda m: m.report_usage(input_tokens=7_500),
+    "complete_task": lambda m: m.complete_task("one"),
+    "update_heartbeat": lambda m: m.update_heartbeat(),
+    "record_compaction": lambda m: m.record_compaction(100),
+    "hand_off": lambda m: m.hand_off(notes="what was learned"),
+    "stop": lambda m: m.stop("returned"),
+}
+
+
+def types(backend, agent_id=None):
+    events = backend.events().events
+    return [event["type"] for event in events if agent_id in (None, event["agentId"])]
+
+
+def texts(backend, recipient="boss"):
+    return [message.text for message in backend.queue.peek(recipient, now=START, limit=1_000)]
+
+
+def answers(backend):
+    with suppress(DatabaseAwayError):
+        backend.change_mark()
+        return True
+    return False
+
+
+def outbox_file(tmp_path):
+    (path,) = (tmp_path / "state").glob("outbox-*.sqlite3")
+    return path
+
+
+@pytest.mark.parametrize("outage", ["hang", "refuse"])
+def test_no_call_of_an_agent_waits_for_an_answer(outage, network, backend, direct):
+    """Every call returns while nobody answers; afterwards all that was said is stored, once."""
+    monitor = create_context_monitor("a", CONFIG, backend=backend).start()
+    direct.queue.queue_message("boss", "before", now=START)
+    getattr(network, outage)()
+    for number, call in enumerate(CALLS.values()):
+        call(monitor)
+        assert backend.queue.queue_message("boss", str(number), now=START) == 0
+    {"hang": network.flow, "refuse": network.accept}[outage]()
+    wait_until(lambda: not direct.load("a").record.active)
+    wait_until(lambda: is_drained(backend))
+    assert direct.load("a").record.outcome == "returned"
+    assert types(direct) == [
+        "agent_started",
+        "context_threshold_reached",
+        "context_epoch_started",
+        "handoff_ready",
+        "agent_stopped",
+    ]
+    assert texts(direct) == ["before", *map(str, range(len(CALLS)))]
+
+
+@pytest.mark.parametrize("outage", ["hang", "refuse"])
+def test_an_agent_that_starts_during_an_outage_is_stored_when_it_is_over(
+    outage, network, backend, direct
+):
+    """It runs on unsaved meanwhile; its start and its crossing are told once."""
+    getattr(network, outage)()
+    monitor = create_context_monitor("a", CONFIG, backend=backend).start()
+    fill(monitor, 0.9)
+    assert direct.list_agents() == []
+    {"hang": network.flow, "refuse": network.accept}[outage]()
+    wait_until(lambda: types(direct) == ["agent_started", "context_threshold_reached"])
+    wait_until(lambda: is_drained(backend))
+    monitor.stop()
+    wait_until(lambda: not direct.load("a").record.active)
+    assert types(direct) == ["agent_started", "context_threshold_reached", "agent_stopped"]
+    assert direct.load("a").record.generation == 1
+
+
+def test_what_a_killed_process_kept_is_stored_by_the_next_one_of_its_host(network, direct, work):
+    """Its last crossing, its handoff, its final state and its message; also of a younger agent."""
+    worker = work(network.url, "crash")
+    assert answer(worker) == "started"
+    network.refuse()
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+    assert answer(worker) == "kept"
+    os.kill(worker.pid, signal.SIGKILL)
+    finish(worker)
+    assert types(direct) == ["agent_started"]
+    network.accept()
+    with closing(PostgresBackend(network.url)) as successor:
+        assert successor.outbox.kept()[:3] == (2, 1, 0)
+        wait_until(lambda: is_drained(successor))
+    assert types(direct, "old") == [
+        "agent_started",
+        "context_threshold_reached",
+        "handoff_ready",
+        "agent_stopped",
+    ]
+    assert types(direct, "young") == ["agent_started", "context_threshold_reached", "agent_stopped"]
+    for agent_id, outcome in (("old", "returned"), ("young", "failed")):
+        record = direct.load(agent_id).record
+        assert (record.active, record.outcome, record.generation) == (False, outcome, 1)
+    assert texts(direct) == ["goodbye"]
+
+
+def test_messages_kept_on_this_host_arrive_in_order_and_once(network, backend, direct, tmp_path):
+    """Those sent while others still wait get in line behind them."""
+    network.refuse()
+    for number in range(120):
+        assert backend.queue.queue_message("boss", str(number), now=START) == 0
+    assert backend.outbox.kept().messages == 120
+    assert outbox_file(tmp_path).stat().st_mode & 0o777 == 0o600
+    network.accept()
+    for number in range(120, 130):
+        backend.queue.queue_message("boss", str(number), now=START)
+    wait_until(lambda: is_drained(backend))
+    assert texts(direct) == [str(number) for number in range(130)]
+
+
+def test_a_message_whose_receipt_is_lost_arrives_once(network, backend, direct):
+    """It was stored, delivered and acknowledged before its sender could send it again."""
+    direct.queue.queue_message("boss", "warm", now=START)
+    backend.queue.queue_message("boss", "up", now=START)
+    wait_until(lambda: is_drained(backend))
+    network.lose_answer_to(b"COMMIT")
+    assert backend.queue.queue_message("boss", "once", now=START) == 0
+    network.refuse()
+    wait_until(lambda: "once" in texts(direct))
+    for message in direct.queue.claim("boss", now=START):
+        direct.queue.acknowledge(message.id, message.claim_token)
+    network.accept()
+    wait_until(lambda: is_drained(backend))
+    assert texts(direct) == []
+    assert direct.queue.claim("boss", now=START) == []
+
+
+def test_a_state_whose_receipt_is_lost_is_stored_once(network, backend, direct):
+    """Its owner comes again with the same events and is not refused."""
+    record = start(backend)
+    record.seq += 1
+    network.lose_answer_to(b"COMMIT")
+    with pytest.raises(DatabaseAwayError, match="the database does not answer"):
+        backend.record(record, [make_event(n=1)], durable=True)
+    record.seq += 1
+    assert backend.record(record, [make_event(n=1), make_event(n=2)], durable=True)
+    wait_until(lambda: is_drained(backend))
+    assert [event["n"] for event in direct.events().events] == [1, 2]
+    assert direct.load(AGENT).record.seq == 2
+
+
+def test_an_owner_whose_start_was_stored_without_its_knowledge_is_not_shut_out(
+    network, backend, direct
+):
+    """The agent that it finds under its id is its own."""
+    direct.change_mark()
+    backend.change_mark()
+    network.lose_answer_to(b"COMMIT")
+    monitor = create_context_monitor("a", CONFIG, backend=backend).start()
+    wait_until(lambda: direct.load("a").record.generation == 2)
+    fill(monitor, 0.9)
+    wait_until(lambda: "context_threshold_reached" in types(direct))
+    monitor.stop()
+
+
+def test_a_taken_over_agent_keeps_what_happened_before(network, backend, direct):
+    """Of what its former owner kept, facts from before the take-over are stored, and no state."""
+    record = start(backend)
+    network.refuse()
+    record.seq, record.current_task = 5, "old work"
+    events = [make_event(n=1, at=START + 1), make_event(n=2, at=START + 100)]
+    with pytest.raises(DatabaseAwayError):
+        backend.record(record, events, durable=True)
+    began = make_event(generation=2, at=START + 50)
+    new = start(direct, takeover=True, at=START + 50)
+    new.seq += 1
+    direct.record(new, [began], durable=True)
+    network.accept()
+    wait_until(lambda: is_drained(backend))
+    stored = {event_key(event) for event in direct.events().events}
+    assert stored == {event_key(event) for event in (began, events[0])}
+    assert direct.load(AGENT).record.current_task is None
+    with pytest.raises(FencedError):
+        backend.record(record, events, durable=True)
+
+
+def test_a_state_that_is_no_longer_the_newest_changes_nothing(network, backend, direct):
+    """What its owner stored meanwhile stays; of the old one events are stored, and nobody told."""
+    record = start(backend)
+    register(AGENT, AGENT, backend=direct, clock=FakeClock())
+    network.refuse()
+    record.seq, record.current_task, record.measured_at = 1, "old work", START
+    record.estimated_tokens, record.usage_ratio = 190_000, 0.95
+    with pytest.raises(DatabaseAwayError):
+        backend.record(record, [make_event(n=1)], durable=True)
+    record.seq, record.current_task = 2, "new work"
+    record.estimated_tokens, record.usage_ratio = 1_000, 0.005
+    assert direct.record(record, [make_event(n=2)], durable=True)
+    network.accept()
+    wait_until(lambda: is_drained(backend))
+    assert [event["n"] for event in direct.events().events] == [2, 1]
+    assert direct.load(AGENT).record.current_task == "new work"
+    assert texts(direct, AGENT) == []
+
+
+def test_who_is_registered_when_it_arrives_is_told(network, backend, direct):
+    """What was kept leads to the notices that it would lead to now."""
+    record = start(backend)
+    network.refuse()
+    record.seq, record.measured_at = 1, START
+    record.estimated_tokens, record.usage_ratio = 190_000, 0.95
+    with pytest.raises(DatabaseAwayError):
+        backend.record(record, [make_event(n=1)], durable=True)
+    register(AGENT, AGENT, backend=direct, clock=FakeClock())
+    network.accept()
+    wait_until(lambda: is_drained(backend))
+    assert ["190,000" in text for text in texts(direct, AGENT)] == [True]
+
+
+def test_a_message_gets_in_line_while_another_process_passes_on_what_waits(
+    network, backend, direct
+):
+    """It may not overtake those that were sent before it."""
+    network.refuse()
+    assert backend.queue.queue_message("boss", "first", now=START) == 0
+    with backend.outbox.only_one():
+        network.accept()
+        wait_until(lambda: answers(backend))
+        assert backend.queue.queue_message("boss", "second", now=START) == 0
+        assert texts(direct) == []
+    wait_until(lambda: is_drained(backend))
+    assert texts(direct) == ["first", "second"]
+
+
+def test_what_the_database_never_takes_is_kept_as_evidence(network, backend, direct, caplog):
+    """It is counted and said, and keeps nothing else back."""
+    network.refuse()
+    for recipient in ("full", "boss"):
+        backend.queue.queue_message(recipient, "hello", now=START)
+    with direct.database.transaction(durable=False) as connection:
+        connection.execute(
+            direct.database.sql(
+                "INSERT INTO ultramon.messages (recipient, priority, text, facts, state, attempts,"
+                " available_at, queued_at, expires_at) SELECT 'full', 2, 'n', '{}', 0, 0, %s, %s,"
+                " %s FROM generate_series(1, 1000)"
+            ),
+            (START, START, START + 86_400),
+        )
+    network.accept()
+    with caplog.at_level(logging.WARNING, "ultramon"):
+        wait_until(lambda: is_drained(backend))
+    assert texts(direct) == ["hello"]
+    assert "1,000 messages wait" in caplog.text
+    assert backend.outbox.kept() == (0, 0, 1, None)
+
+
+def test_a_damaged_outbox_is_set_aside(network, backend, direct, tmp_path, caplog):
+    """Keeping goes on in a new file."""
+    network.refuse()
+    backend.queue.queue_message("boss", "lost to sight", now=START)
+    backend.close()
+    path = outbox_file(tmp_path)
+    path.write_bytes(b"no database" * 1_000)
+    with caplog.at_level(logging.WARNING, "ultramon"):
+        assert backend.queue.queue_message("boss", "kept", now=START) == 0
+    assert "set aside" in caplog.text
+    assert list(path.parent.glob("*.corrupt-*"))
+    network.accept()
+    wait_until(lambda: is_drained(backend))
+    assert texts(direct) == ["kept"]
+
+
+def test_a_full_disk_during_an_outage_is_said_and_stops_no_agent(
+    network, backend, direct, tmp_path, monkeypatch
+):
+    """A message that is kept nowhere is an error; a state waits in memory."""
+    small = tmp_path / "small"
+    small.mkdir(mode=0o700)
+    needs.require_root_mount(small, "size=256k,mode=700")
+    try:
+        monkeypatch.setenv("ULTRAMON_STATE_DIR", str(small))
+        monitor = create_context_monitor("a", CONFIG, backend=backend).start()
+        network.refuse()
+        with open(small / "ballast", "wb", buffering=0) as ballast:
+            with suppress(OSError):
+                while ballast.write(b"x" * 4096):
+                    pass
+            with pytest.raises(StateWriteError):
+                backend.queue.queue_message("boss", "hello", now=START)
+            fill(monitor, 0.9)
+        network.accept()
+        wait_until(lambda: "context_threshold_reached" in types(direct))
+        os.unlink(small / "ballast")
+        network.refuse()
+        assert backend.queue.queue_message("boss", "again", now=START) == 0
+        network.accept()
+        wait_until(lambda: is_drained(backend))
+        monitor.stop()
+        wait_until(lambda: not direct.load("a").record.active)
+        assert texts(direct) == ["again"]
+    finally:
+        backend.close()
+        needs.unmount(small)
+
+
+def test_two_processes_that_keep_at_once_share_one_file(network, direct, work, tmp_path):
+    """Each finds the other's entries; all arrive once, whoever brings them."""
+    network.refuse()
+    senders = [work(network.url, "keep", f"s{number}", 40) for number in range(3)]
+    assert [finish(sender) for sender in senders] == [[[0] * 40]] * 3
+    with closing(sqlite3.connect(outbox_file(tmp_path))) as stored:
+        assert stored.execute("SELECT count(*) FROM entries").fetchone() == (120,)
+    network.accept()
+    both = [PostgresBackend(network.url) for _ in range(2)]
+    wait_until(lambda: all([is_drained(one) for one in both]))
+    for one in both:
+        one.close()
+    arrived = texts(direct)
+    for number in range(3):
+        own = [text for text in arrived if text.startswith(f"s{number} ")]
+        assert own == [f"s{number} {n}" for n in range(40)]
+    assert len(arrived) == 120

@@ -1,0 +1,332 @@
+"""The backend for many machines: every rule of `ultramon.backends.base` in one database."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from time import time as wall_clock
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Save
+from ultramon.backends.postgres.address import parse_address
+from ultramon.backends.postgres.batches import Batches
+from ultramon.backends.postgres.credentials import PostgresCredentials
+from ultramon.backends.postgres.database import (
+    LONG_SILENCE_SECONDS,
+    MAX_CONNECTIONS,
+    Database,
+    DatabaseAwayError,
+)
+from ultramon.backends.postgres.delivery import Delivery, is_unstarted
+from ultramon.backends.postgres.log import EventLog
+from ultramon.backends.postgres.messages import MessageRows
+from ultramon.backends.postgres.outbox import Outbox
+from ultramon.backends.postgres.overview import PostgresOverview
+from ultramon.backends.postgres.queue import PostgresQueue
+from ultramon.backends.postgres.registry import PostgresRegistry
+from ultramon.backends.postgres.states import States
+from ultramon.backends.pruning import is_over
+from ultramon.core import routes
+from ultramon.core.events import event_key
+from ultramon.core.liveness import ALIVE, judge
+from ultramon.core.record import encode_state
+from ultramon.core.statefile import encode_request, refuse_newer
+from ultramon.environment import state_directory
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    StateSchemaError,
+    StateWriteError,
+    UltramonError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.base import Build, EventPage, Look, StoredAgent, Subscription
+    from ultramon.backends.postgres.database import Connection
+    from ultramon.core.liveness import HostIdentity
+    from ultramon.core.record import StateRecord
+
+    Begun = tuple[StateRecord, list[dict[str, Any]]]
+
+_BATCH = 1_000
+"""Events stored as one step, at most: a hundred thousand at once would hold everything up."""
+
+START_TIMEOUT_SECONDS = 1.0
+"""How long the start of an agent waits for the database, or for another start of it."""
+
+_log = logging.getLogger("ultramon.backend")
+_alive: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
+
+
+class PostgresBackend:
+    """Agents, events and messages in a PostgreSQL database, version 13 or newer.
+
+    Args:
+        url: See `ultramon.backends.postgres.address.parse_address`.
+        max_connections: Of this process, at most.
+
+    Attributes:
+        whole_url: As it was given, password included: for child processes, never for text.
+
+    Raises:
+        ConfigurationError: It is no such URL.
+    """
+
+    def __init__(self, url: str, max_connections: int = MAX_CONNECTIONS) -> None:
+        address = parse_address(url)
+        self.url = address.shown
+        self.whole_url = url
+        self.database = Database(address, max_connections)
+        self._states = States(self.database)
+        self.overview = PostgresOverview(self.database, self._states)
+        self._log = EventLog(self.database)
+        self._messages = messages = MessageRows(self.database, self._log)
+        self.registry = PostgresRegistry(self.database, messages)
+        self.credentials = PostgresCredentials(self.database)
+        self._batches = Batches(self.database, self._states, messages)
+        self.outbox = Outbox(self.url, state_directory)
+        delivery = Delivery(self.database, self._states, self._log, self.registry, self._batches)
+        self.queue = PostgresQueue(self.database, messages, self.outbox, delivery.deliver)
+        delivery.queue = self.queue
+        self._courier = self.queue.courier
+        self._kept: dict[str, set[str]] = {}
+        self._in_doubt: dict[str, str | None] = {}
+        _alive.add(self)
+
+    def after_fork(self) -> None:
+        """Leave threads, locks and connections to the parent in a forked copy."""
+        self.database.after_fork()
+        self.outbox.after_fork()
+        self.queue.after_fork()
+
+    def start_agent(
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+    ) -> bool:
+        """See `Backend.start_agent`; waits a second for a database that does not answer.
+
+        What begins during an outage is kept on this host, and stored from there should its owner
+        end before it could do that itself.
+        """
+        began: list[StateRecord] = []
+
+        def begin(former: StateRecord | None, generation: int) -> Begun:
+            record, events = build(former, generation)
+            began.append(record)
+            return record, events
+
+        try:
+            self._start_agent(agent_id, begin, takeover=takeover, now=now, host=host)
+        except DatabaseAwayError:
+            if began:
+                # The last word may have been heard all the same.
+                self._in_doubt[agent_id] = began[0].session_id
+            else:
+                self._keep(*build(None, 0))
+            raise
+        self._in_doubt.pop(agent_id, None)
+        self._forget_kept(agent_id)
+        return True
+
+    def _start_agent(
+        self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
+    ) -> None:
+        with self.database.transaction(within_seconds=START_TIMEOUT_SECONDS) as connection:
+            generation, stored = self._states.lock(connection, agent_id)
+            former = None if stored is None else stored.record
+            if stored is not None and stored.problem is not None:
+                self._set_aside(connection, stored)
+            if former is not None:
+                refuse_newer(former, f"{self.url}#{agent_id}")
+                beat = None if stored is None else stored.heartbeat_at
+                is_mine = self._in_doubt.get(agent_id, "") == former.session_id
+                if not (takeover or is_mine) and judge(former, beat, now, host).verdict == ALIVE:
+                    raise AgentAlreadyRunningError(agent_id, former.pid or 0, former.hostname)
+            record, events = build(former, generation + 1)
+            record.pending = None
+            self._states.put(connection, record, now)
+            self._tell(connection, record, events)
+
+    def _set_aside(self, connection: Connection, stored: StoredAgent) -> None:
+        """Keep an unreadable state as evidence before it is replaced."""
+        if isinstance(stored.problem, StateSchemaError):
+            raise stored.problem
+        self._states.set_aside(connection, stored.agent_id, wall_clock())
+        _log.warning("agent %s: %s; set aside", stored.agent_id, stored.problem)
+
+    def record(
+        self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
+    ) -> bool:
+        """See `Backend.record`.
+
+        While the database does not answer, events and durable states are kept on this host; the
+        caller is told all the same, so that it comes again with its newest state.
+        """
+        [refusal] = self.record_together([Save(record, events, durable)])
+        if refusal is not None:
+            raise refusal
+        return True
+
+    def record_together(self, saves: Sequence[Save]) -> list[UltramonError | None]:
+        """See `RecordsTogether.record_together`. During an outage as `record`, for each."""
+        try:
+            refusals = self._batches.store(saves)
+        except DatabaseAwayError:
+            for save in saves:
+                if save.events or save.durable:
+                    self._keep(save.record, save.events)
+            raise
+        except StateWriteError as error:
+            if len(saves) == 1:
+                return [error]
+            # One that the database cannot take must not keep the others back.
+            return [refusal for save in saves for refusal in self.record_together([save])]
+        for save, refusal in zip(saves, refusals, strict=True):
+            if refusal is None:
+                self._forget_kept(save.record.agent_id)
+        return refusals
+
+    def _keep(self, record: StateRecord, events: Sequence[dict[str, Any]]) -> None:
+        """Keep a state on this host, unless it came before with the same events."""
+        keys = {event_key(event) for event in events}
+        if keys and keys == self._kept.get(record.agent_id):
+            return
+        document = encode_state(record, self.url).decode("ascii")
+        self.outbox.put_state(record.agent_id, document, events)
+        self._kept[record.agent_id] = keys
+        self._courier.wake()
+
+    def _forget_kept(self, agent_id: str) -> None:
+        """Drop what was kept of an agent before its owner could be stored: now it is."""
+        if self._kept.pop(agent_id, None) is None:
+            return
+        entries = self.outbox.states_of(agent_id)
+        self.outbox.forget([entry for entry in entries if is_unstarted(entry)])
+        self._courier.wake()
+
+    def _tell(
+        self, connection: Connection, record: StateRecord, events: Sequence[dict[str, Any]]
+    ) -> None:
+        """Store the events of a state within its transaction, and the notices they lead to."""
+        new = self._log.insert(connection, events)
+        routes.route(self.registry.rows(connection), record, new, record.last_heartbeat)
+
+    def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
+        """See `Backend.heartbeat`."""
+        lost = self._states.heartbeat(beats, now)
+        if self.outbox.may_wait():
+            self._courier.wake()
+        return lost
+
+    def load(self, agent_id: str) -> StoredAgent:
+        """See `Backend.load`."""
+        return self._states.load(agent_id)
+
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        """See `Backend.list_agents`."""
+        return self._states.list_agents(run)
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+        """See `Backend.look`."""
+        return self._states.look(run, seen)
+
+    def append_events(
+        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
+    ) -> None:
+        """See `Backend.append_events`."""
+        for start in range(0, len(events), _BATCH):
+            with self.database.transaction() as connection:
+                new = self._log.insert(connection, events[start : start + _BATCH])
+                routes.route_noted(self.registry.rows(connection), new, records)
+
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        """See `Backend.events`."""
+        return self._log.tail(after, limit)
+
+    def change_mark(self) -> object:
+        """See `Backend.change_mark`."""
+        return self._log.change_mark()
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """See `Backend.subscribe`."""
+        return self._log.subscribe(name, holder, now, lease_seconds)
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """See `Backend.acknowledge`."""
+        return self._log.acknowledge(name, holder, cursor, memory)
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """See `Backend.unsubscribe`."""
+        self._log.unsubscribe(name, holder)
+
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        """See `Backend.put_request`."""
+        document = None if request is None else encode_request(request, self.url).decode("ascii")
+        self._states.put_request(agent_id, document)
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """See `Backend.get_request`."""
+        return self._states.get_request(agent_id)
+
+    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+        """See `Backend.claim_handoff`."""
+        return self._log.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
+
+    def prune(
+        self,
+        *,
+        agents_before: float,
+        events_before: float,
+        now: float,
+        host: HostIdentity,
+        dry_run: bool,
+    ) -> list[str]:
+        """See `Backend.prune`."""
+        pruned = []
+        for agent in self.list_agents():
+            if not is_over(agent, agents_before, now, host):
+                continue
+            if not dry_run and not self._prune_agent(agent.agent_id, agents_before, now, host):
+                continue
+            pruned.append(agent.agent_id)
+        if not dry_run:
+            lent = self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS)
+            with lent as connection:
+                self._log.prune(connection, events_before)
+                self._messages.prune(connection, events_before)
+                self._states.forget_deleted(connection, now)
+        return pruned
+
+    def _prune_agent(self, agent_id: str, before: float, now: float, host: HostIdentity) -> bool:
+        with self.database.transaction() as connection:
+            _, stored = self._states.lock(connection, agent_id)
+            # It may have been started again, or have beaten, since it was listed.
+            if stored is None or not is_over(stored, before, now, host):
+                return False
+            self._states.delete(connection, agent_id, now)
+        return True
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self.queue.close()
+        self.database.close()
+        self.outbox.close()
+
+
+def _after_fork() -> None:
+    for backend in list(_alive):
+        backend.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _close() -> None:
+    for backend in list(_alive):
+        backend.close()

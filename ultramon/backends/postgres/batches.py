@@ -1,0 +1,261 @@
+"""States of several agents stored as one step: one commit and a few statements for all of them.
+
+A commit costs the server more than the rows of a state do (measured: 0.2 of 0.35 ms), and so does
+a question from host to server. So hosts that have several states to store send them together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.backends.postgres import functions
+from ultramon.backends.postgres.functions import as_rows
+from ultramon.backends.postgres.registry import PostgresRows
+from ultramon.backends.postgres.rows import COLUMNS
+from ultramon.backends.postgres.texts import to_column
+from ultramon.core import codec, routes
+from ultramon.core.events import event_key
+from ultramon.core.messages import DELIVERIES
+from ultramon.core.record import SCHEMA
+from ultramon.core.statefile import refuse_newer
+from ultramon.errors import FencedError, StateError, StateSchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.base import Save
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.messages import MessageRows
+    from ultramon.backends.postgres.states import States
+    from ultramon.core.record import StateRecord
+    from ultramon.core.registration import Registration
+    from ultramon.errors import UltramonError
+
+    Outcome = UltramonError | None
+
+_AGENT = ("agent_id", *COLUMNS)
+_EVENT = ("owner", "key", "type", "run", "agent_id", "occurred_at", "payload")
+_ANNOUNCEMENT = ("agent_id", "audience", "epoch", "level", "announced_at")
+_MOST = 200
+"""States stored as one step, at most: until its end nobody else can store these."""
+
+
+class _Notice(NamedTuple):
+    recipient: str
+    sender: str
+    category: str
+    priority: int
+    text: str
+    facts: str
+    at: float
+
+
+class _Written:
+    """What is to be written for all agents at the end."""
+
+    def __init__(self) -> None:
+        self.announcements: list[tuple[str, str, int, str, float]] = []
+        self.notices: list[_Notice] = []
+
+
+class _NotedRows(PostgresRows):
+    """Rows of one locked agent: what is read of them is known already, most is written later."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        database: Database,
+        messages: MessageRows,
+        found: Sequence[tuple[Any, ...]],
+        written: _Written,
+    ) -> None:
+        super().__init__(connection, database, messages)
+        self._written = written
+        first = found[0]
+        self._known = None if first[4] is None else self._registration((first[0], *first[4:9]))
+        self._newest: tuple[float, int, int, float] | None = None
+        if first[9] is not None:
+            self._newest = *first[9:12], self._cleared(first[12])
+        self._told = {row[13]: (row[14], row[15]) for row in found}
+
+    def registration(self, agent_id: str) -> Registration | None:
+        """See `RouteRows.registration`."""
+        return self._known
+
+    def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
+        """See `RouteRows.sender`."""
+        return self._newest
+
+    def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
+        """See `RouteRows.move_sender`."""
+        super().move_sender(agent_id, started_at, generation, epoch)
+        cleared_at = 0.0 if self._newest is None else self._newest[3]
+        self._newest = started_at, generation, epoch, cleared_at
+
+    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
+        """See `RouteRows.announcement`."""
+        return self._told.get(audience)
+
+    def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
+        """See `RouteRows.announce`."""
+        at = self._database.to_server(now)
+        self._written.announcements.append((agent_id, audience, epoch, level, at))
+        self._told[audience] = epoch, level
+
+    def forget_announcements(self, agent_id: str) -> None:
+        """See `RouteRows.forget_announcements`."""
+        super().forget_announcements(agent_id)
+        self._told.clear()
+        written = self._written
+        written.announcements = [one for one in written.announcements if one[0] != agent_id]
+
+    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+        """See `RouteRows.cancel`."""
+        written, kind = self._written, to_column(category)
+        kept = [one for one in written.notices if (one.sender, one.category) != (sender, kind)]
+        cancelled = len(written.notices) - len(kept)
+        written.notices = kept
+        deleted, in_flight = super().cancel(sender, category)
+        return deleted + cancelled, in_flight
+
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        now: float,
+        *,
+        sender: str,
+        category: str,
+        delivery: str,
+        facts: dict[str, Any],
+    ) -> None:
+        """See `RouteRows.send`."""
+        self._written.notices.append(
+            _Notice(
+                recipient,
+                sender,
+                to_column(category),
+                DELIVERIES.index(delivery),
+                to_column(text),
+                codec.dumps(facts),
+                self._database.to_server(now),
+            )
+        )
+
+
+class Batches:
+    """Stores states with their events and the notices that follow.
+
+    Args:
+        database: Where they are stored.
+        states: The rows of agents.
+        messages: The rows of messages.
+    """
+
+    def __init__(self, database: Database, states: States, messages: MessageRows) -> None:
+        self._database = database
+        self._sql = database.sql
+        self._states = states
+        self._messages = messages
+
+    def store(self, saves: Sequence[Save]) -> list[Outcome]:
+        """Store states as one step; see `RecordsTogether.record_together`."""
+        outcomes: list[Outcome] = []
+        for start in range(0, len(saves), _MOST):
+            outcomes += self._store(saves[start : start + _MOST])
+        return outcomes
+
+    def _store(self, saves: Sequence[Save]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        rows = []
+        for save in saves:
+            save.record.pending = None
+            try:
+                rows.append((save.record.agent_id, *self._states.columns(save.record)))
+                outcomes.append(None)
+            except StateError as error:
+                outcomes.append(error)
+        if not rows:
+            return outcomes
+        durable = any(save.durable or save.events for save in saves)
+        with self._database.transaction(durable=durable) as connection:
+            found: dict[str, list[tuple[Any, ...]]] = {}
+            arguments = as_rows(_AGENT, rows), as_rows(_EVENT, _events_of(saves))
+            for row in connection.execute(self._sql(functions.STORE), arguments):
+                found.setdefault(row[0], []).append(row)
+            written = _Written()
+            for number, save in enumerate(saves):
+                if outcomes[number] is None:
+                    stored = found.get(save.record.agent_id, [])
+                    outcomes[number] = self._refusal(save.record, stored)
+                    if outcomes[number] is None:
+                        self._route(connection, save, stored, written)
+            self._write(connection, written)
+        return outcomes
+
+    def _refusal(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> Outcome:
+        generation, schema = stored[0][1:3] if stored else (None, 0)
+        if generation != record.generation:
+            return FencedError(record.agent_id, record.generation, generation)
+        if schema > SCHEMA:
+            return self._newer(record.agent_id)
+        return None
+
+    def _newer(self, agent_id: str) -> Outcome:
+        stored = self._states.load(agent_id).record
+        assert stored is not None
+        try:
+            refuse_newer(stored, f"{self._database.address.shown}#{agent_id}")
+        except StateSchemaError as error:
+            return error
+        return None
+
+    def _route(
+        self,
+        connection: Connection,
+        save: Save,
+        stored: Sequence[tuple[Any, ...]],
+        written: _Written,
+    ) -> None:
+        """Have the rule book decide what follows from a state and those of its events that are new.
+
+        Without events and registration nothing can.
+        """
+        fresh, notify_id = stored[0][3:5]
+        if notify_id is None and not save.events:
+            return
+        rows = _NotedRows(connection, self._database, self._messages, stored, written)
+        keyed = {event_key(event): event for event in reversed(save.events)}
+        new = [event for key, event in reversed(keyed.items()) if key in (fresh or ())]
+        routes.route(rows, save.record, new, save.record.last_heartbeat)
+
+    def _write(self, connection: Connection, written: _Written) -> None:
+        if not written.announcements and not written.notices:
+            return
+        rows = connection.execute(
+            self._sql(functions.TELL),
+            (
+                as_rows(_ANNOUNCEMENT, written.announcements),
+                as_rows(_Notice._fields, written.notices),
+                self._database.address.schema,
+            ),
+        )
+        for recipient, over in rows.fetchall():
+            if over:
+                self._messages.drop(connection, recipient, over)
+
+
+def _events_of(saves: Sequence[Save]) -> list[tuple[str, ...]]:
+    return [
+        (
+            save.record.agent_id,
+            event_key(event),
+            event["type"],
+            event["run"],
+            event["agentId"],
+            event["occurredAt"],
+            codec.dumps(event),
+        )
+        for save in saves
+        for event in save.events
+    ]

@@ -1,0 +1,94 @@
+"""Credentials in PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.backends.credentials import Credential
+
+if TYPE_CHECKING:
+    from ultramon.backends.postgres.database import Database
+
+
+class PostgresCredentials:
+    """See `ultramon.backends.credentials.Credentials`.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sql = database.sql
+
+    def mint(
+        self,
+        token_hash: str,
+        agent_id: str,
+        generation: int,
+        *,
+        minted_by: str | None,
+        now: float,
+        expires_at: float,
+    ) -> None:
+        """See `Credentials.mint`."""
+        to_server = self._database.to_server
+        with self._database.transaction() as connection:
+            connection.execute(
+                self._sql(
+                    "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
+                    " OR agent_id = %s AND generation < %s"
+                ),
+                (to_server(now), agent_id, generation),
+            )
+            connection.execute(
+                self._sql(
+                    "INSERT INTO ultramon.credentials"
+                    " (token_hash, agent_id, generation, minted_by, minted_at, expires_at)"
+                    " VALUES (%s, %s, %s, %s, %s, %s)"
+                ),
+                (
+                    token_hash,
+                    agent_id,
+                    generation,
+                    minted_by,
+                    # As it was passed: it is compared with the start of the agent's life.
+                    now,
+                    to_server(expires_at),
+                ),
+            )
+
+    def find(self, token_hash: str) -> Credential | None:
+        """See `Credentials.find`."""
+        from_server = self._database.from_server
+        with self._database.connection() as connection:
+            row = connection.execute(
+                self._sql(
+                    "SELECT token_hash, agent_id, generation, minted_by, minted_at, expires_at"
+                    " FROM ultramon.credentials WHERE token_hash = %s"
+                ),
+                (token_hash,),
+            ).fetchone()
+        if row is None:
+            return None
+        found = Credential(*row)
+        return found._replace(expires_at=from_server(found.expires_at))
+
+    def renew(self, token_hash: str, expires_at: float) -> bool:
+        """See `Credentials.renew`."""
+        with self._database.transaction() as connection:
+            done = connection.execute(
+                self._sql(
+                    "UPDATE ultramon.credentials SET expires_at = greatest(expires_at, %s)"
+                    " WHERE token_hash = %s"
+                ),
+                (self._database.to_server(expires_at), token_hash),
+            )
+            return done.rowcount == 1
+
+    def revoke(self, agent_id: str) -> int:
+        """See `Credentials.revoke`."""
+        with self._database.transaction() as connection:
+            return connection.execute(
+                self._sql("DELETE FROM ultramon.credentials WHERE agent_id = %s"), (agent_id,)
+            ).rowcount

@@ -1,0 +1,261 @@
+"""Transactions in one database, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from ultramon.backends.postgres.connections import SILENCE_SECONDS, Connections, Session
+from ultramon.backends.postgres.schema import SCHEMA_VERSION
+from ultramon.errors import StateSchemaError, StateWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ultramon.backends.postgres.address import Address
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_log = logging.getLogger("ultramon.backend")
+
+MAX_CONNECTIONS = 4
+FIRST_CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 1.0
+"""How long a server that was connected to once may take for a further connection."""
+NOTICED_SKEW_SECONDS = 1.0
+"""Below it two clocks count as one; the time a question takes is part of what is measured."""
+LONG_SILENCE_SECONDS = 60.0
+"""For what a person asked for, and what goes through whole tables."""
+_JUMP_SECONDS = 1.0
+_BEGIN = (
+    "BEGIN; SET LOCAL lock_timeout = '{lock}ms'; SET LOCAL statement_timeout = '{statement}ms';"
+    " SET LOCAL idle_in_transaction_session_timeout = '10s'"
+)
+_LAZILY = "; SET LOCAL synchronous_commit = off"
+_LOCK_SECONDS = 2.0
+
+
+class DatabaseAwayError(StateWriteError):
+    """The database takes nothing now, and may later: what is kept meanwhile can be stored then."""
+
+
+class StoreNotReadyError(StateSchemaError):
+    """The database has no tables that this version could use."""
+
+
+class Database:
+    """The database of one backend.
+
+    Args:
+        address: Where it is.
+        max_connections: Of this process, at most; opened when they are needed.
+
+    Attributes:
+        skew_seconds: How far the server's clock is ahead of this host's; 0.0 when it is less
+            than a second. Looked at with each new connection, and when this host's clock was set.
+    """
+
+    def __init__(self, address: Address, max_connections: int = MAX_CONNECTIONS) -> None:
+        self.address = address
+        self.skew_seconds = 0.0
+        self._connections = Connections(address.conninfo, max_connections)
+        self._was_connected = False
+        self._statements: dict[str, str] = {}
+
+    def sql(self, statement: str) -> str:
+        """Return a statement with ``ultramon.`` replaced by the schema of this store."""
+        known = self._statements.get(statement)
+        if known is None:
+            known = statement.replace("ultramon.", f'"{self.address.schema}".')
+            self._statements[statement] = known
+        return known
+
+    @contextmanager
+    def connection(
+        self,
+        timeout_seconds: float = 5.0,
+        *,
+        silence_seconds: float = SILENCE_SECONDS,
+        within_seconds: float = float("inf"),
+    ) -> Iterator[Connection]:
+        """Lend a connection; each statement is a transaction of its own.
+
+        Args:
+            timeout_seconds: How long to wait until one is free; until one is open a second, or if
+                there never was one as long.
+            silence_seconds: How long to wait for an answer to begin, or to go on.
+            within_seconds: How long all of it may take, if there is a limit.
+
+        Raises:
+            DatabaseAwayError: The database cannot be reached, fell silent, or has too much to do.
+            StateWriteError: It refused.
+            StateSchemaError: Its tables are of another version.
+        """
+        lent = self.unchecked(
+            timeout_seconds, silence_seconds=silence_seconds, within_seconds=within_seconds
+        )
+        with lent as connection:
+            assert isinstance(connection, Session)
+            offset = time.time() - time.monotonic()
+            known = connection.clock_offset
+            if known is None or abs(offset - known) > _JUMP_SECONDS:
+                self._check(connection)
+                connection.clock_offset = offset
+            yield connection
+
+    @contextmanager
+    def unchecked(
+        self,
+        timeout_seconds: float = 5.0,
+        *,
+        silence_seconds: float = LONG_SILENCE_SECONDS,
+        within_seconds: float = float("inf"),
+    ) -> Iterator[Connection]:
+        """Lend a connection to a database that may have no tables yet. See `connection`."""
+        deadline = time.monotonic() + within_seconds
+        try:
+            session = self._connections.take(
+                min(timeout_seconds, within_seconds),
+                CONNECT_SECONDS if self._was_connected else FIRST_CONNECT_SECONDS,
+            )
+        except psycopg.Error as error:
+            raise self._away("cannot be reached", error) from error
+        self._was_connected = True
+        session.silence_seconds, session.deadline = silence_seconds, deadline
+        try:
+            yield session
+        except (pg.QueryCanceled, pg.LockNotAvailable, pg.DeadlockDetected) as error:
+            raise self._away("is busy", error) from error
+        except pg.ReadOnlySqlTransaction as error:
+            raise self._away("is only a copy", error) from error
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise self._away("does not answer", error) from error
+        except (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName) as error:
+            raise self._unprepared(_first_line(error)) from error
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            reason = f"the database refused: {_first_line(error)}"
+            raise StateWriteError(self.address.shown, reason) from error
+        except psycopg.Error as error:
+            # Not because of what it was given, e.g. for want of a right that can be granted.
+            raise self._away("refused", error) from error
+        finally:
+            self._connections.give_back(session)
+
+    @contextmanager
+    def transaction(
+        self,
+        *,
+        durable: bool = True,
+        timeout_seconds: float = 5.0,
+        silence_seconds: float = SILENCE_SECONDS,
+        within_seconds: float = float("inf"),
+    ) -> Iterator[Connection]:
+        """Lend a connection for one transaction. See `connection`.
+
+        Args:
+            durable: False = a power cut of the server may take the last half second of it back.
+            timeout_seconds: How long to wait for a connection.
+            silence_seconds: How long to wait for an answer, and the server for a statement.
+            within_seconds: How long all of it may take.
+
+        Raises:
+            StateWriteError: As for `connection`. Nothing was stored, unless the database fell
+                silent over the last word: then nobody knows.
+        """
+        lent = self.connection(
+            timeout_seconds, silence_seconds=silence_seconds, within_seconds=within_seconds
+        )
+        with lent as connection:
+            longest = min(silence_seconds, within_seconds)
+            begin = _BEGIN.format(
+                lock=round(1000 * min(_LOCK_SECONDS, longest)), statement=round(1000 * longest)
+            )
+            connection.execute(begin if durable else begin + _LAZILY)
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    def to_server(self, at: float) -> float:
+        """Return a time of this host's clock by the server's."""
+        return at + self.skew_seconds
+
+    def from_server(self, at: float) -> float:
+        """Return a time of the server's clock by this host's."""
+        return at - self.skew_seconds
+
+    def close(self) -> None:
+        """Close all connections; the next call opens them again."""
+        self._connections.close()
+
+    def after_fork(self) -> None:
+        """Leave the connections of the parent alone in a forked copy."""
+        self._connections.after_fork()
+
+    def _check(self, connection: Connection) -> None:
+        """Learn the server's time, and make sure that its tables are of this version."""
+        before = time.time()
+        row = connection.execute(
+            self.sql(
+                "SELECT extract(epoch FROM clock_timestamp())::float8,"
+                " (SELECT value FROM ultramon.meta WHERE key = 'schema_version')"
+            )
+        ).fetchone()
+        after = time.time()
+        assert row is not None
+        server_at, version = row
+        self._set_skew(server_at - (before + after) / 2)
+        if version is None or int(version) < SCHEMA_VERSION:
+            raise self._unprepared(f"its tables have version {version}")
+        if int(version) > SCHEMA_VERSION:
+            raise StoreNotReadyError(
+                self.address.shown,
+                f"version {version} was written by a newer ultramon, this one knows"
+                f" {SCHEMA_VERSION}",
+                "upgrade ultramon",
+            )
+
+    def _set_skew(self, skew: float) -> None:
+        skew = skew if abs(skew) >= NOTICED_SKEW_SECONDS else 0.0
+        former, self.skew_seconds = self.skew_seconds, skew
+        if abs(skew - former) >= NOTICED_SKEW_SECONDS:
+            _log.warning(
+                "the clock of %s is %.1f s ahead of this host's; its clock counts",
+                self.address.shown,
+                skew,
+            )
+
+    def _away(self, what: str, error: psycopg.Error) -> DatabaseAwayError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return DatabaseAwayError(self.address.shown, f"the database {what}: {reason}")
+
+    def _unprepared(self, problem: str) -> StoreNotReadyError:
+        return StoreNotReadyError(
+            self.address.shown,
+            f"the store is not ready: {problem}",
+            "`ultramon backend init` makes its tables, `ultramon backend migrate` brings them up"
+            " to date",
+        )
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _roll_back(connection: Connection) -> None:
+    """End a transaction; where a statement is still under way only the end of the session does."""
+    if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            connection.close()
+    else:
+        connection.close()

@@ -1,0 +1,185 @@
+"""Stores what waited in the outbox of this host, under the rules that hold when it arrives.
+
+Events are facts and are stored; a state only if it is still the newest. Who is told is decided by
+the registrations of now: whoever was registered during an outage is told, who no longer is is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Save
+from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
+from ultramon.backends.postgres.outbox import MESSAGE
+from ultramon.core import routes
+from ultramon.core.liveness import ALIVE, judge, process_started_at, this_host
+from ultramon.core.record import decode_state
+from ultramon.core.times import parse_time
+from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.postgres.batches import Batches
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.log import EventLog
+    from ultramon.backends.postgres.outbox import Entry
+    from ultramon.backends.postgres.queue import PostgresQueue
+    from ultramon.backends.postgres.registry import PostgresRegistry
+    from ultramon.backends.postgres.states import States
+    from ultramon.core.record import StateRecord
+
+    Events = Sequence[dict[str, Any]]
+
+
+class Delivery:
+    """Stores entries of an outbox.
+
+    Args:
+        database: Where to.
+        states: There.
+        log: There.
+        registry: There.
+        batches: Store states there.
+    """
+
+    queue: PostgresQueue
+    """Set once it is made: it sends through what delivers."""
+
+    def __init__(
+        self,
+        database: Database,
+        states: States,
+        log: EventLog,
+        registry: PostgresRegistry,
+        batches: Batches,
+    ) -> None:
+        self._database = database
+        self._states = states
+        self._log = log
+        self._registry = registry
+        self._batches = batches
+
+    def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Store entries, messages in their order; those that are stored already change nothing.
+
+        Returns:
+            Those that must stay: their owners live, and bring them themselves.
+
+        Raises:
+            DatabaseAwayError: It takes nothing now.
+            UltramonError: One of them can never be stored; some may be.
+        """
+        messages = [entry for entry in entries if entry.kind == MESSAGE]
+        kept = {entry.id: self._read(entry) for entry in entries if entry.kind != MESSAGE}
+        staying = []
+        with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
+            held = self._find(connection, [save.record.agent_id for save in kept.values()])
+            newest = []
+            for entry in entries:
+                save = kept.get(entry.id)
+                if save is None:
+                    continue
+                record = save.record
+                generation, seq = held.get(record.agent_id, (None, 0))
+                if not record.generation:
+                    if not self._start(connection, record, save.events):
+                        staying.append(entry)
+                elif generation == record.generation and seq <= record.seq:
+                    newest.append(save)
+                else:
+                    self._add_events(connection, record, generation, save.events)
+            for entry in messages:
+                self._put(connection, entry)
+        for refusal in self._batches.store(newest):
+            # Taken over in this moment: the next time only its events are stored.
+            if refusal is not None:
+                raise DatabaseAwayError(self._database.address.shown, str(refusal))
+        return staying
+
+    def _read(self, entry: Entry) -> Save:
+        try:
+            return Save(decode_state(_document(entry), entry.agent_id), entry.body["events"], True)
+        except (KeyError, AttributeError, UnicodeEncodeError) as error:
+            raise _unreadable(entry, error) from error
+
+    def _put(self, connection: Connection, entry: Entry) -> None:
+        try:
+            self.queue.put(connection, entry.body)
+        except (KeyError, TypeError) as error:
+            raise _unreadable(entry, error) from error
+
+    def _find(self, connection: Connection, agent_ids: list[str]) -> dict[str, tuple[int, int]]:
+        """Return who holds agents, and which state is stored of each: generation and sequence."""
+        rows = connection.execute(
+            self._database.sql(
+                "SELECT agent_id, generation, seq FROM ultramon.agents WHERE agent_id = ANY(%s)"
+            ),
+            (agent_ids,),
+        ).fetchall()
+        return {agent_id: (generation, seq) for agent_id, generation, seq in rows}
+
+    def _add_events(
+        self, connection: Connection, record: StateRecord, generation: int | None, events: Events
+    ) -> None:
+        """Store the events of a state that is not the newest."""
+        if generation is not None and generation != record.generation:
+            events = self._before_takeover(connection, record, generation, events)
+        new = self._log.insert(connection, events)
+        routes.route_noted(self._registry.rows(connection), new, [record])
+
+    def _before_takeover(
+        self, connection: Connection, record: StateRecord, generation: int, events: Events
+    ) -> Events:
+        """Return what happened before another owner took the agent: later it had no say."""
+        rows = connection.execute(
+            self._database.sql(
+                "SELECT occurred_at FROM ultramon.events WHERE agent_id = %s"
+                " AND type = 'agent_started' AND starts_with(key, %s) ORDER BY id LIMIT 1"
+            ),
+            (record.agent_id, f"{record.agent_id}/{generation}/"),
+        ).fetchall()
+        taken_at = parse_time(rows[0][0]) if rows else None
+        if taken_at is None:
+            return events
+        return [event for event in events if (parse_time(event["occurredAt"]) or 0.0) <= taken_at]
+
+    def _start(self, connection: Connection, record: StateRecord, events: Events) -> bool:
+        """Store an agent that was never stored, once its owner can no longer do that itself.
+
+        Returns:
+            False while its owner may.
+        """
+        host = this_host()
+        if record.hostname == host.hostname and record.boot_id == host.boot_id:
+            started = None if record.pid is None else process_started_at(record.pid)
+            if started is not None and started == record.pid_started_at:
+                return False
+        generation, stored = self._states.lock(connection, record.agent_id)
+        former = None if stored is None else stored.record
+        if former is not None and former.session_id == record.session_id:
+            return True
+        beat = None if stored is None else stored.heartbeat_at
+        if former is not None and judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
+            raise AgentAlreadyRunningError(record.agent_id, former.pid or 0, former.hostname)
+        record.generation = generation + 1
+        for event in events:
+            event["generation"] = record.generation
+        self._states.put(connection, record, record.last_heartbeat)
+        new = self._log.insert(connection, events)
+        routes.route(self._registry.rows(connection), record, new, record.last_heartbeat)
+        return True
+
+
+def is_unstarted(entry: Entry) -> bool:
+    """Return whether an entry is of an agent that was not stored when it was kept."""
+    return not decode_state(_document(entry), entry.agent_id).generation
+
+
+def _document(entry: Entry) -> bytes:
+    document: str = entry.body["state"]
+    return document.encode("ascii")
+
+
+def _unreadable(entry: Entry, error: Exception) -> StateCorruptError:
+    return StateCorruptError("outbox", f"entry {entry.id} cannot be read: {error!r}")

@@ -1,0 +1,180 @@
+"""Events in commit order, who has read how far, and who goes on with a handoff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import EventPage, Subscription
+from ultramon.core import codec
+from ultramon.core.events import event_key
+from ultramon.core.holder import is_gone
+from ultramon.core.times import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ultramon.backends.postgres.database import Connection, Database
+
+_BEGINNING = "0:0"
+
+
+class EventLog:
+    """The rows of events.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sql = database.sql
+
+    def insert(
+        self,
+        connection: Connection,
+        events: Sequence[dict[str, Any]],
+        key_of: Callable[[dict[str, Any]], str] = event_key,
+    ) -> list[dict[str, Any]]:
+        """Store events within a transaction; return those that were not there yet."""
+        if not events:
+            return []
+        keyed = {key_of(event): event for event in reversed(events)}
+        rows = connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)"
+                " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
+                " %s::text[]) ON CONFLICT (key) DO NOTHING RETURNING key"
+            ),
+            _columns([(key, event) for key, event in reversed(keyed.items())]),
+        ).fetchall()
+        fresh = {key for (key,) in rows}
+        return [event for key, event in reversed(keyed.items()) if key in fresh]
+
+    def tail(self, after: str | None, limit: int) -> EventPage:
+        """Read events in commit order. See `Backend.events`.
+
+        Ids are given before commits: only below the oldest transaction that still runs can none
+        appear any more.
+        """
+        txid, _, position = (after or _BEGINNING).partition(":")
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(
+                    # By the column: `txid` alone would mean the text that is returned.
+                    "SELECT txid::text, id, payload FROM ultramon.events AS e"
+                    " WHERE (txid, id) > (%s::xid8, %s::bigint)"
+                    " AND txid < pg_snapshot_xmin(pg_current_snapshot())"
+                    " ORDER BY e.txid, e.id LIMIT %s"
+                ),
+                (txid, position, limit),
+            ).fetchall()
+        if rows:
+            txid, position = rows[-1][:2]
+        return EventPage([codec.loads(row[2]) for row in rows], f"{txid}:{position}")
+
+    def change_mark(self) -> object:
+        """Return the last event that can be read. See `Backend.change_mark`.
+
+        Not the transactions that have ended: with each heartbeat of anybody everybody would look.
+        """
+        with self._database.connection() as connection:
+            return connection.execute(
+                self._sql(
+                    "SELECT txid::text, id FROM ultramon.events AS e"
+                    " WHERE txid < pg_snapshot_xmin(pg_current_snapshot())"
+                    " ORDER BY e.txid DESC, e.id DESC LIMIT 1"
+                )
+            ).fetchone()
+
+    def subscribe(
+        self, name: str, holder: str, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """Become or stay the holder of a consumer name. See `Backend.subscribe`."""
+        now = self._database.to_server(now)
+        with self._database.transaction() as connection:
+            connection.execute(
+                self._sql(
+                    "INSERT INTO ultramon.consumers VALUES (%s, NULL, '{}', NULL, 0)"
+                    " ON CONFLICT (name) DO NOTHING"
+                ),
+                (name,),
+            )
+            row = connection.execute(
+                self._sql(
+                    "SELECT holder, lease_until, cursor, memory FROM ultramon.consumers"
+                    " WHERE name = %s FOR UPDATE"
+                ),
+                (name,),
+            ).fetchone()
+            assert row is not None
+            other, lease_until, cursor, memory = row
+            if other not in (None, holder) and lease_until > now and not is_gone(other):
+                return None
+            connection.execute(
+                self._sql(
+                    "UPDATE ultramon.consumers SET holder = %s, lease_until = %s WHERE name = %s"
+                ),
+                (holder, now + lease_seconds, name),
+            )
+        return Subscription(cursor, codec.loads(memory))
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """Store a consumer's cursor and memory. See `Backend.acknowledge`."""
+        with self._database.transaction() as connection:
+            done = connection.execute(
+                self._sql(
+                    "UPDATE ultramon.consumers SET cursor = %s, memory = %s"
+                    " WHERE name = %s AND holder = %s"
+                ),
+                (cursor, codec.dumps(memory), name, holder),
+            )
+            return done.rowcount == 1
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """Give a name up. See `Backend.unsubscribe`."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                self._sql(
+                    "UPDATE ultramon.consumers SET holder = NULL WHERE name = %s AND holder = %s"
+                ),
+                (name, holder),
+            )
+
+    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str, now: float) -> str:
+        """Let the first successor win. See `Backend.claim_handoff`."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                self._sql(
+                    "INSERT INTO ultramon.handoff_claims VALUES (%s, %s, %s, %s)"
+                    " ON CONFLICT (handoff_id) DO NOTHING"
+                ),
+                (handoff_id, agent_id, successor_id, self._database.to_server(now)),
+            )
+            row = connection.execute(
+                self._sql("SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s"),
+                (handoff_id,),
+            ).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def prune(self, connection: Connection, before: float) -> None:
+        """Delete events older than a time of this host's clock."""
+        connection.execute(
+            self._sql("DELETE FROM ultramon.events WHERE occurred_at < %s"),
+            (format_time(before),),
+        )
+
+
+def _columns(keyed: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[Any], ...]:
+    rows = [
+        (
+            key,
+            event["type"],
+            event["run"],
+            event["agentId"],
+            event["occurredAt"],
+            codec.dumps(event),
+        )
+        for key, event in keyed
+    ]
+    return tuple(map(list, zip(*rows, strict=True)))

@@ -1,0 +1,255 @@
+"""Messages as rows of a PostgreSQL database: what every transaction that touches them goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.postgres.texts import from_column, to_column
+from ultramon.backends.queue import Message
+from ultramon.core import codec
+from ultramon.core.messages import (
+    DELIVERIES,
+    EXPIRY_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_WAITING,
+    dead_letter,
+)
+from ultramon.errors import QueueFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.log import EventLog
+
+COLUMNS = (
+    "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
+    " expires_at, last_error"
+)
+ENDED = "state IN (1, 3) AND claimed_until <= %s"
+_EXPIRED = "state IN (0, 4) AND expires_at <= %s"
+
+
+class MessageRows:
+    """The rows of messages; every method but `read` belongs into a transaction.
+
+    Args:
+        database: Where they are.
+        log: Where dead letters are told.
+    """
+
+    def __init__(self, database: Database, log: EventLog) -> None:
+        self._database = database
+        self._sql = database.sql
+        self._log = log
+
+    def insert(
+        self,
+        connection: Connection,
+        recipient: str,
+        text: str,
+        now: float,
+        *,
+        sender: str | None = None,
+        category: str | None = None,
+        delivery: str = "sequential",
+        dedupe_key: str | None = None,
+        facts: dict[str, Any] | None = None,
+        expires_seconds: float = EXPIRY_SECONDS,
+    ) -> int:
+        """Add a message; return its id, or that of the one with its dedupe key.
+
+        Raises:
+            QueueFullError: So many without a category wait already: none of them is ever dropped.
+        """
+        now = self._database.to_server(now)
+        key = None if dedupe_key is None else to_column(dedupe_key)
+        kind = None if category is None else to_column(category)
+        row = connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.messages (recipient, sender, category, priority, text,"
+                " facts, dedupe_key, state, attempts, available_at, queued_at, expires_at)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s, %s)"
+                " ON CONFLICT (recipient, dedupe_key)"
+                " WHERE dedupe_key IS NOT NULL AND state IN (0, 1, 4)"
+                " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id, xmax = 0"
+            ),
+            (
+                recipient,
+                sender,
+                kind,
+                DELIVERIES.index(delivery),
+                to_column(text),
+                codec.dumps(facts or {}),
+                key,
+                now,
+                now,
+                now + expires_seconds,
+            ),
+        ).fetchone()
+        assert row is not None
+        message_id, is_new = row
+        if is_new:
+            self._bound(connection, recipient, category, kind)
+            # A hint for who listens; who is told polls anyway. Channels belong to the database.
+            channel = self._database.address.schema
+            connection.execute("SELECT pg_notify(%s, %s)", (channel, recipient))
+        return int(message_id)
+
+    def _bound(
+        self, connection: Connection, recipient: str, category: str | None, kind: str | None
+    ) -> None:
+        over = connection.execute(
+            self._sql(
+                "SELECT id FROM ultramon.messages WHERE recipient = %s"
+                " AND category IS NOT DISTINCT FROM %s AND state = 0"
+                " ORDER BY id DESC LIMIT 1 OFFSET %s"
+            ),
+            (recipient, kind, MAX_WAITING),
+        ).fetchone()
+        if over is None:
+            return
+        if category is None:
+            raise QueueFullError(recipient, MAX_WAITING)
+        self.drop(connection, recipient, list(over))
+
+    def drop(self, connection: Connection, recipient: str, message_ids: list[int]) -> None:
+        """Delete messages that are too many, and count them, unless they were claimed by now."""
+        done = connection.execute(
+            self._sql("DELETE FROM ultramon.messages WHERE id = ANY(%s) AND state = 0"),
+            (message_ids,),
+        )
+        self._count_loss(connection, recipient, "dropped", done.rowcount)
+
+    def cancel(self, connection: Connection, sender: str, category: str) -> tuple[int, int]:
+        """Cancel what was said; return how many were deleted and how many are in flight."""
+        which = "WHERE sender = %s AND category = %s AND state"
+        said = (sender, to_column(category))
+        deleted = connection.execute(self._sql(f"DELETE FROM ultramon.messages {which} = 0"), said)
+        claimed = connection.execute(
+            self._sql(f"UPDATE ultramon.messages SET state = 3 {which} = 1"), said
+        )
+        return deleted.rowcount, claimed.rowcount
+
+    def _count_loss(self, connection: Connection, recipient: str, reason: str, count: int) -> None:
+        connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.message_losses AS l VALUES (%s, %s, %s)"
+                " ON CONFLICT (recipient, reason) DO UPDATE SET count = l.count + excluded.count"
+            ),
+            (recipient, reason, count),
+        )
+
+    def bury(self, connection: Connection, message_id: int, recipient: str, now: float) -> None:
+        """Take a message out of the way for good, and tell it as an event of its recipient."""
+        connection.execute(
+            self._sql("UPDATE ultramon.messages SET state = 2, claim_token = NULL WHERE id = %s"),
+            (message_id,),
+        )
+        row = connection.execute(
+            self._sql("SELECT run FROM ultramon.agents WHERE agent_id = %s"), (recipient,)
+        ).fetchone()
+        run = "default" if row is None else from_column(row[0])
+        event, key = dead_letter(recipient, message_id, run, now)
+        self._log.insert(connection, [event], lambda _: key)
+
+    def sweep(self, connection: Connection, now: float) -> None:
+        """Do what time has brought: leases that ended, messages that expired."""
+        at = self._database.to_server(now)
+        rows = connection.execute(
+            self._sql(
+                "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
+                f" WHERE {ENDED} OR {_EXPIRED} FOR UPDATE SKIP LOCKED"
+            ),
+            (at, at, at),
+        ).fetchall()
+        gone = []
+        for message_id, recipient, state, attempts, is_expired in rows:
+            is_dead = state == 1 and attempts >= MAX_ATTEMPTS
+            if is_expired and state < 2 and not is_dead:
+                self._count_loss(connection, recipient, "expired", 1)
+            if state != 1 or (is_expired and not is_dead):
+                gone.append(message_id)
+            elif is_dead:
+                connection.execute(
+                    self._sql(
+                        "UPDATE ultramon.messages SET last_error = 'its claimer went silent'"
+                        " WHERE id = %s"
+                    ),
+                    (message_id,),
+                )
+                self.bury(connection, message_id, recipient, now)
+        connection.execute(self._sql("DELETE FROM ultramon.messages WHERE id = ANY(%s)"), (gone,))
+        connection.execute(
+            self._sql(
+                "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
+                " available_at = claimed_until WHERE id = ANY(%s) AND state = 1"
+            ),
+            ([row[0] for row in rows],),
+        )
+
+    def read(self, row: Sequence[Any]) -> Message:
+        """Return the message of a row."""
+        from_server = self._database.from_server
+        (
+            message_id,
+            recipient,
+            sender,
+            category,
+            priority,
+            text,
+            facts,
+            attempts,
+            token,
+            queued_at,
+            expires_at,
+            last_error,
+        ) = row
+        return Message(
+            id=message_id,
+            recipient=recipient,
+            sender=sender,
+            category=None if category is None else from_column(category),
+            delivery=DELIVERIES[priority],
+            text=from_column(text),
+            facts=codec.loads(facts),
+            attempts=attempts,
+            claim_token=token or "",
+            queued_at=from_server(queued_at),
+            expires_at=from_server(expires_at),
+            last_error=None if last_error is None else from_column(last_error),
+        )
+
+    def is_superseded(
+        self,
+        connection: Connection,
+        sender: str,
+        sender_epoch: tuple[int, int] | None,
+        said_at: float | None,
+    ) -> bool:
+        """Return whether a sender has moved on since it said something: it is stale."""
+        if sender_epoch is None and said_at is None:
+            return False
+        # Locked, so that an epoch that ends either finds this message to cancel, or is seen here.
+        connection.execute(
+            self._sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE"), (sender,)
+        )
+        row = connection.execute(
+            self._sql(
+                "SELECT generation, epoch, cleared_at FROM ultramon.senders WHERE agent_id = %s"
+            ),
+            (sender,),
+        ).fetchone()
+        if row is None:
+            return False
+        generation, epoch, cleared_at = row
+        if sender_epoch is not None and sender_epoch < (generation, epoch):
+            return True
+        return said_at is not None and said_at <= self._database.from_server(cleared_at)
+
+    def prune(self, connection: Connection, before: float) -> None:
+        """Delete dead messages that were queued before a time."""
+        connection.execute(
+            self._sql("DELETE FROM ultramon.messages WHERE state = 2 AND queued_at < %s"),
+            (self._database.to_server(before),),
+        )

@@ -1,0 +1,257 @@
+"""What the database could not take while it did not answer, kept on this host until it does.
+
+States with their events, and messages, in the order in which they came. Each arrives once, however
+often it is passed on: events have keys, states a generation and a sequence, messages a dedupe key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.core import codec
+from ultramon.core.events import event_key
+from ultramon.core.files import make_private_directory, open_private, refused
+from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
+from ultramon.core.locks import Lock
+from ultramon.errors import StateCorruptError
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ultramon.core.transaction import Transaction
+
+_log = logging.getLogger("ultramon.backend")
+
+STATE = "state"
+MESSAGE = "message"
+BATCH = 50
+LOOK_SECONDS = 15.0
+"""How often a process looks whether others of this host left something behind."""
+_NAME_DIGITS = 12
+
+
+class Entry(NamedTuple):
+    """One thing that waits."""
+
+    id: int
+    kind: str
+    """``state`` or ``message``."""
+    agent_id: str
+    """Whose state, or who is to get the message."""
+    body: dict[str, Any]
+
+
+class Kept(NamedTuple):
+    """How much is kept on this host."""
+
+    states: int
+    messages: int
+    refused: int
+    """Entries that the database will never take; they stay for people to see."""
+    oldest_at: float | None
+    """When the first of those that wait was kept, epoch seconds."""
+
+
+class _File(Journal):
+    """A SQLite file like the journal, with a table of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, directory: str, name: str) -> None:
+        super().__init__(directory)
+        self.path = os.path.join(directory, name)
+
+    def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
+        insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS entries"
+            " (id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL,"
+            "  agent_id TEXT NOT NULL, body TEXT NOT NULL, kept_at REAL NOT NULL, problem TEXT)"
+        )
+        connection.execute(
+            "CREATE INDEX IF NOT EXISTS entries_by_agent ON entries (agent_id, kind)"
+            " WHERE problem IS NULL"
+        )
+
+
+class Outbox:
+    """One file on this host for one database, shared by its processes.
+
+    Args:
+        url: Of the database, as it is shown; names the file.
+        directory: Returns the state directory; called when something has to be kept.
+    """
+
+    def __init__(self, url: str, directory: Callable[[], str]) -> None:
+        self._name = f"outbox-{hashlib.sha256(url.encode()).hexdigest()[:_NAME_DIGITS]}.sqlite3"
+        self._directory = directory
+        self._file: _File | None = None
+        self._lock = threading.Lock()
+        self._is_empty = False
+        self._looked_at = 0.0
+
+    def put_state(self, agent_id: str, document: str, events: Sequence[dict[str, Any]]) -> None:
+        """Keep the newest state of an agent durably, and all its events that are not stored yet.
+
+        Raises:
+            StateError: This host's disk refused as well.
+        """
+
+        def put(connection: sqlite3.Connection) -> None:
+            mine = "WHERE kind = ? AND agent_id = ? AND problem IS NULL"
+            kept = connection.execute(f"SELECT body FROM entries {mine}", (STATE, agent_id))
+            bodies = [_decoded(body) for (body,) in kept.fetchall()]
+            known = [event for body in bodies for event in body.get("events", ())]
+            # Whoever is refused comes again with the same ones and more.
+            merged = {event_key(event): event for event in (*known, *events)}
+            connection.execute(f"DELETE FROM entries {mine}", (STATE, agent_id))
+            _insert(connection, STATE, agent_id, {"state": document, "events": [*merged.values()]})
+
+        self._keep(put)
+
+    def put_message(self, recipient: str, message: dict[str, Any]) -> None:
+        """Keep a message durably. Raises as `put_state`."""
+        self._keep(lambda connection: _insert(connection, MESSAGE, recipient, message))
+
+    def _keep(self, put: Callable[[sqlite3.Connection], None]) -> None:
+        with self._lock:
+            try:
+                with self._write() as connection:
+                    put(connection)
+            except StateCorruptError as error:
+                self._quarantine(error)
+                with self._write() as connection:
+                    put(connection)
+            self._is_empty = False
+
+    def _quarantine(self, error: StateCorruptError) -> None:
+        _log.warning("%s; set aside as %s", error, self._open().quarantine())
+
+    def may_wait(self) -> bool:
+        """Return whether something may wait. Cheap; what others kept is seen some seconds late."""
+        now = time.monotonic()
+        if self._is_empty and now - self._looked_at < LOOK_SECONDS:
+            return False
+        with self._lock:
+            self._looked_at = now
+            try:
+                found = self._read("SELECT 1 FROM entries WHERE problem IS NULL LIMIT 1")
+            except StateCorruptError as error:
+                self._quarantine(error)
+                found = []
+            self._is_empty = not found
+            return not self._is_empty
+
+    def oldest(self, after: int = 0) -> list[Entry]:
+        """Return the first entries that wait behind an id.
+
+        Raises:
+            StateError: This host's disk refused.
+        """
+        return self._entries("id > ? ORDER BY id LIMIT ?", after, BATCH)
+
+    def states_of(self, agent_id: str) -> list[Entry]:
+        """Return what waits of the state of an agent."""
+        return self._entries("kind = ? AND agent_id = ?", STATE, agent_id)
+
+    def _entries(self, which: str, *arguments: object) -> list[Entry]:
+        query = f"SELECT id, kind, agent_id, body FROM entries WHERE problem IS NULL AND {which}"
+        with self._lock:
+            rows = self._read(query, arguments)
+        return [Entry(row[0], row[1], row[2], _decoded(row[3])) for row in rows]
+
+    def forget(self, entries: Iterable[Entry]) -> None:
+        """Delete entries that are stored; one that was replaced meanwhile stays."""
+        with self._lock, self._write() as connection:
+            connection.executemany(
+                "DELETE FROM entries WHERE id = ?", [(entry.id,) for entry in entries]
+            )
+
+    def set_aside(self, entry: Entry, problem: str) -> None:
+        """Take an entry that can never be stored out of the way; it stays as evidence."""
+        with self._lock, self._write() as connection:
+            connection.execute("UPDATE entries SET problem = ? WHERE id = ?", (problem, entry.id))
+
+    def only_one(self) -> Lock:
+        """Return a ``with`` block that one process of this host enters at a time.
+
+        Raises:
+            LockedError: Another one is within.
+        """
+        return Lock(f"{self._open().path}.lock", _open_lock, 0.0)
+
+    def kept(self) -> Kept:
+        """Return how much is kept on this host.
+
+        Raises:
+            StateError: This host's disk refused.
+        """
+        with self._lock:
+            rows = self._read(
+                "SELECT coalesce(sum(kind = ? AND problem IS NULL), 0),"
+                " coalesce(sum(kind = ? AND problem IS NULL), 0),"
+                " coalesce(sum(problem IS NOT NULL), 0),"
+                " min(CASE WHEN problem IS NULL THEN kept_at END) FROM entries",
+                (STATE, MESSAGE),
+            )
+        return Kept(*rows[0]) if rows else Kept(0, 0, 0, None)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+
+    def after_fork(self) -> None:
+        """Replace a lock that another thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    def _open(self) -> _File:
+        if self._file is None:
+            self._file = _File(self._directory(), self._name)
+        return self._file
+
+    def _write(self) -> Transaction:
+        file = self._open()
+        make_private_directory(os.path.dirname(file.path))
+        return file.transaction(TOOL_TIMEOUT_SECONDS)
+
+    def _read(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        file = self._open()
+        if not file.exists():
+            return []
+        # A process that was killed may have left a file without its table.
+        with file.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
+                return []
+            return connection.execute(query, arguments).fetchall()
+
+
+def _open_lock(path: str) -> int:
+    try:
+        return open_private(path, os.O_RDWR)
+    except OSError as error:
+        raise refused(path, "cannot be locked", error) from error
+
+
+def _decoded(body: str) -> dict[str, Any]:
+    """Return the body of an entry; empty when it is damaged."""
+    try:
+        value = codec.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _insert(connection: sqlite3.Connection, kind: str, agent_id: str, body: Any) -> None:
+    connection.execute(
+        "INSERT INTO entries (kind, agent_id, body, kept_at) VALUES (?, ?, ?, ?)",
+        (kind, agent_id, codec.dumps(body), time.time()),
+    )

@@ -1,0 +1,195 @@
+"""The overview of the agents in a PostgreSQL database: sorted and judged there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.overview import Page
+from ultramon.backends.postgres.rows import machine_of
+from ultramon.backends.postgres.texts import to_column
+from ultramon.core import codec
+from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge
+from ultramon.core.record import StateRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ultramon.backends.base import StoredAgent
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.states import States
+    from ultramon.core.liveness import HostIdentity
+
+_BATCH = 200
+"""Agents read at once: some hundred kilobytes."""
+_OF_RUN = "(%(run)s::text IS NULL OR a.run = %(run)s)"
+_RATIO = "coalesce(a.usage_ratio, 0)"
+_END = "%(skip)s + %(limit)s::bigint"
+
+_MANY = 10_000
+"""So many silent agents are found sooner by reading all than one by one."""
+
+# Whoever beat within the shortest patience of all is alive without a look at its state.
+_SUSPECTS = f"""
+    SELECT agent_id FROM ultramon.heartbeats WHERE at < (
+        SELECT %(now)s - min(least(stale_after_seconds, lost_after_seconds))
+        FROM ultramon.agents WHERE active)
+    LIMIT {_MANY}
+"""
+_ON_GONE = "a.machine = %(machine)s AND a.process = ANY (%(gone)s)"
+
+# Of those, `judged` says in SQL what `ultramon.core.liveness.judge` says. Which processes are gone
+# only their own host can tell: that was asked before.
+_PAGE = f"""
+    WITH aged AS (
+        SELECT a.*, a.machine = %(machine)s AS is_here, {_RATIO} AS ratio,
+            greatest(0, %(now)s - coalesce(
+                greatest(nullif(a.last_heartbeat, 0) + a.skew_seconds, h.at),
+                a.started_at + %(skew)s)) AS age_seconds
+        FROM ultramon.agents a LEFT JOIN ultramon.heartbeats h USING (agent_id)
+        WHERE a.active AND {_OF_RUN} AND (%(suspects)s::text[] IS NULL
+            OR a.agent_id = ANY (%(suspects)s))
+    ), judged AS (
+        SELECT agent_id, urgency, ratio, CASE
+            WHEN is_here AND process = ANY (%(gone)s) THEN '{LOST}'
+            WHEN stale_after_seconds IS NULL THEN '{ALIVE}'
+            WHEN waiting AND (is_here OR age_seconds <= lost_after_seconds) THEN '{ALIVE}'
+            WHEN age_seconds > lost_after_seconds THEN '{LOST}'
+            WHEN age_seconds > stale_after_seconds THEN '{STALE}'
+            ELSE '{ALIVE}' END AS verdict
+        FROM aged
+    ), silent AS MATERIALIZED (
+        SELECT * FROM judged WHERE verdict <> '{ALIVE}'
+    ), foremost AS (
+        SELECT agent_id, ratio,
+            CASE WHEN verdict = '{LOST}' THEN 0 WHEN urgency > 0 THEN 3 - urgency ELSE 3 END AS rank
+        FROM silent
+        UNION ALL (
+            SELECT a.agent_id, {_RATIO}, CASE WHEN a.urgency > 0 THEN 3 - a.urgency ELSE 4 END
+            FROM ultramon.agents a WHERE a.active AND {_OF_RUN}
+                AND a.agent_id NOT IN (SELECT agent_id FROM silent)
+            ORDER BY a.urgency DESC, {_RATIO} DESC, a.agent_id LIMIT {_END})
+        UNION ALL (
+            SELECT a.agent_id, {_RATIO}, 5
+            FROM ultramon.agents a WHERE NOT a.active AND %(include_ended)s AND {_OF_RUN}
+            ORDER BY {_RATIO} DESC, a.agent_id LIMIT {_END})
+    )
+    SELECT
+        ARRAY(SELECT agent_id FROM foremost ORDER BY rank, ratio DESC, agent_id
+            OFFSET %(skip)s LIMIT %(limit)s),
+        (SELECT count(*) FROM ultramon.agents a WHERE a.active AND {_OF_RUN}),
+        (SELECT count(*) FROM silent WHERE verdict = '{STALE}'),
+        (SELECT count(*) FROM silent WHERE verdict = '{LOST}'),
+        (SELECT count(*) FROM ultramon.agents a WHERE NOT a.active AND {_OF_RUN}),
+        pg_snapshot_xmin(pg_current_snapshot())::text
+"""
+
+
+class PostgresOverview:
+    """Sorts and judges agents where their rows are.
+
+    Args:
+        database: Where they are.
+        states: Reads them.
+    """
+
+    def __init__(self, database: Database, states: States) -> None:
+        self._database = database
+        self._sql = database.sql
+        self._states = states
+
+    def page(
+        self,
+        run: str | None,
+        *,
+        now: float,
+        host: HostIdentity,
+        limit: int | None = None,
+        skip: int = 0,
+        include_ended: bool = False,
+    ) -> Page:
+        """See `Overview.page`."""
+        with self._database.transaction(durable=False) as connection:
+            values: dict[str, Any] = {
+                "run": None if run is None else to_column(run),
+                "now": self._database.to_server(now),
+                "skew": self._database.skew_seconds,
+                "machine": machine_of(host.hostname, host.boot_id),
+                "include_ended": include_ended,
+                "skip": skip,
+                "limit": limit,
+            }
+            values["gone"] = self._gone(connection, host, values)
+            values["suspects"] = self._suspects(connection, values)
+            row = connection.execute(self._sql(_PAGE), values).fetchone()
+        assert row is not None
+        agent_ids, active, stale, lost, ended, oldest_running = row
+        counts = {ALIVE: active - stale - lost, STALE: stale, LOST: lost, ENDED: ended}
+        return Page(self._read(agent_ids), counts, f"{oldest_running}:0")
+
+    def _gone(
+        self, connection: Connection, host: HostIdentity, values: dict[str, Any]
+    ) -> list[str]:
+        """Return which of the processes on this host that agents name do not run any more."""
+        rows = connection.execute(
+            self._sql(
+                "SELECT DISTINCT process FROM ultramon.agents"
+                " WHERE active AND machine = %(machine)s AND process IS NOT NULL"
+            ),
+            values,
+        ).fetchall()
+        return [process for (process,) in rows if _is_gone(process, host)]
+
+    def _suspects(self, connection: Connection, values: dict[str, Any]) -> list[str] | None:
+        """Return the agents that may not be alive, None for too many."""
+        found = connection.execute(self._sql(_SUSPECTS), values).fetchall()
+        if values["gone"]:
+            found += connection.execute(
+                self._sql(
+                    f"SELECT agent_id FROM ultramon.agents a WHERE a.active AND {_ON_GONE}"
+                    f" LIMIT {_MANY}"
+                ),
+                values,
+            ).fetchall()
+        return None if len(found) >= _MANY else [agent_id for (agent_id,) in found]
+
+    def _read(self, agent_ids: Sequence[str]) -> Iterator[StoredAgent]:
+        for start in range(0, len(agent_ids), _BATCH):
+            yield from self._states.read(agent_ids[start : start + _BATCH])
+
+    def find_by_prefix(self, prefix: str) -> list[str]:
+        """See `Overview.find_by_prefix`."""
+        # No id holds a character from DEL on, and in the order of bytes that one comes last.
+        first = to_column(prefix)
+        return self._find(
+            "(agent_id >= %(first)s AND agent_id < %(last)s)"
+            " OR (shown_id >= %(first)s AND shown_id < %(last)s)",
+            first=first,
+            last=first + "\x7f",
+        )
+
+    def find_by_label(self, label: str) -> list[str]:
+        """See `Overview.find_by_label`."""
+        return self._find("label = %(label)s", label=to_column(label))
+
+    def _find(self, condition: str, **values: str) -> list[str]:
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(
+                    f"SELECT agent_id FROM ultramon.agents WHERE {condition} ORDER BY agent_id"
+                ),
+                values,
+            ).fetchall()
+        return [agent_id for (agent_id,) in rows]
+
+
+def _is_gone(process: str, host: HostIdentity) -> bool:
+    pid, started_at = codec.loads(process)
+    owner = StateRecord(
+        "owner",
+        active=True,
+        pid=pid,
+        pid_started_at=started_at,
+        hostname=host.hostname,
+        boot_id=host.boot_id,
+    )
+    return judge(owner, None, 0.0, host).is_gone

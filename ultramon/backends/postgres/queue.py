@@ -1,0 +1,320 @@
+"""The message queue in PostgreSQL: claimers pass by what others are claiming, nobody waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier
+from ultramon.backends.postgres.database import CONNECT_SECONDS
+from ultramon.backends.postgres.listener import Listener
+from ultramon.backends.postgres.messages import COLUMNS, ENDED
+from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.queue import Cancelled, Depth, Message
+from ultramon.core.ids import random_hex
+from ultramon.core.messages import (
+    DELIVERIES,
+    EXPIRY_SECONDS,
+    LEASE_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_BATCH,
+    backoff_seconds,
+    check_message,
+    harmless,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.postgres.courier import Deliver
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.messages import MessageRows
+    from ultramon.backends.postgres.outbox import Outbox
+
+ONCE = "ultramon once "
+"""Begins the dedupe keys of messages that were given none."""
+ONCE_SECONDS = 3_600.0
+"""How long such a key is remembered: a copy may wait on a host whose network is cut."""
+
+
+class PostgresQueue:
+    """See `ultramon.backends.queue.Queue`.
+
+    Args:
+        database: Where the messages are.
+        rows: The messages there.
+        outbox: Where messages wait while the database takes nothing.
+        deliver: Stores what waited there. See `Courier`.
+
+    Attributes:
+        patience_seconds: How long `queue_message` waits for the database before it leaves the
+            message to this host. Who serves people and not agents may wait longer.
+    """
+
+    def __init__(
+        self, database: Database, rows: MessageRows, outbox: Outbox, deliver: Deliver
+    ) -> None:
+        self.patience_seconds = SEND_WAIT_SECONDS
+        self._database = database
+        self._sql = database.sql
+        self._rows = rows
+        self.courier = Courier(outbox, self.send, deliver)
+        self._listener = Listener(database.address)
+        self.listening = self._listener.listening
+
+    def queue_message(
+        self,
+        recipient: str,
+        text: str,
+        *,
+        now: float,
+        sender: str | None = None,
+        sender_epoch: tuple[int, int] | None = None,
+        said_at: float | None = None,
+        category: str | None = None,
+        delivery: str = "sequential",
+        dedupe_key: str | None = None,
+        facts: dict[str, Any] | None = None,
+        expires_seconds: float = EXPIRY_SECONDS,
+    ) -> int | None:
+        """See `Queue.queue_message`."""
+        check_message(
+            recipient,
+            text,
+            sender=sender,
+            category=category,
+            delivery=delivery,
+            expires_seconds=expires_seconds,
+        )
+        message = {
+            "recipient": recipient,
+            "text": text,
+            "now": now,
+            "sender": sender,
+            "sender_epoch": sender_epoch,
+            "said_at": said_at,
+            "category": category,
+            "delivery": delivery,
+            # Whether it was stored may remain unknown: then it is sent again under the same key.
+            "dedupe_key": dedupe_key or f"{ONCE}{random_hex(16)}",
+            "facts": facts,
+            "expires_seconds": expires_seconds,
+        }
+        return self.courier.send(message, self.patience_seconds)
+
+    def send(self, message: dict[str, Any]) -> int | None:
+        """Store a message that was checked; return its id, None when it is refused as stale.
+
+        Args:
+            message: The arguments of `queue_message`.
+        """
+        with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
+            return self.put(connection, message)
+
+    def put(self, connection: Connection, message: dict[str, Any]) -> int | None:
+        """Store a message within a transaction. See `send`."""
+        given = dict(message)
+        sender, epoch, said_at = given["sender"], given.pop("sender_epoch"), given.pop("said_at")
+        if sender is not None and self._rows.is_superseded(
+            connection, sender, None if epoch is None else tuple(epoch), said_at
+        ):
+            return None
+        return self._rows.insert(connection, **given)
+
+    def claim(
+        self,
+        recipient: str,
+        *,
+        now: float,
+        limit: int = 10,
+        deliveries: Sequence[str] = DELIVERIES,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> list[Message]:
+        """See `Queue.claim`."""
+        at = self._database.to_server(now)
+        with self._database.connection() as connection:
+            waits = connection.execute(
+                self._sql(
+                    "SELECT EXISTS (SELECT 1 FROM ultramon.messages WHERE recipient = %s"
+                    "  AND state = 0 AND available_at <= %s)"
+                    f" OR EXISTS (SELECT 1 FROM ultramon.messages WHERE {ENDED})"
+                ),
+                (recipient, at, at),
+            ).fetchone()
+        if waits == (False,):
+            return []
+        priorities = [DELIVERIES.index(delivery) for delivery in deliveries]
+        with self._database.transaction() as connection:
+            self._rows.sweep(connection, now)
+            ready = connection.execute(
+                self._sql(
+                    "SELECT id, attempts FROM ultramon.messages WHERE recipient = %s"
+                    " AND state = 0 AND available_at <= %s AND priority = ANY(%s)"
+                    " ORDER BY priority, id LIMIT %s FOR UPDATE SKIP LOCKED"
+                ),
+                (recipient, at, priorities, min(limit, MAX_BATCH)),
+            ).fetchall()
+            rows = connection.execute(
+                self._sql(
+                    "UPDATE ultramon.messages SET state = 1, attempts = attempts + 1,"
+                    " claim_token = %s, claimed_until = %s WHERE id = ANY(%s)"
+                    f" RETURNING {COLUMNS}"
+                ),
+                (random_hex(8), at + lease_seconds, harmless(ready)),
+            ).fetchall()
+        return [self._rows.read(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
+
+    def acknowledge(self, message_id: int, claim_token: str) -> bool:
+        """See `Queue.acknowledge`."""
+        claimed = "WHERE id = %s AND claim_token = %s"
+        with self._database.transaction() as connection:
+            done = connection.execute(
+                self._sql(
+                    f"DELETE FROM ultramon.messages {claimed}"
+                    " AND (state = 3 OR state = 1 AND dedupe_key IS NULL)"
+                ),
+                (message_id, claim_token),
+            )
+            if not done.rowcount:
+                done = connection.execute(
+                    self._sql(
+                        "UPDATE ultramon.messages SET state = 4, text = '', facts = '{}',"
+                        " claim_token = NULL, expires_at = CASE WHEN starts_with(dedupe_key, %s)"
+                        " THEN least(expires_at, queued_at + %s) ELSE expires_at END"
+                        f" {claimed} AND state = 1"
+                    ),
+                    (ONCE, ONCE_SECONDS, message_id, claim_token),
+                )
+            return done.rowcount == 1
+
+    def extend(
+        self,
+        message_id: int,
+        claim_token: str,
+        *,
+        now: float,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> bool:
+        """See `Queue.extend`."""
+        return self._change(
+            "UPDATE ultramon.messages SET claimed_until = %s"
+            " WHERE id = %s AND claim_token = %s AND state = 1",
+            (self._database.to_server(now) + lease_seconds, message_id, claim_token),
+        )
+
+    def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
+        """See `Queue.reject`."""
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                self._sql(
+                    "SELECT recipient, attempts, state FROM ultramon.messages"
+                    " WHERE id = %s AND claim_token = %s AND state IN (1, 3) FOR UPDATE"
+                ),
+                (message_id, claim_token),
+            ).fetchone()
+            if row is None:
+                return False
+            recipient, attempts, state = row
+            if state == 3:
+                connection.execute(
+                    self._sql("DELETE FROM ultramon.messages WHERE id = %s"), (message_id,)
+                )
+                return True
+            at = self._database.to_server(now)
+            connection.execute(
+                self._sql(
+                    "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
+                    " last_error = %s, available_at = %s WHERE id = %s"
+                ),
+                (to_column(error[:500]), at + backoff_seconds(attempts), message_id),
+            )
+            if attempts >= MAX_ATTEMPTS:
+                self._rows.bury(connection, message_id, recipient, now)
+            return True
+
+    def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
+        """See `Queue.cancel_messages_from`."""
+        with self._database.transaction() as connection:
+            return Cancelled(*self._rows.cancel(connection, sender, category))
+
+    def peek(
+        self, recipient: str, *, now: float, after: int = 0, limit: int = 100
+    ) -> list[Message]:
+        """See `Queue.peek`."""
+        return self._select(
+            f"SELECT {COLUMNS} FROM ultramon.messages WHERE recipient = %s"
+            " AND state IN (0, 1) AND id > %s AND expires_at > %s ORDER BY id LIMIT %s",
+            (recipient, after, self._database.to_server(now), limit),
+        )
+
+    def dead(self, recipient: str | None = None) -> list[Message]:
+        """See `Queue.dead`."""
+        return self._select(
+            f"SELECT {COLUMNS} FROM ultramon.messages WHERE state = 2"
+            " AND (%s::text IS NULL OR recipient = %s) ORDER BY id",
+            (recipient, recipient),
+        )
+
+    def retry(self, message_id: int, *, now: float) -> bool:
+        """See `Queue.retry`."""
+        at = self._database.to_server(now)
+        return self._change(
+            "UPDATE ultramon.messages m SET state = 0, attempts = 0, available_at = %s,"
+            " expires_at = %s WHERE id = %s AND state = 2 AND NOT EXISTS"
+            " (SELECT 1 FROM ultramon.messages o WHERE o.recipient = m.recipient"
+            "  AND o.dedupe_key = m.dedupe_key AND o.state IN (0, 1, 4))",
+            (at, at + EXPIRY_SECONDS, message_id),
+        )
+
+    def drop(self, message_id: int) -> bool:
+        """See `Queue.drop`."""
+        return self._change(
+            "DELETE FROM ultramon.messages WHERE id = %s AND state = 2", (message_id,)
+        )
+
+    def _change(self, statement: str, arguments: tuple[Any, ...]) -> bool:
+        with self._database.transaction() as connection:
+            return connection.execute(self._sql(statement), arguments).rowcount == 1
+
+    def depth(self, *, now: float) -> list[Depth]:
+        """See `Queue.depth`."""
+        at = self._database.to_server(now)
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(
+                    "SELECT recipient, sum(ready)::int, sum(waiting)::int, sum(claimed)::int,"
+                    " sum(dead)::int, sum(dropped)::int, sum(expired)::int, min(oldest) FROM ("
+                    " SELECT recipient, (state = 0 AND available_at <= %s)::int AS ready,"
+                    "  (state = 0 AND available_at > %s)::int AS waiting,"
+                    "  (state IN (1, 3))::int AS claimed, (state = 2)::int AS dead,"
+                    "  0 AS dropped, 0 AS expired,"
+                    "  CASE WHEN state IN (0, 1) THEN queued_at END AS oldest"
+                    " FROM ultramon.messages"
+                    " WHERE state < 4 AND NOT (state = 0 AND expires_at <= %s)"
+                    " UNION ALL SELECT recipient, 0, 0, 0, 0,"
+                    "  CASE reason WHEN 'dropped' THEN count ELSE 0 END,"
+                    "  CASE reason WHEN 'expired' THEN count ELSE 0 END, NULL"
+                    " FROM ultramon.message_losses"
+                    ") AS rows GROUP BY recipient ORDER BY recipient"
+                ),
+                (at, at, at),
+            ).fetchall()
+        from_server = self._database.from_server
+        return [
+            Depth(*row)._replace(oldest_at=None if row[7] is None else from_server(row[7]))
+            for row in rows
+        ]
+
+    def close(self) -> None:
+        """End the threads behind it; the next call starts them again."""
+        self._listener.close()
+        self.courier.close()
+
+    def after_fork(self) -> None:
+        """Leave threads and locks to the parent in a forked copy."""
+        self._listener.after_fork()
+        self.courier.after_fork()
+
+    def _select(self, query: str, arguments: tuple[Any, ...]) -> list[Message]:
+        with self._database.connection() as connection:
+            rows = connection.execute(self._sql(query), arguments).fetchall()
+        return [self._rows.read(row) for row in rows]

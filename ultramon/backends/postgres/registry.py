@@ -1,0 +1,272 @@
+"""Registrations in PostgreSQL: the rows that the rule book works on, and the verbs over it.
+
+Whatever moves an agent's epoch holds its row locked, so that the rules see one thing at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.queue import Cancelled
+from ultramon.core import routes
+from ultramon.core.registration import Registration
+
+if TYPE_CHECKING:
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.messages import MessageRows
+    from ultramon.core.record import StateRecord
+
+_COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
+
+
+class PostgresRows:
+    """See `ultramon.backends.registry.RouteRows`.
+
+    Args:
+        connection: Within a transaction.
+        database: Whose.
+        messages: The messages there.
+    """
+
+    def __init__(self, connection: Connection, database: Database, messages: MessageRows) -> None:
+        self._connection = connection
+        self._database = database
+        self._sql = database.sql
+        self._messages = messages
+
+    def _execute(self, statement: str, *arguments: Any) -> int:
+        return self._connection.execute(self._sql(statement), arguments).rowcount
+
+    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+        """Return one agent's registration, or all by agent id."""
+        rows = self._connection.execute(
+            self._sql(
+                f"SELECT {_COLUMNS} FROM ultramon.registrations"
+                " WHERE %s::text IS NULL OR agent_id = %s ORDER BY agent_id"
+            ),
+            (agent_id, agent_id),
+        ).fetchall()
+        return [self._registration(row) for row in rows]
+
+    def registration(self, agent_id: str) -> Registration | None:
+        """See `RouteRows.registration`."""
+        row = self._connection.execute(
+            self._sql(f"SELECT {_COLUMNS} FROM ultramon.registrations WHERE agent_id = %s"),
+            (agent_id,),
+        ).fetchone()
+        return None if row is None else self._registration(row)
+
+    def _registration(self, row: tuple[Any, ...]) -> Registration:
+        agent_id, notify_id, source, ladder, registered_by, registered_at = row
+        return Registration(
+            agent_id,
+            notify_id,
+            source=source,
+            ladder=ladder,
+            registered_by=registered_by,
+            registered_at=self._database.from_server(registered_at),
+        )
+
+    def put_registration(
+        self,
+        agent_id: str,
+        notify_id: str,
+        *,
+        source: str,
+        ladder: str | None,
+        registered_by: str,
+        registered_at: float,
+    ) -> None:
+        """See `RouteRows.put_registration`."""
+        self._execute(
+            "INSERT INTO ultramon.registrations VALUES (%s, %s, %s, %s, %s, %s)"
+            " ON CONFLICT (agent_id) DO UPDATE SET notify_id = excluded.notify_id,"
+            " source = excluded.source, ladder = excluded.ladder,"
+            " registered_by = excluded.registered_by, registered_at = excluded.registered_at",
+            agent_id,
+            notify_id,
+            source,
+            ladder,
+            registered_by,
+            self._database.to_server(registered_at),
+        )
+
+    def delete_registration(self, agent_id: str) -> bool:
+        """See `RouteRows.delete_registration`."""
+        deleted = self._execute("DELETE FROM ultramon.registrations WHERE agent_id = %s", agent_id)
+        return deleted == 1
+
+    def set_target(self, agent_id: str, notify_id: str) -> None:
+        """See `RouteRows.set_target`."""
+        self._execute(
+            "UPDATE ultramon.registrations SET notify_id = %s WHERE agent_id = %s",
+            notify_id,
+            agent_id,
+        )
+
+    def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
+        """See `RouteRows.sender`; the start is by the clock of the agent's owner."""
+        row = self._connection.execute(
+            self._sql(
+                "SELECT started_at, generation, epoch, cleared_at FROM ultramon.senders"
+                " WHERE agent_id = %s"
+            ),
+            (agent_id,),
+        ).fetchone()
+        if row is None:
+            return None
+        started_at, generation, epoch, cleared_at = row
+        return started_at, generation, epoch, self._cleared(cleared_at)
+
+    def _cleared(self, at: float) -> float:
+        return self._database.from_server(at) if at else 0.0
+
+    def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
+        """See `RouteRows.move_sender`."""
+        self._execute(
+            "INSERT INTO ultramon.senders VALUES (%s, %s, %s, %s, 0)"
+            " ON CONFLICT (agent_id) DO UPDATE SET started_at = excluded.started_at,"
+            " generation = excluded.generation, epoch = excluded.epoch",
+            agent_id,
+            started_at,
+            generation,
+            epoch,
+        )
+
+    def note_clear(
+        self, agent_id: str, started_at: float, generation: int, epoch: int, cleared_at: float
+    ) -> None:
+        """See `RouteRows.note_clear`."""
+        self._execute(
+            "INSERT INTO ultramon.senders VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (agent_id) DO UPDATE SET cleared_at = excluded.cleared_at",
+            agent_id,
+            started_at,
+            generation,
+            epoch,
+            self._database.to_server(cleared_at),
+        )
+
+    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
+        """See `RouteRows.announcement`."""
+        row = self._connection.execute(
+            self._sql(
+                "SELECT epoch, level FROM ultramon.announcements"
+                " WHERE agent_id = %s AND audience = %s"
+            ),
+            (agent_id, audience),
+        ).fetchone()
+        return None if row is None else (row[0], row[1])
+
+    def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
+        """See `RouteRows.announce`."""
+        self._execute(
+            "INSERT INTO ultramon.announcements VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (agent_id, audience) DO UPDATE SET epoch = excluded.epoch,"
+            " level = excluded.level, announced_at = excluded.announced_at",
+            agent_id,
+            audience,
+            epoch,
+            level,
+            self._database.to_server(now),
+        )
+
+    def forget_announcements(self, agent_id: str) -> None:
+        """See `RouteRows.forget_announcements`."""
+        self._execute("DELETE FROM ultramon.announcements WHERE agent_id = %s", agent_id)
+
+    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+        """See `RouteRows.cancel`."""
+        return self._messages.cancel(self._connection, sender, category)
+
+    def send(
+        self,
+        recipient: str,
+        text: str,
+        now: float,
+        *,
+        sender: str,
+        category: str,
+        delivery: str,
+        facts: dict[str, Any],
+    ) -> None:
+        """See `RouteRows.send`."""
+        self._messages.insert(
+            self._connection,
+            recipient,
+            text,
+            now,
+            sender=sender,
+            category=category,
+            delivery=delivery,
+            facts=facts,
+        )
+
+
+class PostgresRegistry:
+    """See `ultramon.backends.registry.Registry`.
+
+    Args:
+        database: Where the registrations are.
+        messages: The messages there.
+    """
+
+    def __init__(self, database: Database, messages: MessageRows) -> None:
+        self._database = database
+        self._messages = messages
+
+    def rows(self, connection: Connection) -> PostgresRows:
+        """Return what the rule book works on, within a transaction."""
+        return PostgresRows(connection, self._database, self._messages)
+
+    def _locked(self, connection: Connection, agent_id: str) -> PostgresRows:
+        connection.execute(
+            self._database.sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR UPDATE"),
+            (agent_id,),
+        )
+        return self.rows(connection)
+
+    def register(
+        self,
+        agent_id: str,
+        notify_id: str,
+        *,
+        source: str,
+        ladder: dict[str, Any] | None,
+        registered_by: str,
+        now: float,
+    ) -> Cancelled:
+        """See `Registry.register`."""
+        with self._database.transaction() as connection:
+            cancelled = routes.register(
+                self._locked(connection, agent_id),
+                agent_id,
+                notify_id,
+                source=source,
+                ladder=ladder,
+                registered_by=registered_by,
+                now=now,
+            )
+        return Cancelled(*cancelled)
+
+    def unregister(self, agent_id: str) -> Cancelled | None:
+        """See `Registry.unregister`."""
+        with self._database.transaction() as connection:
+            cancelled = routes.unregister(self._locked(connection, agent_id), agent_id)
+        return None if cancelled is None else Cancelled(*cancelled)
+
+    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+        """See `Registry.registrations`."""
+        with self._database.connection() as connection:
+            return self.rows(connection).registrations(agent_id)
+
+    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
+        """See `Registry.announcement`."""
+        with self._database.connection() as connection:
+            return self.rows(connection).announcement(agent_id, audience)
+
+    def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
+        """See `Registry.clear`."""
+        with self._database.transaction() as connection:
+            rows = self._locked(connection, record.agent_id)
+            return Cancelled(*routes.clear(rows, record, requester, now))

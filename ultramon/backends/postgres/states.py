@@ -1,0 +1,310 @@
+"""States, heartbeats and requests as rows of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Look, StoredAgent
+from ultramon.backends.postgres import functions
+from ultramon.backends.postgres.rows import COLUMNS, values_of
+from ultramon.backends.postgres.texts import to_column
+from ultramon.core import codec
+from ultramon.core.glance import glance_state
+from ultramon.core.record import decode_state, encode_state
+from ultramon.core.statefile import KEPT_CORRUPT_FILES
+from ultramon.errors import AgentNotFoundError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.core.record import StateRecord
+
+    Decode = Callable[[bytes, str], StateRecord]
+
+_SELECT = (
+    "SELECT a.agent_id, a.document, a.skew_seconds, h.at, a.changed::text, a.generation"
+    " FROM ultramon.agents a LEFT JOIN ultramon.heartbeats h USING (agent_id)"
+)
+_PUT = (
+    f"INSERT INTO ultramon.agents (agent_id, {', '.join(COLUMNS)})"
+    f" VALUES (%s{', %s' * len(COLUMNS)}) ON CONFLICT (agent_id) DO UPDATE SET"
+    f" {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)},"
+    " changed = pg_current_xact_id()"
+)
+# One question and one answer: each further one would cost the way to the server and back.
+_LOOK = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '30s';"
+    f" {_SELECT} WHERE a.changed >= '{{since}}';"
+    " SELECT agent_id, at FROM ultramon.heartbeats WHERE changed >= '{since}';"
+    " SELECT DISTINCT p.agent_id FROM ultramon.pruned_agents p WHERE p.changed >= '{since}'"
+    "  AND NOT EXISTS (SELECT 1 FROM ultramon.agents a WHERE a.agent_id = p.agent_id);"
+    " SELECT pg_snapshot_xmin(pg_current_snapshot())::text; COMMIT"
+)
+_FORGOTTEN_SECONDS = 7 * 86_400.0
+"""How long the names of deleted agents are kept for those who look again."""
+
+_BELONGINGS = (
+    ("messages", "recipient"),
+    ("message_losses", "recipient"),
+    ("senders", "agent_id"),
+    ("registrations", "agent_id"),
+    ("announcements", "agent_id"),
+    ("credentials", "agent_id"),
+    ("agents", "agent_id"),
+)
+REQUESTS_SECONDS = 0.9
+"""How long what was asked for is taken to be all; a little less than agents look again after."""
+_UNASKED: tuple[dict[str, str], float] = {}, float("-inf")
+SEEN = "agents"
+BEATS = "beats"
+SNAPSHOT = "snapshot"
+
+
+class States:
+    """The rows of agents.
+
+    Args:
+        database: Where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sql = database.sql
+        self._requests = _UNASKED
+
+    # --- within a transaction
+
+    def lock(self, connection: Connection, agent_id: str) -> tuple[int, StoredAgent | None]:
+        """Keep everybody else from an agent until the transaction ends.
+
+        Returns:
+            The generation that holds it, 0 for none, and what is stored; None for nothing.
+        """
+        connection.execute(
+            self._sql("SELECT pg_advisory_xact_lock(hashtextextended('ultramon.' || %s, 0))"),
+            (agent_id,),
+        )
+        row = connection.execute(
+            self._sql(f"{_SELECT} WHERE a.agent_id = %s FOR UPDATE OF a"), (agent_id,)
+        ).fetchone()
+        return (0, None) if row is None else (row[5], self.stored(row))
+
+    def put(self, connection: Connection, record: StateRecord, now: float) -> None:
+        """Store the first state of a new owner, and beat."""
+        connection.execute(
+            self._sql(_PUT),
+            (record.agent_id, *self.columns(record)),
+        )
+        connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.heartbeats (agent_id, generation, at) VALUES (%s, %s, %s)"
+                " ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,"
+                " at = excluded.at, changed = pg_current_xact_id()"
+            ),
+            (record.agent_id, record.generation, self._database.to_server(now)),
+        )
+
+    def set_aside(self, connection: Connection, agent_id: str, now: float) -> None:
+        """Keep the document of a locked agent as evidence; the newest three are kept."""
+        connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.corrupt_states (agent_id, document, at)"
+                " SELECT agent_id, document, %s FROM ultramon.agents WHERE agent_id = %s"
+            ),
+            (self._database.to_server(now), agent_id),
+        )
+        connection.execute(
+            self._sql(
+                "DELETE FROM ultramon.corrupt_states WHERE agent_id = %s AND id NOT IN"
+                " (SELECT id FROM ultramon.corrupt_states WHERE agent_id = %s"
+                "  ORDER BY id DESC LIMIT %s)"
+            ),
+            (agent_id, agent_id, KEPT_CORRUPT_FILES),
+        )
+
+    def columns(self, record: StateRecord) -> tuple[Any, ...]:
+        """Return a state as the values of its row, behind the id.
+
+        Raises:
+            StateWriteError: It is too large, or has no JSON form.
+        """
+        document = encode_state(record, self._path(record.agent_id))
+        return values_of(record, document, self._database.skew_seconds)
+
+    # --- reading
+
+    def stored(self, row: Sequence[Any], decode: Decode = decode_state) -> StoredAgent:
+        """Return the agent of a row; a state that cannot be read comes with its problem."""
+        agent_id, document, skew_seconds, at = row[:4]
+        beat = None if at is None else self._database.from_server(at)
+        try:
+            record = decode(document.encode("ascii", "replace"), self._path(agent_id))
+        except StateError as error:
+            return StoredAgent(agent_id, None, beat, error)
+        self._set_clock(record, skew_seconds)
+        return StoredAgent(agent_id, record, beat)
+
+    def _path(self, agent_id: str) -> str:
+        return f"{self._database.address.shown}#{agent_id}"
+
+    def _set_clock(self, record: StateRecord, skew_seconds: float) -> None:
+        """Move the times by which an agent is judged to the clock of this host."""
+        difference = skew_seconds - self._database.skew_seconds
+        if difference:
+            record.last_heartbeat += difference
+            record.last_activity += difference
+
+    def load(self, agent_id: str) -> StoredAgent:
+        """Return one agent. See `Backend.load`."""
+        with self._database.connection() as connection:
+            row = connection.execute(
+                self._sql(f"{_SELECT} WHERE a.agent_id = %s"), (to_column(agent_id),)
+            ).fetchone()
+        if row is None:
+            raise AgentNotFoundError(agent_id)
+        stored = self.stored(row)
+        if stored.problem is not None:
+            raise stored.problem
+        return stored
+
+    def list_agents(self, run: str | None) -> list[StoredAgent]:
+        """Return all agents of a run. See `Backend.list_agents`."""
+        wanted = None if run is None else to_column(run)
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(f"{_SELECT} WHERE %s::text IS NULL OR a.run = %s ORDER BY a.agent_id"),
+                (wanted, wanted),
+            ).fetchall()
+        return [self.stored(row) for row in rows]
+
+    def read(self, agent_ids: Sequence[str]) -> list[StoredAgent]:
+        """Return agents in the order of their ids as given, without those that are not stored."""
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(f"{_SELECT} WHERE a.agent_id = ANY (%s)"), (list(agent_ids),)
+            ).fetchall()
+        found = {row[0]: self.stored(row) for row in rows}
+        return [found[agent_id] for agent_id in agent_ids if agent_id in found]
+
+    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+        """Return what changed. See `Backend.look`.
+
+        Rows carry the transaction that wrote them last. What was written by one that had not
+        ended at the last look has a number from that look's oldest running one on, so that no
+        commit is missed however late it comes.
+        """
+        known: dict[str, tuple[str, bool]] = seen.setdefault(SEEN, {})
+        beats: dict[str, float] = seen.setdefault(BEATS, {})
+        rows, beat_rows, gone, [(seen_until,)] = self._ask_since(seen.get(SNAPSHOT, "0"))
+        seen[SNAPSHOT] = seen_until
+        skew_seconds = self._database.skew_seconds
+        beats.update((agent_id, at - skew_seconds) for agent_id, at in beat_rows)
+        changed, removed = [], []
+        for row in rows:
+            agent_id, mark = row[0], row[4]
+            before, shown = known.get(agent_id, ("", False))
+            if before == mark:
+                continue
+            agent = self.stored(row, glance_state)
+            wanted = agent.record is None or run in (None, agent.record.run)
+            known[agent_id] = mark, wanted
+            if wanted:
+                changed.append(agent)
+            elif shown:
+                removed.append(agent_id)
+        for (agent_id,) in gone:
+            beats.pop(agent_id, None)
+            _, shown = known.pop(agent_id, ("", False))
+            if shown:
+                removed.append(agent_id)
+        return Look(changed, removed, beats)
+
+    def _ask_since(self, since: str) -> list[list[tuple[Any, ...]]]:
+        """Return the agents, beats and names of deleted agents that changed, and the next mark."""
+        answers = []
+        with self._database.connection() as connection:
+            cursor = connection.execute(self._sql(_LOOK).format(since=since))
+            while True:
+                if cursor.description is not None:
+                    answers.append(cursor.fetchall())
+                if not cursor.nextset():
+                    return answers
+
+    # --- heartbeats, requests, deletion
+
+    def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
+        """Note that agents live. See `Backend.heartbeat`."""
+        # Sorted: two processes that beat for the same agents must not wait for each other.
+        ordered = sorted(dict(beats).items())
+        with self._database.connection() as connection:
+            rows = connection.execute(
+                self._sql(functions.BEAT),
+                (
+                    [agent_id for agent_id, _ in ordered],
+                    [generation for _, generation in ordered],
+                    self._database.to_server(now),
+                ),
+            ).fetchall()
+        refused = {agent_id for (agent_id,) in rows}
+        return [agent_id for agent_id, _ in beats if agent_id in refused]
+
+    def put_request(self, agent_id: str, document: str | None) -> None:
+        """Leave, replace or withdraw a request. See `Backend.put_request`."""
+        self._requests = _UNASKED
+        with self._database.transaction() as connection:
+            found = connection.execute(
+                self._sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR KEY SHARE"),
+                (agent_id,),
+            ).fetchone()
+            if found is None:
+                raise AgentNotFoundError(agent_id)
+            if document is None:
+                connection.execute(
+                    self._sql("DELETE FROM ultramon.requests WHERE agent_id = %s"), (agent_id,)
+                )
+                return
+            connection.execute(
+                self._sql(
+                    "INSERT INTO ultramon.requests VALUES (%s, %s)"
+                    " ON CONFLICT (agent_id) DO UPDATE SET document = excluded.document"
+                ),
+                (agent_id, document),
+            )
+
+    def get_request(self, agent_id: str) -> dict[str, Any] | None:
+        """Return the request left for an agent. See `Backend.get_request`.
+
+        One question a second serves all agents of this process: there are few requests.
+        """
+        requests, asked_at = self._requests
+        if time.monotonic() - asked_at >= REQUESTS_SECONDS:
+            with self._database.connection() as connection:
+                rows = connection.execute(
+                    self._sql("SELECT agent_id, document FROM ultramon.requests")
+                ).fetchall()
+            requests = dict(rows)
+            self._requests = requests, time.monotonic()
+        document = requests.get(agent_id)
+        request: dict[str, Any] | None = None if document is None else codec.loads(document)
+        return request
+
+    def delete(self, connection: Connection, agent_id: str, now: float) -> None:
+        """Delete a locked agent, and leave its name for those who look again."""
+        self._requests = _UNASKED
+        for table, column in _BELONGINGS:
+            connection.execute(
+                self._sql(f"DELETE FROM ultramon.{table} WHERE {column} = %s"), (agent_id,)
+            )
+        connection.execute(
+            self._sql("INSERT INTO ultramon.pruned_agents (agent_id, at) VALUES (%s, %s)"),
+            (agent_id, self._database.to_server(now)),
+        )
+
+    def forget_deleted(self, connection: Connection, now: float) -> None:
+        """Forget the names of agents that were deleted long ago."""
+        connection.execute(
+            self._sql("DELETE FROM ultramon.pruned_agents WHERE at < %s"),
+            (self._database.to_server(now) - _FORGOTTEN_SECONDS,),
+        )

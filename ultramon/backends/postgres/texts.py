@@ -1,0 +1,23 @@
+"""Text that PostgreSQL cannot hold, as text that it can: it knows no NUL and no lone surrogates."""
+
+from __future__ import annotations
+
+from ultramon.core import codec
+
+_MARK = '"'
+
+
+def to_column(text: str) -> str:
+    """Return a text as it is where that is possible, else as JSON, which begins with a quote."""
+    if "\x00" not in text and not text.startswith(_MARK):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return codec.dumps(text)
+        return text
+    return codec.dumps(text)
+
+
+def from_column(column: str) -> str:
+    """Return the text that `to_column` was given."""
+    return str(codec.loads(column)) if column.startswith(_MARK) else column
