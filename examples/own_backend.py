@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
+    ConfigurationError,
     ContextConfig,
     FencedError,
     HandoffRecord,
@@ -248,6 +250,8 @@ class JsonLinesBackend:
             self._append(durable=True, events=self._numbered(events))
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        if after is not None and not re.fullmatch("[0-9]{1,18}", after):
+            raise ConfigurationError("after", after, "a cursor of this file")
         with self._up_to_date():
             behind = [number for number in self._events if number > int(after or 0)][:limit]
             page = [json.loads(self._events[number]) for number in behind]

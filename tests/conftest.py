@@ -34,6 +34,14 @@ def store(request, tmp_path):
     backend.close()
 
 
+@pytest.fixture(params=["file", "postgres"])
+def shared_store(request, monkeypatch, clean_environment):
+    """Have `ULTRAMON_BACKEND` name a store that several processes can share, one of each kind."""
+    if request.param == "postgres":
+        monkeypatch.setenv("ULTRAMON_BACKEND", request.getfixturevalue("postgres_store"))
+    return request.param
+
+
 @pytest.fixture
 def make(ultramon_monitor, store):
     """A factory of started monitors on each kind of backend."""

@@ -12,11 +12,12 @@ PROGRAM = str(Path(sys.executable).parent / "ultramon")
 
 
 def environment(**changes):
-    """The environment of a person who has configured nothing."""
+    """The environment of a person who has configured nothing, but the store of the test."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("ULTRAMON_") and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
+        if (name == "ULTRAMON_BACKEND" or not name.startswith("ULTRAMON_"))
+        and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
     }
     return {**kept, "PYTHONUTF8": "1", "TERM": "xterm-256color", **changes}
 

@@ -11,7 +11,7 @@ SESSIONS = ("boss", "child", "scout")
 
 
 @pytest.fixture
-def state(tmp_path):
+def state(tmp_path, shared_store):
     return tmp_path / "state"
 
 

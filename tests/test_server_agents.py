@@ -26,7 +26,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
-def serving():
+def serving(shared_store):
     with Serving() as serving:
         yield serving
 
@@ -308,6 +308,7 @@ def test_reading_changes_nothing(serving, family):
     assert everything() == before
 
 
+@pytest.mark.parametrize("shared_store", ["file"], indirect=True)
 def test_a_state_that_cannot_be_read_is_named(serving, family):
     """It stands in the list beside the others, and asked for alone it is a 503."""
     path = serving.backend.directory.file("kid")

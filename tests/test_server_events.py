@@ -38,7 +38,7 @@ def store(serving, *numbers):
 
 
 @pytest.fixture
-def serving():
+def serving(shared_store):
     with Serving() as serving:
         yield serving
 
@@ -104,7 +104,7 @@ def test_pages_follow_each_other(serving):
     assert page["cursor"] == cursor
 
 
-@pytest.mark.parametrize("cursor", ["x", "-1", "1.0", "٣", "1" * 19, " 1"])
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.0", "٣", "1" * 19, "1:2:3", " 1"])
 def test_what_is_no_cursor_is_refused(serving, cursor):
     """As a parameter and as the id that came last."""
     for path in ("/events", "/events/stream"):

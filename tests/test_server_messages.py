@@ -17,7 +17,7 @@ CLAIM = "/agents/boss/messages/claim"
 
 
 @pytest.fixture
-def serving():
+def serving(shared_store):
     with Serving() as serving:
         yield serving
 

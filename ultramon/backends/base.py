@@ -171,6 +171,9 @@ class Backend(Protocol):
         Args:
             after: A cursor from an earlier page, None = from the beginning.
             limit: At most so many.
+
+        Raises:
+            ConfigurationError: What is given is no cursor of this backend.
         """
 
     def look(self, run: str | None, seen: dict[str, Any]) -> Look:

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from ultramon.core import codec
+from ultramon.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from typing import Any
+
+
+CURSORS = "a cursor that this store has returned, or nothing for the beginning"
+_MAX_CURSOR_CHARS = 18
+
+
+def position_of(cursor: str | None) -> int:
+    """Return the row of the journal behind which a cursor goes on.
+
+    Raises:
+        ConfigurationError: It is no cursor of a journal.
+    """
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= _MAX_CURSOR_CHARS):
+        raise ConfigurationError("after", cursor, CURSORS)
+    return int(cursor)
 
 
 def event_key(event: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import os
 import time
 
 from ultramon.core import codec
-from ultramon.core.events import insert_event
+from ultramon.core.events import insert_event, position_of
 from ultramon.core.files import check_private
 from ultramon.core.holder import is_gone
 from ultramon.core.ids import random_hex
@@ -308,7 +308,7 @@ class Journal:
             The events, and the cursor behind the last one. Writers of a SQLite file commit one
             after the other, so that no event can appear behind a cursor later.
         """
-        position = int(after or 0)
+        position = position_of(after)
         if not self.exists():
             return [], str(position)
         with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:

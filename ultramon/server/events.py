@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import ConfigDict
 
 from ultramon.core import codec
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["events"])
 
-CURSOR_PATTERN = "^[0-9]{1,18}$"
+CURSOR_PATTERN = "^[0-9]{1,18}(:[0-9]{1,18})?$"
 MAX_EVENTS = 1_000
 
 After = Annotated[
@@ -52,6 +52,16 @@ class EventList(Model):
     """Continue from here; the same as before when nothing came."""
 
 
+def known_cursor(
+    services: Served, caller: AdminCaller, after: After = None, last_event_id: LastEventId = None
+) -> str | None:
+    """Return where a stream begins; refused before it has begun when the store knows none such."""
+    cursor = last_event_id or after
+    if cursor is not None:
+        services.backend.events(cursor, 1)
+    return cursor
+
+
 @router.get("/events", response_model=EventList, responses=problems(422))
 def list_events(
     services: Served,
@@ -71,15 +81,14 @@ async def stream_events(
     services: Served,
     caller: AdminCaller,
     slot: StreamSlot,
-    after: After = None,
-    last_event_id: LastEventId = None,
+    cursor: Annotated[str | None, Depends(known_cursor)],
 ) -> EventStream:
     """Send events as server-sent events, those stored before first; then each as it is stored.
 
     The id of each is a cursor: whoever comes again with `Last-Event-ID` misses none and gets none
     twice, also when the server was restarted meanwhile.
     """
-    log = EventLog(services.backend, last_event_id or after)
+    log = EventLog(services.backend, cursor)
     return server_sent(request, services, caller, log.read)
 
 

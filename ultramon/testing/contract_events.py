@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ultramon.core.liveness import this_host
-from ultramon.errors import AgentNotFoundError, StateWriteError
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateWriteError
 from ultramon.testing.clock import START
 from ultramon.testing.contract_states import ELSEWHERE, VANISHED, held, prune, start, write
 from ultramon.testing.samples import make_event, make_record
@@ -94,6 +94,13 @@ class EventContract:
         backend.append_events([make_event("scout-1", n=n) for n in range(3)])
         cursor = backend.events(None, 1).cursor
         assert numbers(backend, cursor) == numbers(backend, cursor) == [1, 2]
+
+    @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "1:2:3", "٣", "1" * 40])
+    def test_what_is_no_cursor_is_refused(self, backend: Backend, cursor: str) -> None:
+        """It says what is allowed, instead of beginning anywhere."""
+        backend.append_events([make_event("scout-1")])
+        with pytest.raises(ConfigurationError, match="cursor"):
+            backend.events(cursor)
 
     def test_an_event_is_stored_once_per_key(self, backend: Backend) -> None:
         """Who, which filling, what and how often make the key; the first event of a key stays."""

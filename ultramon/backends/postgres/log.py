@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
 from ultramon.core import codec
-from ultramon.core.events import event_key
+from ultramon.core.events import CURSORS, event_key
 from ultramon.core.holder import is_gone
 from ultramon.core.times import format_time
+from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database
 
 _BEGINNING = "0:0"
+_CURSOR = re.compile("[0-9]{1,18}:[0-9]{1,18}")
 
 
 class EventLog:
@@ -56,7 +59,10 @@ class EventLog:
         Ids are given before commits: only below the oldest transaction that still runs can none
         appear any more.
         """
-        txid, _, position = (after or _BEGINNING).partition(":")
+        cursor = after or _BEGINNING
+        if not _CURSOR.fullmatch(cursor):
+            raise ConfigurationError("after", cursor, CURSORS)
+        txid, _, position = cursor.partition(":")
         with self._database.connection() as connection:
             rows = connection.execute(
                 self._sql(
