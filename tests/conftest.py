@@ -21,15 +21,19 @@ def clean_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-configuration"))
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "postgres"])
 def store(request, tmp_path):
     """A backend of each kind that ultramon ships."""
+    from ultramon.backends import open_backend
     from ultramon.backends.local import LocalBackend
     from ultramon.backends.memory import MemoryBackend
 
-    backend = (
-        MemoryBackend() if request.param == "memory" else LocalBackend(str(tmp_path / "state"))
-    )
+    if request.param == "memory":
+        backend = MemoryBackend()
+    elif request.param == "file":
+        backend = LocalBackend(str(tmp_path / "state"))
+    else:
+        backend = open_backend(request.getfixturevalue("postgres_store"))
     yield backend
     backend.close()
 

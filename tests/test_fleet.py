@@ -8,6 +8,7 @@ import pytest
 from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import AgentNotFoundError, ConfigurationError, Fleet
+from ultramon.backends import open_backend
 from ultramon.backends.local import LocalBackend
 from ultramon.fleet_event import EVENT_NAMES
 from ultramon.testing import fill, make_event
@@ -245,7 +246,7 @@ def test_a_child_gets_run_id_and_store_by_its_environment(fleet_on, store, monke
     assert environ["KEPT"] == "yes"
     assert environ["ULTRAMON_RUN"] == "audit"
     assert environ["ULTRAMON_AGENT_ID"] == "child"
-    assert environ["ULTRAMON_BACKEND"] == store.url
+    assert open_backend(environ["ULTRAMON_BACKEND"]).url == store.url
     assert "ULTRAMON_PARENT_ID" not in environ
     monkeypatch.setenv("ULTRAMON_AGENT_ID", "boss")
     assert fleet_on("audit").env("child")["ULTRAMON_PARENT_ID"] == "boss"

@@ -117,6 +117,7 @@ def test_the_heart_beats_every_fifteen_seconds(files, tmp_path, ultramon_monitor
     assert monitor.get_state().active
 
 
+@pytest.mark.parametrize("store", ["memory", "file"], indirect=True)
 def test_plain_json_is_never_older_than_thirty_seconds(make, store, ultramon_clock):
     """A poller that reads only the state file sees lastHeartbeat move with nothing to save."""
     monitor = make("scout-1")
@@ -124,6 +125,20 @@ def test_plain_json_is_never_older_than_thirty_seconds(make, store, ultramon_clo
         ultramon_clock.advance(7)
         assert ultramon_clock.now() - stored(store).last_heartbeat <= 30
     assert stored(store).last_activity == START
+    assert monitor.get_state().active
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_a_database_is_given_an_unchanged_state_every_ten_minutes(make, store, ultramon_clock):
+    """Nobody polls plain JSON there; the heartbeat, a row of its own, goes on as everywhere."""
+    monitor = make("scout-1")
+    replaced_at = []
+    for _ in range(130):
+        ultramon_clock.advance(10)
+        if stored(store).seq > len(replaced_at):
+            replaced_at.append(ultramon_clock.now() - START)
+        assert ultramon_clock.now() - store.load("scout-1").heartbeat_at < 15
+    assert replaced_at == [600, 1200]
     assert monitor.get_state().active
 
 

@@ -205,6 +205,7 @@ def test_a_run_without_agents_proves_nothing(check):
         check()
 
 
+@pytest.mark.parametrize("store", ["memory", "file"], indirect=True)
 def test_a_state_that_cannot_be_read_proves_nothing(begin, check, store, tmp_path):
     """It may hold items that nobody knows of."""
     begin("w-1").stop()
