@@ -9,9 +9,10 @@ from contextlib import closing
 import pytest
 from program import run
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.core.thresholds import Ladder
+from ultramon.environment import state_directory
 from ultramon.testing.contract_notices import ORIGINAL
 from ultramon.testing.contract_states import start
 
@@ -27,8 +28,8 @@ READING = {
 
 
 @pytest.fixture
-def backend(tmp_path):
-    with closing(LocalBackend(str(tmp_path / "state"))) as backend:
+def backend(shared_store):
+    with closing(open_backend()) as backend:
         yield backend
 
 
@@ -40,7 +41,7 @@ def call(backend):
         if caller is not None:
             environ[variable] = caller
         environ.setdefault("CLAUDE_SESSION_MANAGER_ID", "")
-        return run(*arguments, ULTRAMON_STATE_DIR=backend.directory.path, **environ)
+        return run(*arguments, ULTRAMON_STATE_DIR=state_directory(), **environ)
 
     return call
 

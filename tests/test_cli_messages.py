@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 from program import PROGRAM, environment, run
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
+from ultramon.environment import state_directory
 
 
 @pytest.fixture
-def backend(tmp_path):
-    with closing(LocalBackend(str(tmp_path / "state"))) as backend:
+def backend(shared_store):
+    with closing(open_backend()) as backend:
         yield backend
 
 
 @pytest.fixture
 def surroundings(backend):
     return {
-        "ULTRAMON_STATE_DIR": backend.directory.path,
+        "ULTRAMON_STATE_DIR": state_directory(),
         "ULTRAMON_AGENT_ID": "boss",
         "CLAUDE_SESSION_MANAGER_ID": "",
     }
@@ -206,4 +207,4 @@ def test_looking_at_nothing_makes_no_directory(call, backend):
     """Neither command writes where nothing was ever written."""
     for arguments in (("messages",), ("messages", "--ack"), ("queue", "dead"), ("queue", "depth")):
         assert said(call(*arguments)) == []
-    assert not Path(backend.directory.path).exists()
+    assert not Path(state_directory()).exists()
