@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from postgres_network import is_drained, wait_until
 from postgres_setting import Server, free_port
 from program import run
 
@@ -16,7 +17,9 @@ from ultramon.backends.local import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.health import Facts, Holder, examine, refusals
 from ultramon.backends.postgres.schema import SCHEMA_VERSION
+from ultramon.backends.postgres.setup import migrate
 from ultramon.cli.output import ExitCode
+from ultramon.environment import state_directory
 
 GOOD = Facts(
     version=150_018,
@@ -187,6 +190,35 @@ def test_stats_show_sizes_depth_and_who_holds_events_back(postgres_store):
     assert all(one["bytes"] > 0 for one in stats["indexes"])
     assert f"held back by process {pid} of the server, etl" in shown
     assert "3 for boss" in shown
+
+
+def test_what_waits_on_this_host_is_shown_while_the_database_is_away():
+    """And after it has come back, that nothing waits any more."""
+    server = Server()
+    try:
+        server.start()
+        migrate(PostgresBackend(server.url()).database)
+        store = PostgresBackend(server.url())
+        monitor = create_context_monitor("scout-1", backend=store).start()
+        server.stop("immediate")
+        monitor.plan(["a"])
+        monitor.update_heartbeat()
+        wait_until(lambda: store.outbox.kept().states)
+        here = {"ULTRAMON_STATE_DIR": state_directory()}
+        done = backend("check", server.url(), **here)
+        assert done.returncode == ExitCode.FAILURE
+        outbox, away = done.stdout.splitlines()
+        assert outbox.startswith("warning  outbox: waiting on this host: states 1, messages 0, sin")
+        assert away.startswith("problem  store: ") and "Connection refused" in away
+        server.start()
+        wait_until(lambda: is_drained(store))
+        checked, measured = (backend(what, server.url(), **here) for what in ("check", "stats"))
+        assert "ok       outbox: nothing waits on this host" in checked.stdout
+        assert "on this host nothing waits" in measured.stdout
+        monitor.stop()
+        store.close()
+    finally:
+        server.remove()
 
 
 def test_a_database_that_only_reads_is_a_warning(postgres, postgres_store):

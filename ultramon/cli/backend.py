@@ -18,12 +18,14 @@ from ultramon.cli.output import (
     sanitize_values,
     say,
 )
+from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ultramon.backends.base import Backend
     from ultramon.backends.health import Finding
+    from ultramon.backends.postgres.backend import PostgresBackend
     from ultramon.backends.postgres.database import Database
 
 ACTIONS = ("init", "migrate", "check", "stats")
@@ -75,13 +77,18 @@ def command(
     return _set_up(backend, with_roles=action == "init", as_json=json)
 
 
-def _database_of(backend: Backend) -> Database | None:
-    """Return the database of a PostgreSQL store, None for another store."""
+def _postgres(backend: Backend) -> PostgresBackend | None:
+    """Return a PostgreSQL store, None for another store."""
     if not backend.url.startswith("postgresql:"):
         return None
     from ultramon.backends.postgres.backend import PostgresBackend
 
-    return backend.database if isinstance(backend, PostgresBackend) else None
+    return backend if isinstance(backend, PostgresBackend) else None
+
+
+def _database_of(backend: Backend) -> Database | None:
+    store = _postgres(backend)
+    return None if store is None else store.database
 
 
 def _print_sql(backend: Backend) -> ExitCode:
@@ -191,11 +198,11 @@ def _examine(backend: Backend) -> Iterable[Finding]:
     from ultramon.backends.health import OK, Finding, examine_local
     from ultramon.backends.local import LocalBackend
 
-    database = _database_of(backend)
-    if database is not None:
-        from ultramon.backends.postgres.health import examine, read_facts
+    store = _postgres(backend)
+    if store is not None:
+        from ultramon.backends.postgres.health import examine_store
 
-        return examine(read_facts(database))
+        return examine_store(store.database, store.outbox)
     if isinstance(backend, LocalBackend):
         return examine_local(backend)
     return [Finding("store", OK, f"{backend.url} ends with its process and shares nothing")]
@@ -230,11 +237,20 @@ def _measure(backend: Backend) -> dict[str, Any]:
     from ultramon.backends.health import measure_local
     from ultramon.backends.local import LocalBackend
 
-    database = _database_of(backend)
-    if database is not None:
+    store = _postgres(backend)
+    if store is not None:
         from ultramon.backends.postgres.sizes import measure
 
-        return measure(database)
+        kept = store.outbox.kept()
+        return {
+            **measure(store.database),
+            "outbox": {
+                "states": kept.states,
+                "messages": kept.messages,
+                "refused": kept.refused,
+                "oldestAt": None if kept.oldest_at is None else format_time(kept.oldest_at),
+            },
+        }
     if isinstance(backend, LocalBackend):
         return measure_local(backend)
     agents = [agent.record for agent in backend.list_agents() if agent.record is not None]
@@ -261,6 +277,9 @@ def _stats_lines(stats: dict[str, Any]) -> Iterable[str]:
 
 
 def _server_lines(stats: dict[str, Any]) -> Iterable[str]:
+    kept = stats["outbox"]
+    waiting = f"states {kept['states']:,}, messages {kept['messages']:,}"
+    yield f"on this host {'nothing waits' if kept['oldestAt'] is None else f'waiting: {waiting}'}"
     holder = stats["tailHolder"]
     if holder is None:
         yield "event tail   nothing holds it back"

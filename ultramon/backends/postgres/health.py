@@ -12,12 +12,14 @@ from ultramon.backends.health import OK, PROBLEM, WARNING, Finding
 from ultramon.backends.postgres.roles import ADMIN, GRANTS, READER, WRITER, rights_of
 from ultramon.backends.postgres.schema import SCHEMA_VERSION
 from ultramon.backends.postgres.setup import count_foreign, stored_version
-from ultramon.errors import StateSchemaError, StateWriteError
+from ultramon.core.times import format_time
+from ultramon.errors import StateError, StateSchemaError, StateWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.outbox import Outbox
 
 OLDEST_SERVER = 130_000
 MAX_SKEW_SECONDS = 5.0
@@ -189,6 +191,28 @@ def find_holder(connection: Connection) -> Holder | None:
     """Return the oldest transaction that writes, in whichever database of the server."""
     row = connection.execute(_HOLDER).fetchone()
     return None if row is None else Holder(*row)
+
+
+def examine_store(database: Database, outbox: Outbox) -> Iterator[Finding]:
+    """Judge what waits on this host, and the server, which may not answer."""
+    try:
+        yield _judge_outbox(outbox)
+        yield from examine(read_facts(database))
+    except StateError as error:
+        yield Finding("store", PROBLEM, str(error))
+
+
+def _judge_outbox(outbox: Outbox) -> Finding:
+    kept = outbox.kept()
+    if kept.oldest_at is not None:
+        since = format_time(kept.oldest_at)
+        waiting = f"waiting on this host: states {kept.states:,}, messages {kept.messages:,}"
+        cure = "the next agent that runs here while the database answers stores them"
+        return Finding("outbox", WARNING, f"{waiting}, since {since}", cure)
+    if kept.refused:
+        message = f"the database refused {kept.refused:,} entries for good"
+        return Finding("outbox", WARNING, message, f"they stay in {outbox.path} for you to see")
+    return Finding("outbox", OK, "nothing waits on this host")
 
 
 def examine(facts: Facts) -> list[Finding]:

@@ -187,6 +187,11 @@ class Outbox:
         """
         return Lock(f"{self._open().path}.lock", _open_lock, 0.0)
 
+    @property
+    def path(self) -> str:
+        """The file; it need not be there."""
+        return self._open().path
+
     def kept(self) -> Kept:
         """Return how much is kept on this host.
 
