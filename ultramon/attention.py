@@ -27,6 +27,7 @@ class Attention:
     def __init__(self, host: HostIdentity) -> None:
         self._host = host
         self._near: set[str] = set()
+        self._late: set[str] = set()
         self._until: dict[str, float] = {}
         self._queue: list[tuple[float, str]] = []
         self._looked_at = float("inf")
@@ -48,31 +49,35 @@ class Attention:
         """
         if now < self._looked_at:  # the first turn, or the clock was set back
             self._near.clear()
+            self._late.clear()
             self._until.clear()
             self._queue.clear()
             changed = records
         self._looked_at = now
-        due = {*changed, *self._near}
+        due = {*changed, *self._late}
         while self._queue and self._queue[0][0] < now:
-            until, agent_id = heappop(self._queue)
-            if self._until.get(agent_id) == until:
+            ended, agent_id = heappop(self._queue)
+            if self._until.get(agent_id) == ended:
+                del self._until[agent_id]
                 due.add(agent_id)
         for agent_id in due:
-            self._place(agent_id, records.get(agent_id), heartbeats.get(agent_id), now)
-        return self._near
+            record = records.get(agent_id)
+            if record is None or not record.active:
+                self._forget(agent_id)
+            elif (until := beats_until(record, heartbeats.get(agent_id), now, self._host)) is None:
+                if agent_id not in self._near:
+                    self._forget(agent_id)
+                    self._near.add(agent_id)
+            elif self._until.get(agent_id) != until:
+                self._forget(agent_id)
+                if until < now:
+                    self._late.add(agent_id)
+                else:
+                    self._until[agent_id] = until
+                    heappush(self._queue, (until, agent_id))
+        return self._near | self._late
 
-    def _place(
-        self, agent_id: str, record: StateRecord | None, beat: float | None, now: float
-    ) -> None:
+    def _forget(self, agent_id: str) -> None:
         self._near.discard(agent_id)
-        if record is None or not record.active:
-            self._until.pop(agent_id, None)
-            return
-        # A beat from before the clock was set back is followed by an earlier one.
-        until = beats_until(record, None if beat is None else min(beat, now), self._host)
-        if until is None or until < now:
-            self._until.pop(agent_id, None)
-            self._near.add(agent_id)
-        elif self._until.get(agent_id) != until:
-            self._until[agent_id] = until
-            heappush(self._queue, (until, agent_id))
+        self._late.discard(agent_id)
+        self._until.pop(agent_id, None)

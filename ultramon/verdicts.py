@@ -100,16 +100,15 @@ class Verdicts:
         heartbeats, host = agents.heartbeats, self._host
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
         near = self._attention.turn(records, heartbeats, agents.take_changed(), now)
-        for agent_id in sorted(near | noted):
+        silent = [
+            agent_id
+            for agent_id in near
+            if (record := records.get(agent_id)) is not None
+            and not is_beating(record, heartbeats.get(agent_id), now, host, started_at)
+        ]
+        for agent_id in sorted(noted.union(silent)):
             record = records.get(agent_id)
-            if (
-                record is None
-                or not record.active
-                or (
-                    agent_id not in noted
-                    and is_beating(record, heartbeats.get(agent_id), now, host, started_at)
-                )
-            ):
+            if record is None or not record.active:
                 continue
             verdict = self._judge(record, agents, gone_before, started_at)
             if verdict is not None:

@@ -177,9 +177,11 @@ def is_beating(
 
 
 def beats_until(
-    record: StateRecord, heartbeat_at: float | None, host: HostIdentity
+    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
 ) -> float | None:
     """Return until when an active agent is plainly alive, whatever happens.
+
+    A beat from before the clock was set back is followed by an earlier one: it counts as now.
 
     Returns:
         Epoch seconds: not later `is_beating` is true. None where only a look can tell: its process
@@ -189,7 +191,7 @@ def beats_until(
     if interval is None or (record.pid is not None and _is_local(record, host)):
         return None
     if heartbeat_at is not None and heartbeat_at > beat:
-        beat = heartbeat_at
+        beat = min(heartbeat_at, now)
     limit = STALE_AFTER_INTERVALS * interval
     if record.lost_after_seconds is not None:
         limit = min(limit, record.lost_after_seconds)
