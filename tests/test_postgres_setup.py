@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import psycopg
 import pytest
-from needs import NOBODY, require_tool
 from pooler_setting import Pooler
 from postgres_setting import Server
 from program import PROGRAM, environment, run
@@ -383,42 +380,3 @@ def test_agents_run_behind_the_documented_pooler(postgres, postgres_store, opene
         store.close()
     finally:
         pooler.remove()
-
-
-@pytest.fixture
-def encrypted(tmp_path):
-    """A server that takes encrypted connections only, under an address that is not loopback's."""
-    openssl = require_tool("openssl")
-    server = Server(listen="127.0.0.2", ssl="on", ssl_cert_file="own.pem", ssl_key_file="own.key")
-    command = (
-        f"req -x509 -newkey rsa:2048 -nodes -keyout {server.data}/own.key -days 2 -subj /CN=own"
-        f" -out {server.data}/own.pem -addext subjectAltName=IP:127.0.0.2"
-    )
-    subprocess.run([openssl, *command.split()], check=True, capture_output=True)
-    for name in ("own.key", "own.pem"):
-        shutil.copy(server.data / name, tmp_path / name)
-        (server.data / name).chmod(0o600)
-        if os.geteuid() == 0:
-            shutil.chown(server.data / name, NOBODY, NOBODY)
-    (server.data / "pg_hba.conf").write_text("hostssl all all 127.0.0.0/8 trust\n")
-    server.start()
-    yield server.url(host="127.0.0.2").replace("&sslmode=disable", ""), str(tmp_path / "own.pem")
-    server.remove()
-
-
-def test_other_hosts_are_encrypted_and_checked(encrypted):
-    """By the authorities of the system, or those that URL or environment name; never unchecked."""
-    url, authorities = encrypted
-    done = run("backend", "check", url)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "certificate verify failed" in done.stderr
-    assert "sslrootcert=/path/to/ca.pem" in done.stderr
-    checked = "encryption: TLS, the server's certificate is checked"
-    for given, changes in (
-        (f"{url}&sslrootcert={authorities}", {}),
-        (url, {"SSL_CERT_FILE": authorities}),
-        (url, {"PGSSLROOTCERT": authorities}),
-    ):
-        assert checked in run("backend", "check", given, **changes).stdout
-    unchecked = run("backend", "check", f"{url}&sslmode=require").stdout
-    assert "warning  encryption: sslmode=require" in unchecked
