@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ultramon.backends import open_backend
 from ultramon.backends.local import LocalBackend
 from ultramon.core.journal import Journal
 from ultramon.core.liveness import judge, this_host
@@ -31,18 +32,18 @@ def make_event(agent_id: str = AGENT, generation: int = 1, **values):
     return samples.make_event(agent_id, "agent_started", generation=generation, **values)
 
 
-def start(backend, agent_id: str = AGENT, *, takeover: bool = False, **values):
+def start(backend, agent_id: str = AGENT, *, takeover: bool = False, at: float = NOW, **values):
     """Start an agent straight on a backend, continuing the stored sequence."""
     made = []
 
     def build(stored, generation):
         seq = 0 if stored is None else stored.seq
         extra = {} if stored is None else stored.extra
-        made.append(make_record(agent_id, generation, seq=seq, extra=extra, **values))
-        return made[0], []
+        made.append(make_record(agent_id, generation, seq=seq, extra=extra, at=at, **values))
+        return made[-1], []
 
-    backend.start_agent(agent_id, build, takeover=takeover, now=NOW, host=this_host())
-    return made[0]
+    backend.start_agent(agent_id, build, takeover=takeover, now=at, host=this_host())
+    return made[-1]
 
 
 def run_writer(
@@ -78,7 +79,7 @@ def finish(process):
     return [json.loads(line) for line in out.splitlines()]
 
 
-def _say(value: object) -> None:
+def say(value: object) -> None:
     os.write(1, (json.dumps(value) + "\n").encode())
 
 
@@ -89,7 +90,7 @@ def loop(directory: str) -> None:
     while True:
         record.seq += 1
         backend.record(record, [], durable=True)
-        _say(record.seq)
+        say(record.seq)
 
 
 def once(directory: str, with_event: str) -> None:
@@ -100,7 +101,7 @@ def once(directory: str, with_event: str) -> None:
     backend.record(record, [make_event(n=1)], durable=True)
     events = [make_event(n=2)] if with_event == "event" else []
     record.seq = 2
-    _say("ready")
+    say("ready")
     select.select([0], [], [])
     os.getppid()
     try:
@@ -108,14 +109,14 @@ def once(directory: str, with_event: str) -> None:
     except StateError as error:
         outcome = [type(error).__name__, error.reason]
     os.getppid()
-    _say(outcome)
+    say(outcome)
 
 
-def own(directory: str, takeover: str) -> None:
+def own(store: str, takeover: str) -> None:
     """Own the agent; for each line of input write so many times and say (written, fenced)."""
-    backend = LocalBackend(directory)
+    backend = open_backend(store)
     record = start(backend, takeover=takeover == "takeover")
-    _say(record.generation)
+    say(record.generation)
     for line in sys.stdin:
         written = fenced = 0
         while written + fenced < int(line):
@@ -127,7 +128,7 @@ def own(directory: str, takeover: str) -> None:
                 fenced += 1
             except StateWriteError:
                 record.seq -= 1  # the other one held the lock for too long: try again
-        _say([written, fenced, backend.heartbeat([(AGENT, record.generation)], NOW)])
+        say([written, fenced, backend.heartbeat([(AGENT, record.generation)], NOW)])
 
 
 def append(directory: str, agent_id: str, count: str) -> None:
@@ -142,16 +143,16 @@ def append_once(directory: str, timeout_seconds: str) -> None:
     """Append one event; say which error that gave, if any."""
     try:
         Journal(directory).append([make_event("once")], float(timeout_seconds))
-        _say([])
+        say([])
     except StateError as error:
-        _say([type(error).__name__])
+        say([type(error).__name__])
 
 
 def claim(directory: str, successor_id: str, count: str) -> None:
     """Claim many handoffs when told to begin; say who holds each."""
     backend = LocalBackend(directory)
     sys.stdin.readline()
-    _say([backend.claim_handoff(f"h{n}", "pred", successor_id) for n in range(int(count))])
+    say([backend.claim_handoff(f"h{n}", "pred", successor_id) for n in range(int(count))])
 
 
 def beats(directory: str, *agent_ids: str) -> None:
@@ -159,12 +160,12 @@ def beats(directory: str, *agent_ids: str) -> None:
     backend = LocalBackend(directory)
     for agent_id in agent_ids:
         start(backend, agent_id)
-    _say("started")
+    say("started")
     sys.stdin.read()
     try:
         backend.heartbeat([(agent_id, 1) for agent_id in agent_ids], NOW + 15)
     except StateError as error:
-        _say([type(error).__name__, error.reason])
+        say([type(error).__name__, error.reason])
 
 
 def judge_without_descriptors(directory: str) -> None:
@@ -176,7 +177,7 @@ def judge_without_descriptors(directory: str) -> None:
     taken = use_up_descriptors()
     verdict = judge(record, NOW, NOW, host).verdict
     os.close(taken.pop())
-    _say(verdict)
+    say(verdict)
 
 
 def hold_lock(directory: str) -> None:
@@ -184,7 +185,7 @@ def hold_lock(directory: str) -> None:
     files = StateDirectory(directory)
     files.prepare()
     with files.locked(AGENT, 5.0):
-        _say("held")
+        say("held")
         sys.stdin.read()
 
 
@@ -196,7 +197,7 @@ def hold_journal(directory: str) -> None:
     Journal(directory).append([make_event("other")], 5.0)
     connection = sqlite3.connect(Path(directory) / "journal.sqlite3", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
-    _say("held")
+    say("held")
     sys.stdin.read()
 
 
@@ -231,7 +232,7 @@ def forks(directory: str) -> None:
     monitor.report_usage(input_tokens=900)
     monitor.stop()
     of_child = [e for e in backend.events().events if e["agentId"] == "child"]
-    _say(
+    say(
         {
             "status": status,
             "relocked": relocked,
@@ -355,7 +356,7 @@ def descriptors(directory: str, rounds: str) -> None:
     backend.record(record, [make_event(n=number)], durable=True)
     backend.close()
     backend.events()
-    _say({"before": before, "after": len(os.listdir("/proc/self/fd")), "kinds": kinds})
+    say({"before": before, "after": len(os.listdir("/proc/self/fd")), "kinds": kinds})
 
 
 if __name__ == "__main__":

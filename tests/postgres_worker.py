@@ -6,17 +6,15 @@ Answers are JSON, one line each, on standard output.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 import time
 
-from fault_writer import AGENT, make_event, run_writer
+from fault_writer import AGENT, make_event, own, run_writer, say, start  # noqa: F401
 
 from ultramon.backends import open_backend
-from ultramon.core.liveness import this_host
-from ultramon.errors import FencedError, StateError
+from ultramon.errors import StateError
 from ultramon.testing import make_record
 from ultramon.testing.clock import START as NOW
 
@@ -25,40 +23,6 @@ def run_worker(url, mode, *arguments, state, script=__file__, **options):
     """Start a mode as a process of its own with pipes, and with a state directory."""
     environ = {"ULTRAMON_STATE_DIR": str(state)}
     return run_writer(url, mode, *arguments, script=script, env=environ, **options)
-
-
-def start(backend, agent_id: str = AGENT, *, takeover: bool = False, at: float = NOW, **values):
-    """Start an agent straight on a backend, continuing the stored sequence."""
-    made = []
-
-    def build(stored, generation):
-        seq = 0 if stored is None else stored.seq
-        made.append(make_record(agent_id, generation, seq=seq, at=at, **values))
-        return made[-1], []
-
-    backend.start_agent(agent_id, build, takeover=takeover, now=at, host=this_host())
-    return made[-1]
-
-
-def say(value: object) -> None:
-    os.write(1, (json.dumps(value) + "\n").encode())
-
-
-def own(url: str, takeover: str) -> None:
-    """Own the agent; for each line of input write so many times and say (written, fenced)."""
-    backend = open_backend(url)
-    record = start(backend, takeover=takeover == "takeover")
-    say(record.generation)
-    for line in sys.stdin:
-        written = fenced = 0
-        while written + fenced < int(line):
-            record.seq += 1
-            try:
-                backend.record(record, [], durable=False)
-                written += 1
-            except FencedError:
-                fenced += 1
-        say([written, fenced, backend.heartbeat([(AGENT, record.generation)], NOW)])
 
 
 def append(url: str, name: str, count: str) -> None:

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from ultramon.backends.credentials import Credential
+from ultramon.backends.journal_part import JournalPart
 from ultramon.core.credentials import CredentialTable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
-    from ultramon.core.journal import Journal
+class JournalCredentials(JournalPart):
+    """See `ultramon.backends.credentials.Credentials`."""
 
-
-class JournalCredentials:
-    """See `ultramon.backends.credentials.Credentials`.
-
-    Args:
-        journal: Where the credentials are.
-        guard: Gives the lock that keeps the threads of this process apart.
-        prepare: Makes the place of the journal, before anything is written there.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        guard: Callable[[], AbstractContextManager[object]],
-        prepare: Callable[[], object],
-    ) -> None:
-        self._table = CredentialTable(journal)
-        self._guard = guard
-        self._prepare = prepare
+    @cached_property
+    def _table(self) -> CredentialTable:
+        return CredentialTable(self._journal)
 
     def mint(
         self,

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.journal_part import JournalPart
 from ultramon.backends.queue import Cancelled, Depth, Message
 from ultramon.core import codec
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.queue import MessageQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from ultramon.core.journal import Journal
+    from collections.abc import Sequence
 
 
-class JournalQueue:
-    """See `ultramon.backends.queue.Queue`.
+class JournalQueue(JournalPart):
+    """See `ultramon.backends.queue.Queue`."""
 
-    Args:
-        journal: Where the messages are.
-        guard: Gives the lock that keeps the threads of this process apart.
-        prepare: Makes the place of the journal, before anything is written there.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        guard: Callable[[], AbstractContextManager[object]],
-        prepare: Callable[[], object],
-    ) -> None:
-        self._journal = journal
-        self._messages = MessageQueue(journal)
-        self._guard = guard
-        self._prepare = prepare
+    @cached_property
+    def _messages(self) -> MessageQueue:
+        return MessageQueue(self._journal)
 
     def queue_message(
         self,

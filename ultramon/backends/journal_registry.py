@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ultramon.backends.journal_part import JournalPart
 from ultramon.backends.queue import Cancelled
 from ultramon.core import routes
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
@@ -12,33 +13,15 @@ from ultramon.core.schema import QUEUE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
-    from ultramon.core.journal import Journal
     from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
 
 Found = TypeVar("Found")
 
 
-class JournalRegistry:
-    """See `ultramon.backends.registry.Registry`.
-
-    Args:
-        journal: Where the registrations are.
-        guard: Gives the lock that keeps the threads of this process apart.
-        prepare: Makes the place of the journal, before anything is written there.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        guard: Callable[[], AbstractContextManager[object]],
-        prepare: Callable[[], object],
-    ) -> None:
-        self._journal = journal
-        self._guard = guard
-        self._prepare = prepare
+class JournalRegistry(JournalPart):
+    """See `ultramon.backends.registry.Registry`."""
 
     def register(
         self,
