@@ -73,6 +73,14 @@ def state_dir_given(state_dir: str | None) -> str | None:
     return os.path.abspath(state_dir)
 
 
+def directory_of(backend: Backend) -> str:
+    """Return where a server of a backend has its files."""
+    from ultramon.backends.local import LocalBackend
+    from ultramon.environment import state_directory
+
+    return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
+
+
 class SeenAgent(NamedTuple):
     """A readable agent with the verdict about its life."""
 

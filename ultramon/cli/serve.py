@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.agents import json_option, open_store, state_dir_given, state_dir_option
+from ultramon.cli.agents import (
+    directory_of,
+    json_option,
+    open_store,
+    state_dir_given,
+    state_dir_option,
+)
 from ultramon.cli.output import ExitCode, json_line, sanitize, say
 from ultramon.errors import MissingExtraError
 
@@ -88,7 +94,7 @@ def command(
         raise click.UsageError("--tls-key needs --tls-cert")
     serve, admin_token_path = _import_server()
     backend = open_store(state_dir)
-    directory = state_dir_given(state_dir) or _directory_of(backend)
+    directory = state_dir_given(state_dir) or directory_of(backend)
     _log_to_stderr(log_requests=log_requests)
 
     def say_where(facts: dict[str, Any]) -> None:
@@ -123,14 +129,6 @@ def _import_server() -> tuple[Callable[..., None], Callable[[str], str]]:
     from ultramon.tokens import ADMIN_TOKEN, secret_path
 
     return serve, lambda directory: secret_path(directory, ADMIN_TOKEN)
-
-
-def _directory_of(backend: Any) -> str:
-    """Return where a backend keeps its files; for one without files, the state directory."""
-    from ultramon.backends.local import LocalBackend
-    from ultramon.environment import state_directory
-
-    return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
 
 
 def _log_to_stderr(*, log_requests: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.agents import json_option, open_store, state_dir_option
+from ultramon.cli.agents import directory_of, json_option, open_store, state_dir_option
 from ultramon.cli.calling import caller_id, meant
 from ultramon.cli.output import ExitCode, print_json, sanitize, say
 
@@ -91,18 +91,10 @@ def _mint(agent_id: str, backend: Backend, path: str | None, *, as_json: bool) -
     return ExitCode.OK
 
 
-def _directory_of(backend: Backend) -> str:
-    """Return where a server of a backend has its files, as `ultramon serve` decides it."""
-    from ultramon.backends.local import LocalBackend
-    from ultramon.environment import state_directory
-
-    return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
-
-
 def _print_secret_path(action: str, state_dir: str | None, *, as_json: bool) -> ExitCode:
     from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, secret_path, server_secret
 
-    directory = _directory_of(open_store(state_dir))
+    directory = directory_of(open_store(state_dir))
     name = ADMIN_TOKEN if action == "admin" else HOOK_SECRET
     server_secret(directory, name)
     path = secret_path(directory, name)

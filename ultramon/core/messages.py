@@ -33,7 +33,7 @@ MAX_WAITING = 1_000
 MAX_TEXT_CHARS = 65_536
 MAX_BATCH = 50
 
-_BELONGINGS = (
+BELONGINGS = (
     ("messages", "recipient"),
     ("message_losses", "recipient"),
     ("senders", "agent_id"),
@@ -41,6 +41,7 @@ _BELONGINGS = (
     ("announcements", "agent_id"),
     ("credentials", "agent_id"),
 )
+"""The tables that hold rows of an agent, each with the column that names it."""
 
 READY, CLAIMED, DEAD, CANCELLED, DELIVERED = range(5)
 
@@ -343,7 +344,7 @@ def check_message(
 def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:
     """Delete dead messages queued before a time, and what belongs to deleted agents."""
     connection.execute("DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before,))
-    for table, column in _BELONGINGS:
+    for table, column in BELONGINGS:
         connection.executemany(
             f"DELETE FROM {table} WHERE {column} = ?", [(agent_id,) for agent_id in agents]
         )

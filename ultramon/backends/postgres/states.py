@@ -11,6 +11,7 @@ from ultramon.backends.postgres.rows import COLUMNS, values_of
 from ultramon.backends.postgres.texts import to_column
 from ultramon.core import codec
 from ultramon.core.glance import glance_state
+from ultramon.core.messages import BELONGINGS
 from ultramon.core.record import decode_state, encode_state
 from ultramon.core.statefile import KEPT_CORRUPT_FILES
 from ultramon.errors import AgentNotFoundError, StateError
@@ -48,15 +49,6 @@ _LOOK = (
 _FORGOTTEN_SECONDS = 7 * 86_400.0
 """How long the names of deleted agents are kept for those who look again."""
 
-_BELONGINGS = (
-    ("messages", "recipient"),
-    ("message_losses", "recipient"),
-    ("senders", "agent_id"),
-    ("registrations", "agent_id"),
-    ("announcements", "agent_id"),
-    ("credentials", "agent_id"),
-    ("agents", "agent_id"),
-)
 REQUESTS_SECONDS = 0.9
 """How long what was asked for is taken to be all; a little less than agents look again after."""
 _UNASKED: tuple[dict[str, str], float] = {}, float("-inf")
@@ -308,7 +300,7 @@ class States:
     def delete(self, connection: Connection, agent_id: str, now: float) -> None:
         """Delete a locked agent, and leave its name for those who look again."""
         self._requests = _UNASKED
-        for table, column in _BELONGINGS:
+        for table, column in (*BELONGINGS, ("agents", "agent_id")):
             connection.execute(
                 self._sql(f"DELETE FROM ultramon.{table} WHERE {column} = %s"), (agent_id,)
             )
