@@ -22,7 +22,7 @@ from program import ROOT
 from ultramon.cli.output import ExitCode
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, script_path
-from ultramon.hosts.claude_code.settings import Settings
+from ultramon.hosts.claude_code.settings import REFRESH_SECONDS, Settings
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 
@@ -184,6 +184,7 @@ def test_another_spelling_of_ours_is_brought_up_to_date(client):
     client.put()
     settings = json.loads(client.settings.read_bytes())
     assert list(settings) == ["hooks", "z", "statusLine"]
+    assert settings["statusLine"]["refreshInterval"] == REFRESH_SECONDS
     assert len(settings["hooks"]["Stop"]) == 1
     assert old not in client.settings.read_text()
     client.take_out()

@@ -33,6 +33,8 @@ LAYERS = (USER, PROJECT, LOCAL)
 _ADVICE = "nothing was changed; mend the file and try again"
 _BOM = "\ufeff"
 _NEW_FILE_MODE = 0o600
+REFRESH_SECONDS = 10
+"""How often a line of ours is drawn while nothing happens: no hook tells of an interruption."""
 
 
 class Layer(NamedTuple):
@@ -300,9 +302,10 @@ class Settings:
     def put_status_line(self, command: str) -> None:
         """Make the status line run a command; what else stands in its block stays."""
         current = self.get("statusLine")
-        block = {"type": "command", "command": command}
+        block: dict[str, object] = {"type": "command", "command": command}
         if not self.document.has("statusLine"):
-            self.document.add((), block, "statusLine")
+            # Where another tool has one, that is not run more often than its owner wanted.
+            self.document.add((), {**block, "refreshInterval": REFRESH_SECONDS}, "statusLine")
         elif not isinstance(current, dict) or "command" not in current or "args" in current:
             self.document.replace(("statusLine",), block)
         elif current.get("command") != command:
