@@ -27,7 +27,7 @@ COLUMNS = (
     " expires_at, last_error"
 )
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
-_EXPIRED = "state IN (0, 4) AND expires_at <= %s"
+EXPIRED = "state IN (0, 4) AND expires_at <= %s"
 
 
 class MessageRows:
@@ -90,28 +90,28 @@ class MessageRows:
         assert row is not None
         message_id, is_new = row
         if is_new:
-            self._bound(connection, recipient, category, kind)
-            # A hint for who listens; who is told polls anyway. Channels belong to the database.
-            channel = self._database.address.schema
-            connection.execute("SELECT pg_notify(%s, %s)", (channel, recipient))
+            self._announce(connection, recipient, category, kind)
         return int(message_id)
 
-    def _bound(
+    def _announce(
         self, connection: Connection, recipient: str, category: str | None, kind: str | None
     ) -> None:
-        over = connection.execute(
+        """Tell whoever listens, and make room for a message that is one too many."""
+        # A hint only: who is told polls anyway. Channels belong to the database, not to a schema.
+        row = connection.execute(
             self._sql(
-                "SELECT id FROM ultramon.messages WHERE recipient = %s"
-                " AND category IS NOT DISTINCT FROM %s AND state = 0"
-                " ORDER BY id DESC LIMIT 1 OFFSET %s"
+                "SELECT pg_notify(%s, %s), (SELECT id FROM ultramon.messages"
+                " WHERE recipient = %s AND category IS NOT DISTINCT FROM %s AND state = 0"
+                " ORDER BY id DESC LIMIT 1 OFFSET %s)"
             ),
-            (recipient, kind, MAX_WAITING),
+            (self._database.address.schema, recipient, recipient, kind, MAX_WAITING),
         ).fetchone()
-        if over is None:
+        assert row is not None
+        if row[1] is None:
             return
         if category is None:
             raise QueueFullError(recipient, MAX_WAITING)
-        self.drop(connection, recipient, list(over))
+        self.drop(connection, recipient, [row[1]])
 
     def drop(self, connection: Connection, recipient: str, message_ids: list[int]) -> None:
         """Delete messages that are too many, and count them, unless they were claimed by now."""
@@ -159,7 +159,7 @@ class MessageRows:
         rows = connection.execute(
             self._sql(
                 "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
-                f" WHERE {ENDED} OR {_EXPIRED} FOR UPDATE SKIP LOCKED"
+                f" WHERE {ENDED} OR {EXPIRED} FOR UPDATE SKIP LOCKED"
             ),
             (at, at, at),
         ).fetchall()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier
 from ultramon.backends.postgres.database import CONNECT_SECONDS
 from ultramon.backends.postgres.listener import Listener
-from ultramon.backends.postgres.messages import COLUMNS, ENDED
+from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.postgres.texts import to_column
 from ultramon.backends.queue import Cancelled, Depth, Message
 from ultramon.core.ids import random_hex
@@ -34,6 +34,20 @@ ONCE = "ultramon once "
 """Begins the dedupe keys of messages that were given none."""
 ONCE_SECONDS = 3_600.0
 """How long such a key is remembered: a copy may wait on a host whose network is cut."""
+_ACKNOWLEDGE = """
+    WITH held AS (
+        SELECT id, state = 1 AND dedupe_key IS NOT NULL AS is_remembered FROM ultramon.messages
+        WHERE id = %s AND claim_token = %s AND state IN (1, 3) FOR UPDATE
+    ), gone AS (
+        DELETE FROM ultramon.messages m USING held
+        WHERE m.id = held.id AND NOT is_remembered RETURNING 1
+    ), kept AS (
+        UPDATE ultramon.messages m SET state = 4, text = '', facts = '{}', claim_token = NULL,
+            expires_at = CASE WHEN starts_with(dedupe_key, %s)
+                THEN least(expires_at, queued_at + %s) ELSE expires_at END
+        FROM held WHERE m.id = held.id AND is_remembered RETURNING 1
+    ) SELECT ((SELECT count(*) FROM gone) + (SELECT count(*) FROM kept))::int
+"""
 
 
 class PostgresQueue:
@@ -132,26 +146,29 @@ class PostgresQueue:
         """See `Queue.claim`."""
         at = self._database.to_server(now)
         with self._database.connection() as connection:
-            waits = connection.execute(
+            [(waits, ended, expired)] = connection.execute(
                 self._sql(
                     "SELECT EXISTS (SELECT 1 FROM ultramon.messages WHERE recipient = %s"
-                    "  AND state = 0 AND available_at <= %s)"
-                    f" OR EXISTS (SELECT 1 FROM ultramon.messages WHERE {ENDED})"
+                    "  AND state = 0 AND available_at <= %s),"
+                    f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {ENDED}),"
+                    f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {EXPIRED})"
                 ),
-                (recipient, at, at),
-            ).fetchone()
-        if waits == (False,):
+                (recipient, at, at, at),
+            ).fetchall()
+        if not waits and not ended:
             return []
         priorities = [DELIVERIES.index(delivery) for delivery in deliveries]
         with self._database.transaction() as connection:
-            self._rows.sweep(connection, now)
+            if ended or expired:
+                self._rows.sweep(connection, now)
             ready = connection.execute(
                 self._sql(
                     "SELECT id, attempts FROM ultramon.messages WHERE recipient = %s"
-                    " AND state = 0 AND available_at <= %s AND priority = ANY(%s)"
+                    " AND state = 0 AND available_at <= %s AND expires_at > %s"
+                    " AND priority = ANY(%s)"
                     " ORDER BY priority, id LIMIT %s FOR UPDATE SKIP LOCKED"
                 ),
-                (recipient, at, priorities, min(limit, MAX_BATCH)),
+                (recipient, at, at, priorities, min(limit, MAX_BATCH)),
             ).fetchall()
             rows = connection.execute(
                 self._sql(
@@ -165,26 +182,11 @@ class PostgresQueue:
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """See `Queue.acknowledge`."""
-        claimed = "WHERE id = %s AND claim_token = %s"
-        with self._database.transaction() as connection:
-            done = connection.execute(
-                self._sql(
-                    f"DELETE FROM ultramon.messages {claimed}"
-                    " AND (state = 3 OR state = 1 AND dedupe_key IS NULL)"
-                ),
-                (message_id, claim_token),
-            )
-            if not done.rowcount:
-                done = connection.execute(
-                    self._sql(
-                        "UPDATE ultramon.messages SET state = 4, text = '', facts = '{}',"
-                        " claim_token = NULL, expires_at = CASE WHEN starts_with(dedupe_key, %s)"
-                        " THEN least(expires_at, queued_at + %s) ELSE expires_at END"
-                        f" {claimed} AND state = 1"
-                    ),
-                    (ONCE, ONCE_SECONDS, message_id, claim_token),
-                )
-            return done.rowcount == 1
+        with self._database.connection() as connection:
+            row = connection.execute(
+                self._sql(_ACKNOWLEDGE), (message_id, claim_token, ONCE, ONCE_SECONDS)
+            ).fetchone()
+        return row == (1,)
 
     def extend(
         self,
