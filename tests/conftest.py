@@ -52,6 +52,15 @@ def make(ultramon_monitor, store):
     return partial(ultramon_monitor, backend=store)
 
 
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory):
+    """A server over files that the tests of a module share."""
+    from serving import Serving
+
+    with Serving(directory=tmp_path_factory.mktemp("state")) as serving:
+        yield serving
+
+
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server of this process; where none is installed its tests are skipped."""

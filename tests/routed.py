@@ -1,9 +1,22 @@
 """Agents of the tests of routing."""
 
+import pytest
+
 from ultramon import ContextConfig, create_context_monitor
+from ultramon.testing import FakeClock
 from ultramon.testing.contract_states import start
 
 AGENT = "scout"
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def backend(store):
+    return store
 
 
 def put(backend, agent_id=AGENT, **fields):

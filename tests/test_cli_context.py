@@ -138,12 +138,12 @@ def test_context_tells_what_it_does_not_know(backend, call):
 def test_context_tells_where_the_last_handoff_is(backend, call):
     """The document that was noted for it, else why and when there was one."""
     handoff = {"reason": "threshold_warning", "createdAt": "2026-11-21T20:28:51.642Z"}
-    noted = {"posted": {"handoffPath": "/work/handoffs/\x1b[31mabc.md"}}
+    noted = {"posted": {"handoffPath": "/srv/handoffs/\x1b[31mabc.md"}}
     put(backend, handoff=handoff, extra=noted)
     lines = said(call("context", AGENT, "--details")).splitlines()
-    assert lines[-2] == "Last handoff: /work/handoffs/\\x1b[31mabc.md"
+    assert lines[-2] == "Last handoff: /srv/handoffs/\\x1b[31mabc.md"
     shown = json.loads(said(call("context", AGENT, "--json")))
-    assert shown["lastHandoffPath"] == "/work/handoffs/\\x1b[31mabc.md"
+    assert shown["lastHandoffPath"] == "/srv/handoffs/\\x1b[31mabc.md"
     assert shown["handoff"] == handoff
 
 

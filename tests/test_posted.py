@@ -141,15 +141,15 @@ def test_an_end_that_cannot_be(posted, store, clock):
 def test_a_handoff_document_is_noted(posted, store, clock):
     """It outlives a compaction and a clear, and the same again is not stored again."""
     for _ in range(2):
-        status = posted.note_handoff(AGENT, "/work/handoff.md", clock.now())
+        status = posted.note_handoff(AGENT, "/srv/handoff.md", clock.now())
         assert status == {"status": "handoff_noted"}
     seq = store.load(AGENT).record.seq
-    assert posted.note_handoff(AGENT, "/work/handoff.md", clock.now())
+    assert posted.note_handoff(AGENT, "/srv/handoff.md", clock.now())
     assert store.load(AGENT).record.seq == seq
     for event in ("compaction", "context_reset"):
         posted.take_event(AGENT, event, clock.now())
     answer = posted.take_event(AGENT, "compaction_complete", clock.now())
-    assert answer["last_handoff_path"] == "/work/handoff.md"
+    assert answer["last_handoff_path"] == "/srv/handoff.md"
     posted.note_handoff(AGENT, "C:\\work\\handoff.md", clock.now())
     posted.note_handoff(AGENT, None, clock.now())
     assert store.load(AGENT).record.extra[MEMORY][HANDOFF_PATH] is None

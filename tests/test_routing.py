@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from routed import AGENT, make, put
+from routed import AGENT, backend, clock, make, put  # noqa: F401
 
 from ultramon import (
     AgentNotFoundError,
@@ -20,20 +20,10 @@ from ultramon.backends.queue import Cancelled
 from ultramon.core.times import parse_time
 from ultramon.hosts.posted import PostedAgents
 from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
-from ultramon.testing import FakeClock, fill
+from ultramon.testing import fill
 
 CASES = json.loads((Path(__file__).parent / "data" / "context_monitor.json").read_text())
 ORIGINAL = (0.50, 0.65)
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def backend(store):
-    return store
 
 
 class Setting:

@@ -7,22 +7,12 @@ from contextlib import closing
 
 import pytest
 from fleet_worker import reap, start_worker, tell
-from routed import AGENT, make, put
+from routed import AGENT, backend, clock, make, put  # noqa: F401
 
 from ultramon import ConfigurationError, Fleet, Ladder
 from ultramon.backends.local import LocalBackend
 from ultramon.routing import Inbox, register, registrations
-from ultramon.testing import FakeClock, fill
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def backend(store):
-    return store
+from ultramon.testing import fill
 
 
 @pytest.mark.parametrize(

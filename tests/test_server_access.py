@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from serving import Serving
 
 from ultramon.cli.events import event_line
 from ultramon.models import AuditEvent, parse_event
@@ -78,12 +77,6 @@ ROUTES = {
 ENDINGS = ("POST /agents/{agent_id}/end", "DELETE /agents/{agent_id}/tokens")
 """After these the agent has no token any more."""
 numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory):
-    with Serving(directory=tmp_path_factory.mktemp("state")) as serving:
-        yield serving
 
 
 class Cast:

@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from serving import Serving
 
 from ultramon.core.times import parse_time
 from ultramon.routing import Inbox, queue_message, register
@@ -21,12 +20,6 @@ TAGGED = "context_monitor"
 FAMILY = {"grandparent": None, "boss": "grandparent", "scout": "boss", "stranger": None}
 NAMES = re.compile(r"\b(scout|boss|other|grandparent|stranger|retired|selfmade|blind|nobody)\b")
 numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory):
-    with Serving(directory=tmp_path_factory.mktemp("state")) as serving:
-        yield serving
 
 
 class Cast:

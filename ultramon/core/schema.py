@@ -132,6 +132,6 @@ def migrate(connection: sqlite3.Connection) -> None:
                     execute(statement)
         execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         execute("COMMIT")
-    except BaseException:
-        execute("ROLLBACK")
-        raise
+    finally:
+        if connection.in_transaction:
+            execute("ROLLBACK")

@@ -211,8 +211,11 @@ class FleetContract:
         """The lease of a process of this host that has ended binds nobody."""
         if not os.path.exists("/proc/self/stat"):
             pytest.skip("this system does not prove that a process has ended")
-        code = "from ultramon.core.holder import name_holder; print(name_holder())"
-        gone = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+        code = (
+            "import os; from ultramon.core.holder import name_holder;"
+            " os.write(1, name_holder().encode())"
+        )
+        gone = subprocess.check_output([sys.executable, "-c", code], text=True)
         subscribe(backend, gone)
         cursor = next_cursor(backend, 0)
         assert backend.acknowledge("main", gone, cursor, MEMORY)

@@ -180,9 +180,8 @@ class Database:
             try:
                 yield connection
                 connection.execute("COMMIT")
-            except BaseException:
+            finally:
                 _roll_back(connection)
-                raise
 
     def to_server(self, at: float) -> float:
         """Return a time of this host's clock by the server's."""
@@ -251,11 +250,12 @@ def _first_line(error: psycopg.Error) -> str:
 
 
 def _roll_back(connection: Connection) -> None:
-    """End a transaction; where a statement is still under way only the end of the session does."""
-    if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+    """End what was not committed; of a statement under way only the end of the session is one."""
+    status = connection.info.transaction_status
+    if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         try:
             connection.execute("ROLLBACK")
         except psycopg.Error:
             connection.close()
-    else:
+    elif status != TransactionStatus.IDLE:
         connection.close()
