@@ -175,6 +175,15 @@ def test_nothing_prints_outside_the_faces():
                 assert node.func.id != "print", f"{path}:{node.lineno}"
 
 
+def test_no_statement_numbers_its_parameters():
+    """Python 3.12 and newer refuse them with a sequence of values: SQLite counts them as named."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                numbered = re.search(r"[ (=]\?[0-9]", node.value)
+                assert numbered is None, f"{path}:{node.lineno}: {node.value}"
+
+
 def test_broad_excepts_are_the_listed_ones():
     """Errors are swallowed only where foreign code must not hurt the agent, and nowhere else."""
     found: dict[str, int] = {}

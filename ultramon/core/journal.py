@@ -354,8 +354,9 @@ class Journal:
             if other not in (None, holder) and lease_until > now and not is_gone(other):
                 return None
             connection.execute(
-                "INSERT INTO consumers VALUES (?1, NULL, '{}', ?2, ?3)"
-                " ON CONFLICT (name) DO UPDATE SET holder = ?2, lease_until = ?3",
+                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
+                " lease_until = excluded.lease_until",
                 (name, holder, now + lease_seconds),
             )
         return cursor, codec.loads(memory)

@@ -153,8 +153,8 @@ def delete_messages_from(
 
 def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, count: int) -> None:
     connection.execute(
-        "INSERT INTO message_losses VALUES (?1, ?2, ?3)"
-        " ON CONFLICT (recipient, reason) DO UPDATE SET count = count + ?3",
+        "INSERT INTO message_losses VALUES (?, ?, ?)"
+        " ON CONFLICT (recipient, reason) DO UPDATE SET count = count + excluded.count",
         (recipient, reason, count),
     )
 

@@ -172,9 +172,9 @@ class MessageQueue:
     def dead(self, recipient: str | None) -> list[tuple[Any, ...]]:
         """Return the dead messages of one recipient or of all, by id."""
         return self._select(
-            f"SELECT {COLUMNS} FROM messages WHERE state = 2 AND (?1 IS NULL OR recipient = ?1)"
+            f"SELECT {COLUMNS} FROM messages WHERE state = 2 AND (? IS NULL OR recipient = ?)"
             " ORDER BY id",
-            (recipient,),
+            (recipient, recipient),
         )
 
     def retry(self, message_id: int, now: float) -> bool:
@@ -187,9 +187,9 @@ class MessageQueue:
             return False
         with self._write() as connection:
             done = connection.execute(
-                "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?2,"
-                " expires_at = ?3 WHERE id = ?1 AND state = 2",
-                (message_id, now, now + EXPIRY_SECONDS),
+                "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?,"
+                " expires_at = ? WHERE id = ? AND state = 2",
+                (now, now + EXPIRY_SECONDS, message_id),
             )
             for (recipient,) in connection.execute(
                 "SELECT recipient FROM messages WHERE id = ? AND state = 0", (message_id,)
@@ -212,13 +212,13 @@ class MessageQueue:
         return self._select(
             "SELECT recipient, sum(ready), sum(waiting), sum(claimed), sum(dead), sum(dropped),"
             " sum(expired), min(oldest) FROM ("
-            " SELECT recipient, state = 0 AND available_at <= ?1 AS ready,"
-            "  state = 0 AND available_at > ?1 AS waiting, state IN (1, 3) AS claimed,"
+            " SELECT recipient, state = 0 AND available_at <= ? AS ready,"
+            "  state = 0 AND available_at > ? AS waiting, state IN (1, 3) AS claimed,"
             "  state = 2 AS dead, 0 AS dropped, 0 AS expired,"
             "  CASE WHEN state IN (0, 1) THEN queued_at END AS oldest"
-            " FROM messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= ?1)"
+            " FROM messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= ?)"
             " UNION ALL SELECT recipient, 0, 0, 0, 0, iif(reason = 'dropped', count, 0),"
             "  iif(reason = 'expired', count, 0), NULL FROM message_losses"
             ") GROUP BY recipient ORDER BY recipient",
-            (now,),
+            (now, now, now),
         )

@@ -30,9 +30,9 @@ class JournalRows:
     def registrations(self, agent_id: str | None = None) -> list[Registration]:
         """Return one agent's registration, or all by agent id."""
         rows = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM registrations WHERE ?1 IS NULL OR agent_id = ?1"
+            f"SELECT {_COLUMNS} FROM registrations WHERE ? IS NULL OR agent_id = ?"
             " ORDER BY agent_id",
-            (agent_id,),
+            (agent_id, agent_id),
         )
         return [_registration(row) for row in rows]
 
@@ -93,8 +93,9 @@ class JournalRows:
     def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
         """See `RouteRows.move_sender`."""
         self._connection.execute(
-            "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, 0) ON CONFLICT (agent_id) DO UPDATE"
-            " SET started_at = ?2, generation = ?3, epoch = ?4",
+            "INSERT INTO senders VALUES (?, ?, ?, ?, 0) ON CONFLICT (agent_id) DO UPDATE"
+            " SET started_at = excluded.started_at, generation = excluded.generation,"
+            " epoch = excluded.epoch",
             (agent_id, started_at, generation, epoch),
         )
 
@@ -103,8 +104,8 @@ class JournalRows:
     ) -> None:
         """See `RouteRows.note_clear`."""
         self._connection.execute(
-            "INSERT INTO senders VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (agent_id) DO UPDATE"
-            " SET cleared_at = ?5",
+            "INSERT INTO senders VALUES (?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE"
+            " SET cleared_at = excluded.cleared_at",
             (agent_id, started_at, generation, epoch, cleared_at),
         )
 
