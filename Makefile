@@ -1,12 +1,15 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test lint types bench docs
+.PHONY: run test ci-full lint types bench docs
 
 run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
 	$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not terminal' && $(PYTHON) -m pytest -m terminal
+
+ci-full:
+	scripts/ci_full.sh $(ARGS)
 
 lint: .venv
 	$(PYTHON) -m ruff check .

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Runs the fast tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
+# and where pyenv and uv keep theirs. Arguments go to pytest. Exits 1 when one of them fails.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+candidates() {
+    for minor in 11 12 13 14; do
+        command -v "python3.$minor"
+    done
+    for home in "${PYENV_ROOT:-$HOME/.pyenv}/versions" \
+        "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"; do
+        for python in "$home"/*/bin/python3; do
+            [ -x "$python" ] && echo "$python"
+        done
+    done
+}
+
+# A shim of pyenv answers only for the versions that are switched on: its refusal is no interpreter.
+probe='import sys; sys.version_info >= (3, 11) and print("%d.%d.%d" % sys.version_info[:3])'
+seen="" report="" status=0
+for python in $(candidates); do
+    version=$("$python" -I -c "$probe" 2>/dev/null)
+    case "$version:$seen" in :* | *" $version "*) continue ;; esac
+    seen="$seen $version "
+    venv="build/ci-full/$version"
+    echo "=== Python $version ($python)"
+    if ! { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } ||
+        ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]'; then
+        result="cannot be installed"
+    elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile \
+        -m 'not slow and not terminal and not real_client' "$@"; then
+        result="passed"
+    else
+        result="failed"
+    fi
+    [ "$result" = passed ] || status=1
+    report="$report
+  Python $version: $result"
+done
+echo "ci-full ran on:${report:- no interpreter was found}"
+[ -n "$report" ] && exit "$status"
+exit 1
