@@ -182,6 +182,21 @@ def orchestrate(url: str, hostname: str) -> None:
         say([event.name, event.agent_id, text])
 
 
+def cancel(url: str, sender: str, category: str) -> None:
+    """Cancel messages while the database is away; say what that returned, and wait."""
+    say(open_backend(url).queue.cancel_messages_from(sender, category))
+    sys.stdin.read()
+
+
+def drain(url: str) -> None:
+    """Store what waits on this host."""
+    backend = open_backend(url)
+    until = time.monotonic() + 30
+    while backend.outbox.kept()[:2] != (0, 0) and time.monotonic() < until:
+        backend.queue.courier.wake()
+    say("drained" if backend.outbox.kept()[:2] == (0, 0) else "kept")
+
+
 def keep(url: str, name: str, count: str) -> None:
     """Send messages while the database is away; say what that returned."""
     queue = open_backend(url).queue

@@ -182,6 +182,14 @@ class Queue(Protocol):
         """Cancel what a sender has said in one category and nobody has acknowledged yet.
 
         Messages of other senders, of other categories and of none stay.
+
+        Returns:
+            What was found in the store. A store on another host that does not answer gives zeros:
+            the cancel waits on this host, in line with its messages. What hosts kept before a
+            cancel is dropped when it arrives, and not counted.
+
+        Raises:
+            StateWriteError: The store refused; nothing was cancelled.
         """
 
     def peek(

@@ -68,8 +68,11 @@ class _NotedRows(PostgresRows):
         messages: MessageRows,
         found: Sequence[tuple[Any, ...]],
         written: _Written,
+        *,
+        events: Sequence[dict[str, Any]],
+        is_kept: bool,
     ) -> None:
-        super().__init__(connection, database, messages)
+        super().__init__(connection, database, messages, events, is_kept=is_kept)
         self._written = written
         first = found[0]
         self._known = None if first[4] is None else self._registration((first[0], *first[4:9]))
@@ -158,14 +161,19 @@ class Batches:
         self._states = states
         self._messages = messages
 
-    def store(self, saves: Sequence[Save]) -> list[Outcome]:
-        """Store states as one step; see `RecordsTogether.record_together`."""
+    def store(self, saves: Sequence[Save], *, is_kept: bool = False) -> list[Outcome]:
+        """Store states as one step; see `RecordsTogether.record_together`.
+
+        Args:
+            saves: The states with their events.
+            is_kept: Whether they were kept on this host until now. See `MessageRows.cancel`.
+        """
         outcomes: list[Outcome] = []
         for start in range(0, len(saves), _MOST):
-            outcomes += self._store(saves[start : start + _MOST])
+            outcomes += self._store(saves[start : start + _MOST], is_kept=is_kept)
         return outcomes
 
-    def _store(self, saves: Sequence[Save]) -> list[Outcome]:
+    def _store(self, saves: Sequence[Save], *, is_kept: bool) -> list[Outcome]:
         outcomes: list[Outcome] = []
         rows = []
         for save in saves:
@@ -189,7 +197,7 @@ class Batches:
                     stored = found.get(save.record.agent_id, [])
                     outcomes[number] = self._refusal(save.record, stored)
                     if outcomes[number] is None:
-                        self._route(connection, save, stored, written)
+                        self._route(connection, save, stored, written, is_kept=is_kept)
             self._write(connection, written)
         return outcomes
 
@@ -216,6 +224,8 @@ class Batches:
         save: Save,
         stored: Sequence[tuple[Any, ...]],
         written: _Written,
+        *,
+        is_kept: bool,
     ) -> None:
         """Have the rule book decide what follows from a state and those of its events that are new.
 
@@ -224,9 +234,17 @@ class Batches:
         fresh, notify_id = stored[0][3:5]
         if notify_id is None and not save.events:
             return
-        rows = _NotedRows(connection, self._database, self._messages, stored, written)
         keyed = {event_key(event): event for event in reversed(save.events)}
         new = [event for key, event in reversed(keyed.items()) if key in (fresh or ())]
+        rows = _NotedRows(
+            connection,
+            self._database,
+            self._messages,
+            stored,
+            written,
+            events=new,
+            is_kept=is_kept,
+        )
         routes.route(rows, save.record, new, save.record.last_heartbeat)
 
     def _write(self, connection: Connection, written: _Written) -> None:

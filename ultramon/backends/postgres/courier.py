@@ -1,7 +1,7 @@
 """One thread per store and process that sends what nobody may wait for.
 
-Messages of agents, which wait for it a moment and no longer, and what the outbox of this host
-holds since the database did not answer, whichever process put it there.
+Messages of agents, and cancels of them, which wait for it a moment and no longer; and what the
+outbox of this host holds since the database did not answer, whichever process put it there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.postgres.database import DatabaseAwayError, StoreNotReadyError
 from ultramon.backends.postgres.outbox import LOOK_SECONDS
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.outbox import Entry, Outbox
 
-    Message = dict[str, Any]
     Deliver = Callable[[Sequence[Entry]], Sequence[Entry]]
 
 _log = logging.getLogger("ultramon.backend")
@@ -33,35 +32,46 @@ _FAREWELL_SECONDS = 2.0
 _NOT_NOW = (DatabaseAwayError, StoreNotReadyError)
 
 
+class Order(NamedTuple):
+    """What is to be done in the database."""
+
+    kind: str
+    """As of an `Entry`."""
+    agent_id: str
+    """As of an `Entry`."""
+    body: dict[str, Any]
+    """JSON values."""
+
+
 class _Job:
-    """A message on its way."""
+    """An order on its way."""
 
-    __slots__ = ("done", "error", "message", "message_id")
+    __slots__ = ("answer", "done", "error", "order")
 
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        self.message_id: int | None = None
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.answer: Any = None
         self.error: UltramonError | None = DatabaseAwayError("outbox", "not sent yet")
         self.done = threading.Event()
 
 
 class Courier:
-    """Sends messages, and empties the outbox.
+    """Carries out orders one after the other, and empties the outbox.
 
     Args:
         outbox: Where things wait while the database takes nothing.
-        send: Stores a message; returns its id, None when it is refused as stale.
+        carry_out: Does what an order says; what it returns is given to who sent it.
         deliver: Stores entries of the outbox as one step; returns those that have to stay there.
     """
 
     def __init__(
         self,
         outbox: Outbox,
-        send: Callable[[Message], int | None],
+        carry_out: Callable[[Order], Any],
         deliver: Deliver,
     ) -> None:
         self._outbox = outbox
-        self._send = send
+        self._carry_out = carry_out
         self._deliver = deliver
         self._reset()
 
@@ -72,20 +82,20 @@ class Courier:
         self._is_woken = False
         self._trouble = ""
 
-    def send(self, message: Message, wait_seconds: float) -> int | None:
-        """Store a message now, or keep it on this host until the database takes it.
+    def send(self, order: Order, wait_seconds: float) -> Any:
+        """Carry an order out now, or keep it on this host until the database takes it.
 
         Args:
-            message: With a dedupe key: what became of it may be unknown when it is kept.
+            order: May be carried out twice: what became of it may be unknown when it is kept.
             wait_seconds: How long to wait for the database.
 
         Returns:
-            As `Queue.queue_message`.
+            What carrying it out returned; 0 when it is kept.
 
         Raises:
             UltramonError: The database refused it, or this host's disk did.
         """
-        job = _Job(message)
+        job = _Job(order)
         with self._changed:
             self._jobs.append(job)
             self._wake()
@@ -96,8 +106,8 @@ class Courier:
         if job.done.is_set() and not isinstance(job.error, _NOT_NOW):
             if job.error is not None:
                 raise job.error
-            return job.message_id
-        self._outbox.put_message(message["recipient"], message)
+            return job.answer
+        self._outbox.put(*order)
         self.wake()
         return 0
 
@@ -124,7 +134,7 @@ class Courier:
             is_last = self._rest(LOOK_SECONDS if is_clear else RETRY_SECONDS)
             is_clear = self.drain()
             while job := self._next():
-                # Behind those that wait: messages arrive in the order in which they were sent.
+                # Behind those that wait: orders arrive in the order in which they were given.
                 is_clear = is_clear and self._do(job)
                 job.done.set()
 
@@ -143,7 +153,7 @@ class Courier:
 
     def _do(self, job: _Job) -> bool:
         try:
-            job.message_id = self._send(job.message)
+            job.answer = self._carry_out(job.order)
             job.error = None
         except UltramonError as error:
             job.error = error

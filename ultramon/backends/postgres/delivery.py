@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Save
 from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
-from ultramon.backends.postgres.outbox import MESSAGE
+from ultramon.backends.postgres.outbox import STATE
 from ultramon.core import routes
 from ultramon.core.liveness import ALIVE, judge, process_started_at, this_host
 from ultramon.core.record import decode_state
@@ -61,7 +61,7 @@ class Delivery:
         self._batches = batches
 
     def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Store entries, messages in their order; those that are stored already change nothing.
+        """Store entries, messages and cancels in their order; what is stored changes nothing.
 
         Returns:
             Those that must stay: their owners live, and bring them themselves.
@@ -70,8 +70,8 @@ class Delivery:
             DatabaseAwayError: It takes nothing now.
             UltramonError: One of them can never be stored; some may be.
         """
-        messages = [entry for entry in entries if entry.kind == MESSAGE]
-        kept = {entry.id: self._read(entry) for entry in entries if entry.kind != MESSAGE}
+        messages = [entry for entry in entries if entry.kind != STATE]
+        kept = {entry.id: self._read(entry) for entry in entries if entry.kind == STATE}
         staying = []
         with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
             held = self._find(connection, [save.record.agent_id for save in kept.values()])
@@ -91,7 +91,7 @@ class Delivery:
                     self._add_events(connection, record, generation, save.events)
             for entry in messages:
                 self._put(connection, entry)
-        for refusal in self._batches.store(newest):
+        for refusal in self._batches.store(newest, is_kept=True):
             # Taken over in this moment: the next time only its events are stored.
             if refusal is not None:
                 raise DatabaseAwayError(self._database.address.shown, str(refusal))
@@ -105,7 +105,7 @@ class Delivery:
 
     def _put(self, connection: Connection, entry: Entry) -> None:
         try:
-            self.queue.put(connection, entry.body)
+            self.queue.replay(connection, entry)
         except (KeyError, TypeError) as error:
             raise _unreadable(entry, error) from error
 
@@ -126,7 +126,8 @@ class Delivery:
         if generation is not None and generation != record.generation:
             events = self._before_takeover(connection, record, generation, events)
         new = self._log.insert(connection, events)
-        routes.route_noted(self._registry.rows(connection), new, [record])
+        rows = self._registry.rows(connection, new, is_kept=True)
+        routes.route_noted(rows, new, [record])
 
     def _before_takeover(
         self, connection: Connection, record: StateRecord, generation: int, events: Events
@@ -167,7 +168,8 @@ class Delivery:
             event["generation"] = record.generation
         self._states.put(connection, record, record.last_heartbeat)
         new = self._log.insert(connection, events)
-        routes.route(self._registry.rows(connection), record, new, record.last_heartbeat)
+        rows = self._registry.rows(connection, new, is_kept=True)
+        routes.route(rows, record, new, record.last_heartbeat)
         return True
 
 

@@ -8,6 +8,7 @@ from ultramon.backends.postgres.texts import from_column, to_column
 from ultramon.backends.queue import Message
 from ultramon.core import codec
 from ultramon.core.messages import (
+    DELIVERED,
     DELIVERIES,
     EXPIRY_SECONDS,
     MAX_ATTEMPTS,
@@ -28,6 +29,10 @@ COLUMNS = (
 )
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
 EXPIRED = "state IN (0, 4) AND expires_at <= %s"
+_CANCELLED = "ultramon cancelled "
+"""Begins the dedupe key of the row that remembers when a sender's category was last cancelled."""
+_CANCELLED_SECONDS = 366 * 86_400.0
+"""How long it is remembered: as long as a message may wait on a host that is cut off."""
 
 
 class MessageRows:
@@ -121,15 +126,75 @@ class MessageRows:
         )
         self._count_loss(connection, recipient, "dropped", done.rowcount)
 
-    def cancel(self, connection: Connection, sender: str, category: str) -> tuple[int, int]:
-        """Cancel what was said; return how many were deleted and how many are in flight."""
-        which = "WHERE sender = %s AND category = %s AND state"
-        said = (sender, to_column(category))
+    def cancel(
+        self, connection: Connection, sender: str, category: str, at: float, *, is_kept: bool
+    ) -> tuple[int, int]:
+        """Cancel what was said, here and on hosts whose messages have not arrived yet.
+
+        Args:
+            connection: Within a transaction.
+            sender: Whose messages.
+            category: Which of them.
+            at: When it was asked for, epoch seconds. What a host kept before is dropped when it
+                arrives: see `is_cancelled`.
+            is_kept: True = this was kept on a host itself; what was queued after `at` stays.
+
+        Returns:
+            How many were deleted, and how many are in flight.
+        """
+        at, kind = self._database.to_server(at), to_column(category)
+        self._lock_said(connection, "pg_advisory_xact_lock", sender, kind)
+        which = "WHERE sender = %s AND category = %s AND queued_at <= %s AND state"
+        said = (sender, kind, at if is_kept else float("inf"))
         deleted = connection.execute(self._sql(f"DELETE FROM ultramon.messages {which} = 0"), said)
         claimed = connection.execute(
             self._sql(f"UPDATE ultramon.messages SET state = 3 {which} = 1"), said
         )
+        connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.messages AS m (recipient, priority, text, facts, dedupe_key,"
+                " state, attempts, available_at, queued_at, expires_at)"
+                " VALUES (%s, 0, '', '{}', %s, %s, 0, %s, %s, %s)"
+                " ON CONFLICT (recipient, dedupe_key)"
+                " WHERE dedupe_key IS NOT NULL AND state IN (0, 1, 4)"
+                " DO UPDATE SET queued_at = greatest(m.queued_at, excluded.queued_at),"
+                " expires_at = greatest(m.expires_at, excluded.expires_at)"
+            ),
+            (sender, f"{_CANCELLED}{kind}", DELIVERED, at, at, at + _CANCELLED_SECONDS),
+        )
         return deleted.rowcount, claimed.rowcount
+
+    def is_cancelled(
+        self, connection: Connection, sender: str, category: str, sent_at: float | None
+    ) -> bool:
+        """Return whether a message was cancelled on its way; from here on a cancel waits for it.
+
+        Args:
+            connection: Within the transaction that stores the message.
+            sender: Who sent it.
+            category: In which category.
+            sent_at: When, epoch seconds of this host's clock; None = now, so that no clock
+                decides: a cancel that was stored is older.
+        """
+        kind = to_column(category)
+        self._lock_said(connection, "pg_advisory_xact_lock_shared", sender, kind)
+        if sent_at is None:
+            return False
+        found = connection.execute(
+            self._sql(
+                "SELECT 1 FROM ultramon.messages WHERE recipient = %s AND dedupe_key = %s"
+                " AND state = 4 AND queued_at >= %s"
+            ),
+            (sender, f"{_CANCELLED}{kind}", self._database.to_server(sent_at)),
+        )
+        return found.fetchone() is not None
+
+    def _lock_said(self, connection: Connection, lock: str, sender: str, kind: str) -> None:
+        """Have a cancel either find a message that is being stored, or be seen by it."""
+        connection.execute(
+            self._sql(f"SELECT {lock}(hashtextextended(%s || ' ' || %s, 0))"),
+            (f"{_CANCELLED}{sender}", kind),
+        )
 
     def _count_loss(self, connection: Connection, recipient: str, reason: str, count: int) -> None:
         connection.execute(

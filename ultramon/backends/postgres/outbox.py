@@ -1,7 +1,8 @@
 """What the database could not take while it did not answer, kept on this host until it does.
 
-States with their events, and messages, in the order in which they came. Each arrives once, however
-often it is passed on: events have keys, states a generation and a sequence, messages a dedupe key.
+States with their events, messages and cancels, in the order in which they came. Each arrives once,
+however often it is passed on: events have keys, states a generation and a sequence, messages a
+dedupe key, and a cancel says until when it reaches.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _log = logging.getLogger("ultramon.backend")
 
 STATE = "state"
 MESSAGE = "message"
+CANCEL = "cancel"
 BATCH = 50
 LOOK_SECONDS = 15.0
 """How often a process looks whether others of this host left something behind."""
@@ -41,9 +43,9 @@ class Entry(NamedTuple):
 
     id: int
     kind: str
-    """``state`` or ``message``."""
+    """``state``, ``message`` or ``cancel``."""
     agent_id: str
-    """Whose state, or who is to get the message."""
+    """Whose state, who is to get the message, or whose messages are cancelled."""
     body: dict[str, Any]
 
 
@@ -52,6 +54,7 @@ class Kept(NamedTuple):
 
     states: int
     messages: int
+    """Cancels of messages included."""
     refused: int
     """Entries that the database will never take; they stay for people to see."""
     oldest_at: float | None
@@ -116,9 +119,9 @@ class Outbox:
 
         self._keep(put)
 
-    def put_message(self, recipient: str, message: dict[str, Any]) -> None:
-        """Keep a message durably. Raises as `put_state`."""
-        self._keep(lambda connection: _insert(connection, MESSAGE, recipient, message))
+    def put(self, kind: str, agent_id: str, body: dict[str, Any]) -> None:
+        """Keep a message or a cancel durably. Raises as `put_state`."""
+        self._keep(lambda connection: _insert(connection, kind, agent_id, body))
 
     def _keep(self, put: Callable[[sqlite3.Connection], None]) -> None:
         with self._lock:
@@ -201,10 +204,10 @@ class Outbox:
         with self._lock:
             rows = self._read(
                 "SELECT coalesce(sum(kind = ? AND problem IS NULL), 0),"
-                " coalesce(sum(kind = ? AND problem IS NULL), 0),"
+                " coalesce(sum(kind != ? AND problem IS NULL), 0),"
                 " coalesce(sum(problem IS NOT NULL), 0),"
                 " min(CASE WHEN problem IS NULL THEN kept_at END) FROM entries",
-                (STATE, MESSAGE),
+                (STATE, STATE),
             )
         return Kept(*rows[0]) if rows else Kept(0, 0, 0, None)
 

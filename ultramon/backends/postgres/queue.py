@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier
+from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier, Order
 from ultramon.backends.postgres.database import CONNECT_SECONDS
 from ultramon.backends.postgres.listener import Listener
 from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
+from ultramon.backends.postgres.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.texts import to_column
 from ultramon.backends.queue import Cancelled, Depth, Message
 from ultramon.core.ids import random_hex
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.courier import Deliver
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.messages import MessageRows
-    from ultramon.backends.postgres.outbox import Outbox
+    from ultramon.backends.postgres.outbox import Entry, Outbox
 
 ONCE = "ultramon once "
 """Begins the dedupe keys of messages that were given none."""
@@ -71,7 +73,7 @@ class PostgresQueue:
         self._database = database
         self._sql = database.sql
         self._rows = rows
-        self.courier = Courier(outbox, self.send, deliver)
+        self.courier = Courier(outbox, self._carry_out, deliver)
         self._listener = Listener(database.address)
         self.listening = self._listener.listening
 
@@ -112,26 +114,50 @@ class PostgresQueue:
             "dedupe_key": dedupe_key or f"{ONCE}{random_hex(16)}",
             "facts": facts,
             "expires_seconds": expires_seconds,
+            # By the clock that cancels go by, whatever `now` is.
+            "sent_at": wall_clock(),
         }
-        return self.courier.send(message, self.patience_seconds)
+        stored: int | None = self.courier.send(
+            Order(MESSAGE, recipient, message), self.patience_seconds
+        )
+        return stored
 
-    def send(self, message: dict[str, Any]) -> int | None:
+    def _carry_out(self, order: Order) -> int | Cancelled | None:
+        with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
+            if order.kind == CANCEL:
+                return Cancelled(*self._rows.cancel(connection, **order.body, is_kept=False))
+            # Later its sender goes by its being kept, and others may have cancelled it since.
+            is_late = wall_clock() >= order.body["sent_at"] + self.patience_seconds
+            return self.put(connection, order.body, is_late=is_late)
+
+    def replay(self, connection: Connection, entry: Entry) -> None:
+        """Carry out within a transaction what waited on this host."""
+        if entry.kind == CANCEL:
+            self._rows.cancel(connection, **entry.body, is_kept=True)
+        else:
+            self.put(connection, entry.body, is_late=True)
+
+    def put(self, connection: Connection, message: dict[str, Any], *, is_late: bool) -> int | None:
         """Store a message that was checked; return its id, None when it is refused as stale.
 
         Args:
-            message: The arguments of `queue_message`.
+            connection: Within a transaction.
+            message: The arguments of `queue_message`, and ``sent_at``.
+            is_late: Whether its sender waited in vain, so that `MessageRows.is_cancelled` decides.
         """
-        with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
-            return self.put(connection, message)
-
-    def put(self, connection: Connection, message: dict[str, Any]) -> int | None:
-        """Store a message within a transaction. See `send`."""
         given = dict(message)
+        sent_at = given.pop("sent_at", None)  # an older version kept messages without
         sender, epoch, said_at = given["sender"], given.pop("sender_epoch"), given.pop("said_at")
-        if sender is not None and self._rows.is_superseded(
-            connection, sender, None if epoch is None else tuple(epoch), said_at
-        ):
-            return None
+        if sender is not None:
+            if self._rows.is_superseded(
+                connection, sender, None if epoch is None else tuple(epoch), said_at
+            ):
+                return None
+            category = given["category"]
+            if category is not None and self._rows.is_cancelled(
+                connection, sender, category, sent_at if is_late else None
+            ):
+                return None
         return self._rows.insert(connection, **given)
 
     def claim(
@@ -234,9 +260,11 @@ class PostgresQueue:
             return True
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
-        """See `Queue.cancel_messages_from`."""
-        with self._database.transaction() as connection:
-            return Cancelled(*self._rows.cancel(connection, sender, category))
+        """See `Queue.cancel_messages_from`; behind what this process has sent before."""
+        body = {"sender": sender, "category": category, "at": wall_clock()}
+        wait_seconds = max(self.patience_seconds, CONNECT_SECONDS)
+        done = self.courier.send(Order(CANCEL, sender, body), wait_seconds)
+        return done or Cancelled(0, 0)
 
     def peek(
         self, recipient: str, *, now: float, after: int = 0, limit: int = 100

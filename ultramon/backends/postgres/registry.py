@@ -5,13 +5,17 @@ Whatever moves an agent's epoch holds its row locked, so that the rules see one 
 
 from __future__ import annotations
 
+from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.queue import Cancelled
 from ultramon.core import routes
 from ultramon.core.registration import Registration
+from ultramon.core.times import parse_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.messages import MessageRows
     from ultramon.core.record import StateRecord
@@ -26,9 +30,22 @@ class PostgresRows:
         connection: Within a transaction.
         database: Whose.
         messages: The messages there.
+        events: Those that are being stored: a cancel reaches back to when an epoch among them
+            began; without one to now.
+        is_kept: Whether they were kept on a host until now. See `MessageRows.cancel`.
     """
 
-    def __init__(self, connection: Connection, database: Database, messages: MessageRows) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        database: Database,
+        messages: MessageRows,
+        events: Sequence[dict[str, Any]] = (),
+        *,
+        is_kept: bool = False,
+    ) -> None:
+        self._events = events
+        self._is_kept = is_kept
         self._connection = connection
         self._database = database
         self._sql = database.sql
@@ -177,7 +194,13 @@ class PostgresRows:
 
     def cancel(self, sender: str, category: str) -> tuple[int, int]:
         """See `RouteRows.cancel`."""
-        return self._messages.cancel(self._connection, sender, category)
+        began = [
+            parse_time(event["occurredAt"]) or 0.0
+            for event in self._events
+            if event["type"] == "context_epoch_started"
+        ]
+        at = max(began, default=None) or wall_clock()
+        return self._messages.cancel(self._connection, sender, category, at, is_kept=self._is_kept)
 
     def send(
         self,
@@ -215,9 +238,15 @@ class PostgresRegistry:
         self._database = database
         self._messages = messages
 
-    def rows(self, connection: Connection) -> PostgresRows:
-        """Return what the rule book works on, within a transaction."""
-        return PostgresRows(connection, self._database, self._messages)
+    def rows(
+        self,
+        connection: Connection,
+        events: Sequence[dict[str, Any]] = (),
+        *,
+        is_kept: bool = False,
+    ) -> PostgresRows:
+        """Return what the rule book works on, within a transaction. See `PostgresRows`."""
+        return PostgresRows(connection, self._database, self._messages, events, is_kept=is_kept)
 
     def _locked(self, connection: Connection, agent_id: str) -> PostgresRows:
         connection.execute(
