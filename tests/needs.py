@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,9 @@ def read_only(directory: Path) -> Iterator[None]:
 @contextmanager
 def directory_of_nobody() -> Iterator[Path]:
     """Give a directory that an unprivileged user owns and can reach, unlike pytest's own."""
-    require_root()
+    command = [*as_nobody(), sys.executable, "-c", ""]
+    if subprocess.run(command, cwd="/", capture_output=True, check=False).returncode:
+        missing(f"an unprivileged user cannot run {sys.executable}")
     path = Path(tempfile.mkdtemp(prefix="ultramon-"))
     os.chown(path, NOBODY, NOBODY)
     try:
