@@ -1,16 +1,24 @@
 """Usage is found in the real response classes of the providers, by shape alone."""
 
+import asyncio
+
+import agent_framework
+import agents
 import anthropic.types
 import anthropic.types.beta
+import google.genai.types
+import ollama
 import openai.types.chat
 import openai.types.responses
+import pydantic_ai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from pydantic_ai.models.function import FunctionModel
 
-from ultramon.usage import Usage, usage_from_response
+from ultramon.usage import Usage, is_stream_part, usage_from_response
 
 ANTHROPIC_MODEL = "claude-sonnet-4-5"
 OPENAI_MODEL = "gpt-5.2"
@@ -283,6 +291,257 @@ def test_langchain_objects_without_usage_have_none(empty):
     assert usage_from_response(empty) is None
 
 
+GEMINI_JSON = {
+    "candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}}],
+    "usageMetadata": {
+        "promptTokenCount": 1000,
+        "cachedContentTokenCount": 900,
+        "candidatesTokenCount": 30,
+        "thoughtsTokenCount": 200,
+        "totalTokenCount": 1230,
+    },
+    "modelVersion": "gemini-2.5-pro",
+}
+OLLAMA_JSON = {
+    "model": "llama3.2",
+    "message": {"role": "assistant", "content": "Done."},
+    "done": True,
+    "prompt_eval_count": 1000,
+    "eval_count": 30,
+}
+BEDROCK_USAGE = {
+    "inputTokens": 12,
+    "outputTokens": 30,
+    "totalTokens": 1042,
+    "cacheReadInputTokens": 900,
+    "cacheWriteInputTokens": 100,
+}
+MICROSOFT_USAGE = agent_framework.UsageDetails(
+    input_token_count=1000,
+    output_token_count=30,
+    total_token_count=1030,
+    cache_read_input_token_count=900,
+)
+
+
+def test_gemini_counts_the_cache_into_the_input():
+    """GenerateContentResponse, its dump and the JSON of the API give the same usage."""
+    response = google.genai.types.GenerateContentResponse.model_validate(GEMINI_JSON)
+    expected = Usage(1000, 900, 0, 30, True, "gemini-2.5-pro")
+    assert usage_from_response(response) == expected
+    assert usage_from_response(response.model_dump()) == expected
+    assert usage_from_response(GEMINI_JSON) == expected
+
+
+def test_a_gemini_response_without_a_reply_is_a_reading():
+    """A refused prompt was counted though nothing was answered."""
+    data = {"usageMetadata": {"promptTokenCount": 1000, "totalTokenCount": 1000}}
+    response = google.genai.types.GenerateContentResponse.model_validate(data)
+    assert usage_from_response(response) == Usage(1000, 0, 0, 0, True, None)
+
+
+def test_bedrock_leaves_the_cache_out_of_the_input():
+    """A converse response and the last event of its stream, as botocore decodes them."""
+    response = {"output": {"message": {}}, "stopReason": "end_turn", "usage": BEDROCK_USAGE}
+    expected = Usage(12, 900, 100, 30, False, None)
+    assert usage_from_response(response) == expected
+    assert usage_from_response({"metadata": {"usage": BEDROCK_USAGE}}) == expected
+
+
+@pytest.mark.parametrize("reply", [{}, {"message": None, "response": "Done."}])
+def test_ollama_says_its_numbers_on_the_response_itself(reply):
+    """Both kinds of response, and their JSON."""
+    data = OLLAMA_JSON | reply
+    kind = ollama.ChatResponse if data["message"] else ollama.GenerateResponse
+    expected = Usage(1000, 0, 0, 30, True, "llama3.2")
+    assert usage_from_response(kind.model_validate(data)) == expected
+    assert usage_from_response(data) == expected
+
+
+def test_an_agent_framework_response_is_understood():
+    """A ChatResponse counts the cache into the input, but for counts taken from Anthropic."""
+    reply = agent_framework.Message(role="assistant", contents=["Done."])
+    make = agent_framework.ChatResponse
+    assert usage_from_response(
+        make(messages=[reply], model=OPENAI_MODEL, usage_details=MICROSOFT_USAGE)
+    ) == Usage(1000, 900, 0, 30, True, OPENAI_MODEL)
+    anthropic_usage = MICROSOFT_USAGE | {
+        "input_token_count": 12,
+        "anthropic.cache_read_input_tokens": 900,
+    }
+    assert usage_from_response(make(messages=[reply], usage_details=anthropic_usage)) == Usage(
+        12, 900, 0, 30, False, None
+    )
+
+
+def test_of_an_agent_framework_run_only_the_last_provider_response_counts():
+    """The sum over its requests is never read; what the provider answered last is."""
+    messages = [
+        agent_framework.Message(role=role, contents=["Done."])
+        for role in ("assistant", "tool", "assistant")
+    ]
+    last = openai.types.responses.Response.model_validate(responses_json(RESPONSES_USAGE))
+    for raw, expected in ((None, None), (last, Usage(1000, 900, 40, 30, True, OPENAI_MODEL))):
+        chat = agent_framework.ChatResponse(
+            messages=messages, usage_details=MICROSOFT_USAGE, raw_representation=raw
+        )
+        run = agent_framework.AgentResponse(
+            messages=messages, usage_details=MICROSOFT_USAGE, raw_representation=chat
+        )
+        assert usage_from_response(chat) == expected
+        assert usage_from_response(run) == expected
+
+
+def test_a_semantic_kernel_message_is_read_through_its_provider_response():
+    """Its own usage leaves the cache of Anthropic out, so what it wraps counts first."""
+    message = {
+        "role": "assistant",
+        "ai_model_id": OPENAI_MODEL,
+        "metadata": {"usage": {"prompt_tokens": 1000, "completion_tokens": 30}},
+    }
+    inner = anthropic.types.Message.model_validate(anthropic_json(cache_read_input_tokens=900))
+    assert usage_from_response(message) == Usage(1000, 0, 0, 30, True, OPENAI_MODEL)
+    assert usage_from_response([message]) == Usage(1000, 0, 0, 30, True, OPENAI_MODEL)
+    assert usage_from_response(message | {"inner_content": inner}) == Usage(
+        12, 900, 0, 50, False, ANTHROPIC_MODEL
+    )
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (CHAT_USAGE, Usage(1000, 900, 40, 30, True, None)),
+        (openai.types.CompletionUsage(**CHAT_USAGE), Usage(1000, 900, 40, 30, True, None)),
+        (anthropic_json()["usage"], Usage(12, 0, 0, 50, False, None)),
+        (
+            anthropic.types.Usage(input_tokens=12, output_tokens=50),
+            Usage(12, 0, 0, 50, False, None),
+        ),
+        (LANGCHAIN_USAGE, Usage(1000, 900, 40, 30, True, None)),
+        (GEMINI_JSON["usageMetadata"], Usage(1000, 900, 0, 30, True, None)),
+        (BEDROCK_USAGE, Usage(12, 900, 100, 30, False, None)),
+        (MICROSOFT_USAGE, Usage(1000, 900, 0, 30, True, None)),
+    ],
+)
+def test_the_usage_itself_is_understood(usage, expected):
+    """What somebody took out of a response is as good as the response."""
+    assert usage_from_response(usage) == expected
+
+
+def langgraph_messages():
+    return [
+        HumanMessage("Look."),
+        AIMessage(content="", usage_metadata=LANGCHAIN_USAGE | {"input_tokens": 500}),
+        ToolMessage("found", tool_call_id="1"),
+        AIMessage(content="Done.", usage_metadata=LANGCHAIN_USAGE),
+        HumanMessage("Thanks."),
+    ]
+
+
+def test_of_a_langgraph_state_the_last_reply_counts():
+    """The state of a graph, and the list of messages in it, as objects and as JSON."""
+    messages = langgraph_messages()
+    dumped = [message.model_dump() for message in messages]
+    expected = Usage(1000, 900, 40, 30, True, None)
+    for state in ({"messages": messages}, messages, {"messages": dumped}):
+        assert usage_from_response(state) == expected
+
+
+def test_a_langgraph_state_whose_last_reply_has_no_usage_has_none():
+    """An older reply says what was in the window before."""
+    assert usage_from_response([*langgraph_messages(), AIMessage("no usage")]) is None
+    assert usage_from_response({"messages": [HumanMessage("Look.")]}) is None
+    assert usage_from_response({"messages": []}) is None
+
+
+def test_of_an_openai_agents_run_the_last_response_counts():
+    """A real run with a tool call: two requests, whose sum is in the result too."""
+
+    class Model(agents.Model):
+        turns = 0
+
+        async def get_response(self, *args, **kwargs):
+            self.turns += 1
+            call = {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"}
+            text = {"type": "output_text", "text": "Done.", "annotations": []}
+            reply = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
+            item = (
+                openai.types.responses.ResponseFunctionToolCall.model_validate(call)
+                if self.turns == 1
+                else openai.types.responses.ResponseOutputMessage.model_validate(
+                    reply | {"content": [text]}
+                )
+            )
+            tokens = 1000 * self.turns
+            usage = agents.Usage(
+                requests=1, input_tokens=tokens, output_tokens=30, total_tokens=tokens + 30
+            )
+            return agents.ModelResponse(output=[item], usage=usage, response_id=None)
+
+        def stream_response(self, *args, **kwargs):
+            raise NotImplementedError
+
+    look = agents.function_tool(lambda: "found", name_override="look", description_override="Look")
+    agent = agents.Agent(name="scout", model=Model(), tools=[look])
+    config = agents.RunConfig(tracing_disabled=True)
+    result = asyncio.run(agents.Runner.run(agent, "Look.", run_config=config))
+    assert result.context_wrapper.usage.input_tokens == 3000
+    assert usage_from_response(result) == Usage(2000, 0, 0, 30, True, None)
+    assert usage_from_response(result.raw_responses[0]) == Usage(1000, 0, 0, 30, True, None)
+    assert usage_from_response(result.context_wrapper.usage) is None
+
+
+def test_of_a_pydantic_ai_run_the_last_response_counts():
+    """A real run with a tool call: two requests, whose sum is in the result too."""
+
+    def answer(messages, info):
+        replies = sum(isinstance(message, pydantic_ai.ModelResponse) for message in messages)
+        part = pydantic_ai.TextPart("Done.") if replies else pydantic_ai.ToolCallPart("look", {})
+        usage = pydantic_ai.RequestUsage(
+            input_tokens=1000 * (replies + 1), cache_read_tokens=900, output_tokens=30
+        )
+        return pydantic_ai.ModelResponse([part], usage=usage)
+
+    agent = pydantic_ai.Agent(FunctionModel(answer, model_name="scripted"))
+    agent.tool_plain(name="look")(lambda: "found")
+    result = asyncio.run(agent.run("Look."))
+    expected = Usage(2000, 900, 0, 30, True, "scripted")
+    assert (result.usage.requests, result.usage.input_tokens) == (2, 3000)
+    assert usage_from_response(result) == expected
+    assert usage_from_response(result.all_messages()) == expected
+    assert usage_from_response(result.usage) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        openai.types.chat.ChatCompletionChunk.model_validate(
+            chat_json(None) | {"object": "chat.completion.chunk", "choices": []}
+        ),
+        chat_json(None) | {"object": "chat.completion.chunk"},
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 5}},
+        {"type": "response.output_text.delta", "delta": "Done."},
+        AIMessageChunk(content="no usage"),
+        ollama.ChatResponse(message=ollama.Message(role="assistant", content="D"), done=False),
+        {"contentBlockDelta": {"delta": {"text": "Done."}}},
+        agent_framework.ChatResponseUpdate(),
+    ],
+)
+def test_a_part_of_a_stream_is_known_as_one(part):
+    """Most parts carry no usage and say nothing about the object that does."""
+    assert usage_from_response(part) is None
+    assert is_stream_part(part)
+
+
+def test_the_end_of_an_openai_response_stream_carries_the_usage():
+    """The event that completes a response holds the response."""
+    response = openai.types.responses.Response.model_validate(responses_json(RESPONSES_USAGE))
+    event = openai.types.responses.ResponseCompletedEvent(
+        response=response, sequence_number=9, type="response.completed"
+    )
+    assert usage_from_response(event) == Usage(1000, 900, 40, 30, True, OPENAI_MODEL)
+
+
 @pytest.mark.parametrize(
     "total",
     [
@@ -331,12 +590,13 @@ class LateFailure:
 
 @pytest.mark.parametrize(
     "odd",
-    [Treacherous(), Bottomless(), LateFailure(), Usage, 5, None],
-    ids=["raises", "has everything", "fails late", "class", "number", "nothing"],
+    [Treacherous(), Bottomless(), LateFailure(), Usage, 5, None, "hello", []],
+    ids=["raises", "has everything", "fails late", "class", "number", "nothing", "text", "list"],
 )
 def test_odd_objects_have_no_usage(odd):
     """Whatever reading an attribute does, nothing is raised."""
     assert usage_from_response(odd) is None
+    assert not is_stream_part(odd)
 
 
 @given(
@@ -346,7 +606,10 @@ def test_odd_objects_have_no_usage(odd):
             st.lists(inner)
             | st.dictionaries(
                 st.sampled_from(
-                    ["usage", "message", "generations", "input_tokens", "output_tokens", "model"]
+                    [
+                        *("usage", "message", "generations", "input_tokens", "output_tokens"),
+                        *("model", "messages", "role", "response", "raw_responses", "metadata"),
+                    ]
                 ),
                 inner,
             )

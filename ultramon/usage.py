@@ -1,11 +1,24 @@
-"""Finds the token usage in the response objects of Anthropic, OpenAI and LangChain, by their shape.
+"""Finds the token usage of one response in what model SDKs and agent frameworks return, by shape.
 
 Imports none of those packages, so it takes the same shapes as decoded JSON too.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
+
+UNDERSTOOD = (
+    "a response of Anthropic, OpenAI, Google Gemini, Amazon Bedrock (converse), Ollama, LangChain, "
+    "pydantic-ai, OpenAI Agents, Microsoft Agent Framework or Semantic Kernel, the run result of "
+    "OpenAI Agents or pydantic-ai, a LangGraph state, or the usage of one response"
+)
+"""What `usage_from_response` reads, for messages."""
+_MAX_DEPTH = 4
 
 
 class Usage(NamedTuple):
@@ -28,26 +41,87 @@ class Usage(NamedTuple):
     model: str | None
 
 
+class _Names(NamedTuple):
+    """The names that one provider gives to the numbers of a usage."""
+
+    input_tokens: str
+    output_tokens: str
+    cache_read_tokens: str
+    cache_creation_tokens: str
+    cache_in_input: bool
+
+
+# Their input count is there whenever the response has been counted; the output may be missing.
+_NAMES = (
+    _Names("prompt_token_count", "candidates_token_count", "cached_content_token_count", "", True),
+    _Names("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount", "", True),
+    _Names("prompt_eval_count", "eval_count", "", "", True),
+    _Names("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", False),
+    _Names(
+        "input_token_count",
+        "output_token_count",
+        "cache_read_input_token_count",
+        "cache_creation_input_token_count",
+        True,
+    ),
+)
+_MODELS = ("model", "model_name", "model_version", "modelVersion", "ai_model_id")
+_STREAM_CLASSES = ("Chunk", "Event", "Update", "StreamingChatMessageContent")
+_STREAM_TYPES = ("content_block_", "message_", "ping", "response.")
+_STREAM_KEYS = frozenset(
+    ("messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop")
+)
+
+
 def usage_from_response(response: object) -> Usage | None:
     """Return the usage of one model response, or None when it holds none.
 
-    Understood are Anthropic's messages, OpenAI's chat completions and responses, LangChain's
-    messages and results, the streaming parts of these that carry input tokens, and dicts of the
-    same shapes. A sum over several requests, such as the result of a whole turn, does not tell
-    what is in the window and counts as no usage.
+    `UNDERSTOOD` lists the shapes; the parts of a stream that carry input tokens and dicts of the
+    same shapes are read too. Of the result of a whole run the last response counts. A sum over
+    several requests does not tell what is in the window and counts as no usage.
 
     Args:
         response: Any object; one whose attributes cannot be read holds no usage.
     """
+    return _or_none(lambda: _find_usage(response, _MAX_DEPTH))
+
+
+def is_stream_part(response: object) -> bool:
+    """Return whether an object is part of a streamed response, of which only one carries usage."""
+    return _or_none(lambda: _is_stream_part(response)) is True
+
+
+def _or_none(read: Callable[[], _T]) -> _T | None:
     try:
-        return _find_usage(response)
+        return read()
     except Exception:  # noqa: BLE001 - reading a foreign attribute may run and raise anything
         return None
 
 
-def _find_usage(response: object) -> Usage | None:
-    if _field(response, "num_turns") is not None or _field(response, "type") == "turn.completed":
+def _is_stream_part(response: object) -> bool:
+    kind = _field(response, "type")
+    return (
+        type(response).__name__.endswith(_STREAM_CLASSES)
+        or (isinstance(kind, str) and kind.startswith(_STREAM_TYPES))
+        or _field(response, "object") == "chat.completion.chunk"
+        or _field(response, "done") is False
+        or (isinstance(response, dict) and not _STREAM_KEYS.isdisjoint(response))
+    )
+
+
+def _find_usage(response: object, depth: int) -> Usage | None:
+    if response is None or depth == 0 or isinstance(response, type):
         return None
+    # What the provider itself answered says how it counts the cache; a framework may not.
+    for name in ("raw_representation", "inner_content"):
+        usage = _find_usage(_field(response, name), depth - 1)
+        if usage is not None:
+            return usage
+    if _is_total(response):
+        return None
+    last = _last_response(response)
+    if last is not None:
+        return _find_usage(last, depth - 1)
     generation = _first(_first(_field(response, "generations")))
     message = _field(generation, "message") or _field(response, "message") or response
     metadata = _field(message, "response_metadata")
@@ -55,28 +129,66 @@ def _find_usage(response: object) -> Usage | None:
     usage = (
         _read_usage(_field(message, "usage"))
         or _read_usage(_field(message, "usage_metadata"))
+        or _read_usage(_field(message, "usageMetadata"))
+        or _read_usage(_field(message, "usage_details"))
+        or _read_usage(_field(_field(message, "metadata"), "usage"))
         or _read_usage(_field(metadata, "usage"))
         or _read_usage(_field(metadata, "token_usage"))
         or _read_usage(_field(summary, "token_usage"))
+        or _read_usage(response)
     )
     if usage is None:
         return None
-    for holder, name in (
-        (message, "model"),
-        (metadata, "model_name"),
-        (metadata, "model"),
-        (summary, "model_name"),
-    ):
-        model = _field(holder, name)
-        if isinstance(model, str) and model:
-            return usage._replace(model=model)
+    for holder in (message, metadata, summary, response):
+        for name in _MODELS:
+            model = _field(holder, name)
+            if isinstance(model, str) and model:
+                return usage._replace(model=model)
     return usage
 
 
+def _is_total(response: object) -> bool:
+    """Return whether the numbers of a response are a sum over the requests of a turn or a run."""
+    if _field(response, "num_turns") is not None or _field(response, "type") == "turn.completed":
+        return True
+    messages = _field(response, "messages")
+    return (
+        # A chat client that calls the tools itself adds up what its requests used.
+        _field(response, "usage_details") is not None
+        and isinstance(messages, list)
+        and sum(_field(message, "role") == "assistant" for message in messages) > 1
+    )
+
+
+def _last_response(response: object) -> object:
+    """Return the last model response of a run result, a state or a list of messages, else None."""
+    responses = _field(response, "raw_responses")
+    if isinstance(responses, list):
+        return responses[-1] if responses else None
+    messages = response if isinstance(response, list) else _field(response, "messages")
+    if isinstance(messages, list) and _field(response, "usage_details") is None:
+        return next(filter(_is_reply, reversed(messages)), None)
+    if _field(response, "interrupts") is not None:
+        return _field(response, "value")
+    inner = _field(response, "response")
+    return None if isinstance(inner, str) else inner  # a text is the reply of Ollama
+
+
+def _is_reply(message: object) -> bool:
+    return (
+        _field(message, "type") in ("ai", "AIMessageChunk")
+        or _field(message, "kind") == "response"
+        or _field(message, "role") == "assistant"
+    )
+
+
 def _read_usage(usage: object) -> Usage | None:
-    """Read one usage object; whoever states a total counts the cache in, Anthropic does neither."""
+    """Read one usage object; a stated total means that the cache is in the input."""
     if _has(usage, "prompt_tokens", "completion_tokens"):
         return _with_cache_in_input(usage, "prompt_tokens", "completion_tokens")
+    for names in _NAMES:
+        if _has(usage, names.input_tokens):
+            return _read_named(usage, names)
     if not _has(usage, "input_tokens", "output_tokens"):
         return None
     requests = _field(usage, "requests")
@@ -97,16 +209,32 @@ def _read_usage(usage: object) -> Usage | None:
     )
 
 
+def _read_named(usage: object, names: _Names) -> Usage:
+    # The Microsoft client of Anthropic passes its counts on, which leave the cache out.
+    is_anthropic = isinstance(usage, dict) and any(
+        isinstance(name, str) and name.startswith("anthropic.") for name in usage
+    )
+    return Usage(
+        _count(usage, names.input_tokens),
+        _count(usage, names.cache_read_tokens),
+        _count(usage, names.cache_creation_tokens),
+        _count(usage, names.output_tokens),
+        cache_in_input=names.cache_in_input and not is_anthropic,
+        model=None,
+    )
+
+
 def _with_cache_in_input(usage: object, input_name: str, output_name: str) -> Usage:
     details = (
         _field(usage, "prompt_tokens_details")
         or _field(usage, "input_tokens_details")
         or _field(usage, "input_token_details")
+        or usage
     )
     return Usage(
         _count(usage, input_name),
-        _count(details, "cached_tokens") or _count(details, "cache_read"),
-        _count(details, "cache_write_tokens") or _count(details, "cache_creation"),
+        _any_count(details, "cached_tokens", "cache_read", "cache_read_tokens"),
+        _any_count(details, "cache_write_tokens", "cache_creation"),
         _count(usage, output_name),
         cache_in_input=True,
         model=None,
@@ -135,6 +263,10 @@ def _count(source: object, name: str) -> int:
     """Return a number of a usage as it is, and 0 for None; the monitor refuses impossible ones."""
     value = _field(source, name)
     return 0 if value is None else cast("int", value)
+
+
+def _any_count(source: object, *names: str) -> int:
+    return next((count for name in names if (count := _count(source, name))), 0)
 
 
 def _field(source: object, name: str) -> object:
