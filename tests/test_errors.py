@@ -27,6 +27,7 @@ from ultramon.errors import (
     StateSchemaError,
     StateWriteError,
     UltramonError,
+    UnknownResponseError,
 )
 
 # error, builtin that a caller expects, fields, message
@@ -52,6 +53,14 @@ CASES = [
         {"agent_id": "a", "name": "input_tokens", "value": -1},
         "agent a: input_tokens=-1 is not a token count: must be a whole number from 0 to "
         "1,000,000,000, or None; report one response, not a running total",
+    ),
+    (
+        UnknownResponseError("a", "dict", "a LangGraph state"),
+        TypeError,
+        {"agent_id": "a", "type_name": "dict", "understood": "a LangGraph state"},
+        "agent a: no usage of one response is found in a dict; understood is a LangGraph state; "
+        "a sum over several requests is not: report each response, or give the numbers to "
+        "report_usage()",
     ),
     (
         LifecycleError("a", "ended", "track_content", ["stop", "get_state"]),

@@ -6,11 +6,18 @@ from datetime import UTC, datetime
 import anthropic.types
 import openai.types.chat
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
 
-from ultramon import Action, ConfigurationError, InvalidUsageError, Level
+from ultramon import (
+    Action,
+    ConfigurationError,
+    InvalidUsageError,
+    Level,
+    UnknownResponseError,
+)
 from ultramon.testing import fill
 from ultramon.testing.clock import START
+from ultramon.usage import UNDERSTOOD
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}
 
@@ -335,6 +342,48 @@ def test_a_response_without_usage_changes_nothing(ultramon_monitor, response):
     fill(monitor, 0.72)
     before = monitor.get_state()
     assert monitor.report_response(response).level == Level.WARNING
+    assert monitor.get_state() == before
+
+
+def test_an_unreadable_response_is_warned_about_once_per_type_and_agent(ultramon_monitor, caplog):
+    """The warning names the type and what is understood; each agent says it for itself."""
+    for agent_id in ("scout-1", "scout-2"):
+        monitor = ultramon_monitor(agent_id, **LIMIT)
+        for response in ("hello", "hello again", {"answer": 42}, AIMessage(content="no usage")):
+            monitor.report_response(response)
+    warned = [r.getMessage() for r in caplog.records if "no usage" in r.getMessage()]
+    names = ("a str", "a dict", "a langchain_core.messages.ai.AIMessage")
+    assert [text.partition(";")[0] for text in warned] == [
+        f"agent {agent_id}: no usage of one response is found in {name}"
+        for agent_id in ("scout-1", "scout-2")
+        for name in names
+    ]
+    assert all(UNDERSTOOD in text for text in warned)
+
+
+def test_parts_of_a_stream_are_passed_over_without_a_word(ultramon_monitor, caplog):
+    """Most parts of a stream carry no usage, also where everything else is an error."""
+    monitor = ultramon_monitor("scout-1", **LIMIT)
+    monitor.report_response(AIMessageChunk(content="Do"), strict=True)
+    monitor.report_response(AIMessageChunk(content="ne."))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        ("hello", UnknownResponseError),
+        (None, UnknownResponseError),
+        ({"num_turns": 3, "usage": {"input_tokens": 9, "output_tokens": 1}}, UnknownResponseError),
+        (anthropic_message(input_tokens=-5), InvalidUsageError),
+    ],
+)
+def test_a_strict_report_raises_what_is_logged_otherwise(ultramon_monitor, response, error):
+    """Neither an unknown object nor an impossible number is passed over, and nothing changes."""
+    monitor = ultramon_monitor("scout-1", **LIMIT)
+    before = monitor.get_state()
+    with pytest.raises(error, match="agent scout-1: "):
+        monitor.report_response(response, strict=True)
     assert monitor.get_state() == before
 
 

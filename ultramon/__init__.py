@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         StateSchemaError,
         StateWriteError,
         UltramonError,
+        UnknownResponseError,
     )
     from ultramon.explain import Explanation
     from ultramon.fleet import Fleet
@@ -123,6 +124,7 @@ __all__ = [
     "ThresholdAction",
     "ThresholdEvent",
     "UltramonError",
+    "UnknownResponseError",
     "Workspace",
     "alerting",
     "check_and_alert_context",
@@ -157,7 +159,7 @@ _ROOMS = {
     "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError FencedError "
     "HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError MissingExtraError "
     "NotPermittedError QueueFullError RegistrationError StateCorruptError StateDirectoryError "
-    "StateError StateSchemaError StateWriteError UltramonError",
+    "StateError StateSchemaError StateWriteError UltramonError UnknownResponseError",
     "explain": "Explanation",
     "fleet": "Fleet",
     "fleet_event": "FleetEvent",

@@ -4,6 +4,7 @@ UltramonError
 ├── ConfigurationError (ValueError)        a value in a config, ladder, URL, variable
 ├── InvalidAgentIdError (ValueError)       an id that cannot name a state file
 ├── InvalidUsageError (ValueError)         token numbers that no provider could have reported
+├── UnknownResponseError (TypeError)       an object in which no usage of one response is found
 ├── LifecycleError (RuntimeError)          a verb that the agent's phase does not allow
 ├── AgentAlreadyRunningError (RuntimeError)  the id belongs to an agent that provably lives
 ├── FencedError (RuntimeError)             another process took the agent over
@@ -96,6 +97,26 @@ class InvalidUsageError(UltramonError, ValueError):
         super().__init__(
             f"agent {agent_id}: {name}={value!r} is not a token count: must be a whole number "
             "from 0 to 1,000,000,000, or None; report one response, not a running total"
+        )
+
+
+class UnknownResponseError(UltramonError, TypeError):
+    """An object was reported as a response and holds no usage that can be read.
+
+    Attributes:
+        agent_id: The agent it was reported for.
+        type_name: The type of the object.
+        understood: What can be read.
+    """
+
+    def __init__(self, agent_id: str, type_name: str, understood: str) -> None:
+        self.agent_id = agent_id
+        self.type_name = type_name
+        self.understood = understood
+        super().__init__(
+            f"agent {agent_id}: no usage of one response is found in a {type_name}; understood is "
+            f"{understood}; a sum over several requests is not: report each response, or give the "
+            "numbers to report_usage()"
         )
 
 

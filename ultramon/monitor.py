@@ -17,12 +17,12 @@ from ultramon.core.ids import check_agent_id, generate_agent_id, random_hex
 from ultramon.core.limits import parse_overflow
 from ultramon.core.liveness import judge, this_host
 from ultramon.environment import disabled
-from ultramon.errors import ConfigurationError, InvalidUsageError
+from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.explain import Explanation, explain
 from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.models import AgentState
-from ultramon.usage import usage_from_response
+from ultramon.usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.work import TASK_SAVE_SECONDS, AgentWork
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class ContextMonitor(AgentWork):
     Attributes:
         agent_id: The agent.
     """
+
+    _unknown_types: frozenset[str] = frozenset()
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the agent's context and say what to do now.
@@ -131,18 +133,27 @@ class ContextMonitor(AgentWork):
         stamp = self._stamp(at)
         return self._read(lambda: self._gauge.report(tokens, output, window, stamp))
 
-    def report_response(self, response: object) -> ThresholdAction:
-        """Report the usage in a response object of Anthropic, OpenAI or LangChain.
+    def report_response(self, response: object, *, strict: bool = False) -> ThresholdAction:
+        """Report the usage in what a model SDK or an agent framework returned.
 
-        A response without usage, or with impossible numbers, changes nothing.
+        Of a run result or a conversation the last response counts, never the sum. A part of a
+        stream without usage, and a usage of zeros, change nothing. An object without readable
+        usage changes nothing either, and is logged as a warning, once for each type.
+
+        Args:
+            response: One of the shapes that `ultramon.usage.UNDERSTOOD` lists.
+            strict: Raise instead of logging.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
+            UnknownResponseError: With `strict`, the object holds no readable usage.
+            InvalidUsageError: With `strict`, its numbers are impossible.
         """
         self._lifecycle.require("report_response")
         usage = usage_from_response(response)
         if usage is None:
-            _log.debug("agent %s: no usage in a %s", self.agent_id, type(response).__name__)
+            if not is_stream_part(response):
+                self._refuse_response(response, strict=strict)
             return self._gauge.action
         try:
             return self.report_usage(
@@ -153,8 +164,20 @@ class ContextMonitor(AgentWork):
                 cache_in_input=usage.cache_in_input,
             )
         except InvalidUsageError as error:
+            if strict:
+                raise
             _log.warning("%s; the response is ignored", error)
             return self._gauge.action
+
+    def _refuse_response(self, response: object, *, strict: bool) -> None:
+        kind = type(response)
+        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        error = UnknownResponseError(self.agent_id, name, UNDERSTOOD)
+        if strict:
+            raise error
+        if name not in self._unknown_types:
+            self._unknown_types |= {name}
+            _log.warning("%s; the response is ignored", error)
 
     def report_overflow(self, error: BaseException | str) -> bool:
         """Learn from a provider's refusal of a prompt that is too long.
