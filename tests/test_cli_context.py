@@ -12,7 +12,9 @@ from program import run
 from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.core.thresholds import Ladder
+from ultramon.core.times import parse_time
 from ultramon.environment import state_directory
+from ultramon.hosts.posted import PostedAgents
 from ultramon.testing.contract_notices import ORIGINAL
 from ultramon.testing.contract_states import start
 
@@ -77,6 +79,17 @@ def test_context_says_a_percentage(backend, call, fields, shown):
     """A percentage, or that there is none; one that is old, or the last, says so."""
     put(backend, **fields)
     assert said(call("context", AGENT)) == shown
+
+
+def test_the_age_of_a_posted_reading_is_counted_from_its_arrival(backend, call):
+    """A slow clock of the poster makes no fresh reading look old; its own time is shown too."""
+    posted, now = PostedAgents(backend, backend.registry), time.time()
+    posted.start(AGENT, now)
+    posted.take_usage(AGENT, now, used_percentage=43, emitted_at=now - 3600)
+    assert said(call("context", AGENT)) == "43%\n"
+    shown = json.loads(said(call("context", AGENT, "--json")))
+    assert parse_time(shown["sampledAt"]) == pytest.approx(now - 3600, abs=0.001)
+    assert parse_time(shown["measuredAt"]) == pytest.approx(now, abs=0.001)
 
 
 def test_context_finds_the_agent(backend, call):

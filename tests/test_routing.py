@@ -104,7 +104,7 @@ def test_posts(case, backend, clock):
         assert record.estimated_tokens == expected["tokens"]
         assert record.usage_ratio == pytest.approx(expected["ratio"], abs=1e-4)
         if "at" in expected:
-            assert record.measured_at == parse_time(expected["at"])
+            assert parse_time(record.extra["posted"].get("takenAt")) == parse_time(expected["at"])
 
 
 def is_for_monitors(case):

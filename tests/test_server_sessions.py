@@ -269,6 +269,27 @@ def test_what_is_cancelled(cast, messages, cancelled, left, by):
     assert [one.text for one in cast.inbox("boss").peek()][left:] == ["later"]
 
 
+@pytest.mark.parametrize("skew_seconds", [-3600, 3600], ids=["slow", "fast"])
+def test_a_clear_holds_by_order_of_arrival_whatever_the_clock_of_the_poster(cast, skew_seconds):
+    """What arrives after a clear from outside is told, what came before is not, by no clock."""
+    cast.register()
+
+    def emitted_at():
+        return time.time() + skew_seconds
+
+    assert cast.post(used_percentage=90, sm_hook_emitted_at=emitted_at())["status"] == "ok"
+    assert [one.facts["level"] for one in cast.inbox("scout").poll()] == ["critical"]
+    assert cast.ask("boss", "POST", "invalidate-cache").status_code == 200
+    # Stores the reading from before the clear once more.
+    assert cast.post(event="handoff", last_handoff_path="/handoff.md")["status"] == "handoff_noted"
+    assert cast.inbox("scout").poll() == []
+    sampled_at = emitted_at()
+    assert cast.post(used_percentage=91, sm_hook_emitted_at=sampled_at)["status"] == "ok"
+    assert [one.facts["usageRatio"] for one in cast.inbox("scout").poll()] == [0.91]
+    assert parse_time(cast.context()["sampled_at"]) == pytest.approx(sampled_at, abs=0.001)
+    assert cast.post(used_percentage=1, sm_hook_emitted_at=sampled_at)["status"] == "stale_sample"
+
+
 def test_a_clear_cancels_what_an_unregistered_agent_said(cast):
     """Its parent is told of a compaction without a registration, and not of one that is over."""
     inbox = cast.inbox("boss")

@@ -267,6 +267,8 @@ class ContextSnapshot(Model):
     context_limit: int | None
     sampled_at: datetime | None
     """By the clock of whoever measured."""
+    measured_at: datetime | None
+    """The same time, but for a posted reading: when it arrived, by the clock of the server."""
     state: str
     """A level, or ``compacting``, ``thresholds_unavailable``, ``unknown``."""
     thresholds: list[Threshold]

@@ -8,6 +8,7 @@ from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.liveness import ENDED, judge, this_host
 from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.core.thresholds import Ladder
+from ultramon.core.times import parse_time
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.models import ContextSnapshot, Threshold, utc
 
@@ -43,8 +44,10 @@ def take_snapshot(
         raise AgentNotFoundError(agent_id)
     verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
     ladder, source = _ladder(record, registration)
-    ratio = None if record.measured_at is None else usage_ratio(record)
+    measured_at = record.measured_at
+    ratio = None if measured_at is None else usage_ratio(record)
     posted = record.extra.get("posted") or {}
+    taken_at = measured_at and (parse_time(posted.get("takenAt")) or measured_at)
     is_compacting = bool(posted.get("compacting"))
     return ContextSnapshot(
         agent_id=agent_id,
@@ -53,10 +56,11 @@ def take_snapshot(
         lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,
         is_over=not record.active,
         used_percentage=None if ratio is None else round(ratio * 100, 1),
-        tokens=None if record.measured_at is None else record.estimated_tokens,
+        tokens=None if measured_at is None else record.estimated_tokens,
         tokens_source=record.tokens_source,
         context_limit=record.context_limit,
-        sampled_at=None if record.measured_at is None else utc(record.measured_at),
+        sampled_at=None if taken_at is None else utc(taken_at),
+        measured_at=None if measured_at is None else utc(measured_at),
         state=_state(record, ladder, ratio, is_compacting=is_compacting),
         thresholds=[
             Threshold(name=rung.name, ratio=rung.ratio)

@@ -46,12 +46,12 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
 
 
 def _brief(shown: ContextSnapshot, now: float) -> str:
-    if shown.used_percentage is None or shown.sampled_at is None:
+    if shown.used_percentage is None or shown.measured_at is None:
         return "unknown"
     used = f"{shown.used_percentage:g}%"
     if shown.is_over:
         return f"{used} (cached; session stopped)"
-    seconds = now - shown.sampled_at.timestamp()
+    seconds = now - shown.measured_at.timestamp()
     if seconds >= CACHED_SECONDS:
         return f"{used} (cached {int(seconds // 60)}min ago)"
     return used

@@ -187,9 +187,9 @@ def _thresholds(shown: ContextSnapshot) -> str:
 
 def _reading(shown: ContextSnapshot) -> str:
     """Say how full the window is; an agent that is registered and never measured stands out."""
-    if shown.used_percentage is None or shown.sampled_at is None:
+    if shown.used_percentage is None or shown.measured_at is None:
         return "none yet"
     from ultramon.clock import SYSTEM_CLOCK
 
-    seconds = max(0.0, SYSTEM_CLOCK.now() - shown.sampled_at.timestamp())
+    seconds = max(0.0, SYSTEM_CLOCK.now() - shown.measured_at.timestamp())
     return f"{shown.used_percentage:g}%, {age(seconds)} ago"

@@ -1,7 +1,8 @@
 """Agents whose readings others post: a percentage, tokens and the poster's time, or an event.
 
 Standard library only. Whoever takes the posts owns these agents and writes their states; one
-process does that at a time. Times of posts are compared among themselves, never with a clock here.
+process does that at a time. Times of posts are compared among themselves, never with a clock here:
+a state says when a reading arrived, and its memory when the poster took it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ultramon.core.liveness import this_host
 from ultramon.core.record import StateRecord
 from ultramon.core.registration import decide
 from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.core.times import format_time
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.hosts.measure import StoredGauge
 
@@ -34,6 +36,8 @@ COMPACTION_COMPLETE = "compaction_complete"
 CONTEXT_RESET = "context_reset"
 HANDOFF_PATH = "handoffPath"
 """Name in that field of the path of the handoff document that the poster wrote last."""
+TAKEN_AT = "takenAt"
+"""Name in that field of when the last reading was taken, by the poster's clock where it said so."""
 OUTCOMES = ("completed", "returned", "failed", "cancelled", "expired", "lost")
 MAX_PATH_CHARS = 4096
 _NOMINAL_WINDOW_TOKENS = 200_000
@@ -209,8 +213,9 @@ class PostedAgents:
                 memory["totalInputTokens"] = total_input_tokens
                 if emitted_at is not None:
                     memory["sampledAt"] = emitted_at
+                memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
                 memory.pop("compacting", None)
-                _measure(record, memory, gauge, now if emitted_at is None else emitted_at)
+                _measure(record, memory, gauge, now)
                 self._save(record, gauge, now)
         status = "ok" if registered else "not_registered"
         return {"status": status, "used_percentage": used_percentage}
@@ -238,7 +243,7 @@ class PostedAgents:
                 return {"status": record}
             gauge = self._gauge(record, now)
             memory = record.extra[MEMORY]
-            for name in ("usedPercentage", "totalInputTokens", "sampledAt", "compacting"):
+            for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
             if event == COMPACTION_COMPLETE:
                 record.measured_at = record.usage_ratio = None
@@ -338,7 +343,7 @@ def _check(name: str, value: float | None, most: float) -> None:
         raise ConfigurationError(name, value, f"a number from 0 to {most:,}")
 
 
-def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, at: float) -> None:
+def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, now: float) -> None:
     """Take a percentage as it was posted: it is known better than the window it is of."""
     percentage, tokens = memory["usedPercentage"], memory["totalInputTokens"]
     if percentage and tokens:
@@ -355,7 +360,7 @@ def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, at
     record.anchor = None
     memory.pop("readingsAfter", None)
     record.measured_at = None
-    if not gauge.take(tokens, 0, at):
+    if not gauge.take(tokens, 0, now):
         record.estimated_tokens = 0
         record.usage_ratio = 0.0
-    record.measured_at = at  # by the poster's clock, even where that is ahead
+        record.measured_at = now
