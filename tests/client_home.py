@@ -137,7 +137,7 @@ class ClientHome:
     def uninstall(self, *arguments, **changes):
         return self.run("uninstall", "claude-code", *arguments, **changes)
 
-    def plan(self, layer="user", **choices):
+    def plan(self, layer="user", interpreter=sys.executable, **choices):
         """Plan an installation in this process; needs `as_home` to have been called."""
         cwd = str(self.project)
         return plan_installation(
@@ -145,7 +145,7 @@ class ClientHome:
             cwd,
             str(self.states),
             Choices(**choices),
-            os.path.abspath(sys.executable),
+            os.path.abspath(interpreter),
             server=self.server,
         )
 

@@ -17,7 +17,7 @@ from ultramon.core.files import write_new_file
 from ultramon.core.record import encode_state
 from ultramon.core.times import format_time
 from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, script_path
+from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS, script_path
 from ultramon.hosts.claude_code.doctor import CHECKS, examine
 from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination
 from ultramon.testing.samples import make_record
@@ -174,8 +174,9 @@ def test_hooks_of_another_ultramon_are_a_warning(client, tmp_path):
     package = tmp_path / "other" / "ultramon"
     source = Path(script_path(HOOK_SCRIPT)).parents[2]
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
-    text = client.settings.read_text()
-    client.settings.write_text(text.replace(str(source), str(package)))
+    launcher = client.states / LAUNCHERS[HOOK_SCRIPT]
+    text = launcher.read_text()
+    launcher.write_text(text.replace(repr(str(source.parent)), repr(str(package.parent))))
     finding = only(client)
     assert (finding.check, finding.status) == ("interpreter", WARNING)
     assert str(package.parent) in finding.message
@@ -342,10 +343,10 @@ def test_a_plugin_is_examined_like_settings(client, tmp_path):
     client.install("--plugin", str(folder))
     assert findings(client) == []
     hooks = folder / "hooks" / "hooks.json"
-    hooks.write_text(hooks.read_text().replace("exec /", "exec /gone/"))
+    hooks.write_text(hooks.read_text().replace(str(client.states), "/gone"))
     finding = only(client)
-    assert (finding.check, finding.status) == ("interpreter", PROBLEM)
-    assert finding.message.startswith("/gone/")
+    assert (finding.check, finding.status) == ("launcher", PROBLEM)
+    assert finding.message.startswith(f"/gone/{LAUNCHERS[HOOK_SCRIPT]}: ")
 
 
 def test_the_doctor_changes_nothing(client):

@@ -58,7 +58,7 @@ def test_an_existing_status_line_is_kept_and_comes_back(client, chosen, expected
     before = path.read_bytes()
     client.put(status_line=chosen)
     block = json.loads(path.read_bytes())["statusLine"]
-    assert "statusline.py" in block["command"]
+    assert block["command"] == f"exec {client.states / 'claude-code.ultramon-statusline'}"
     assert {**block, "command": CCLINE["command"]} == CCLINE
     assert client.frozen()["statusLine"] == {"show": expected, "chained": CCLINE}
     client.take_out()
@@ -226,7 +226,8 @@ def test_a_path_with_spaces_and_quotes_works(tmp_path, monkeypatch):
     settings = Settings(str(client.settings))
     assert len(settings.our_hooks()) == len(EVENTS)
     command = settings.get("hooks", "Stop", 0, "hooks", 0, "command")
-    assert shlex.split(command)[-1] == str(client.states / "claude-code.json")
+    assert shlex.split(command) == ["exec", str(client.states / "claude-code.ultramon-hook")]
+    assert "problem" not in client.run("doctor").stdout
     done = subprocess.run(command, shell=True, input=b"{}", capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     client.uninstall()

@@ -165,6 +165,10 @@ OURS = [
     "$HOME/bin/pypy3 ~/lib/ultramon/hosts/claude_code/hook.py",
     f"ULTRAMON_DISABLED=0 exec python3 {HOOK}",
     f"/usr/bin/env python3 {HOOK}",
+    command_line("/opt/app/bin/snake", HOOK, "/state/claude-code.json"),
+    f"/opt/app/bin/snake -IS {HOOK} /state/claude-code.json",
+    "/state/claude-code.ultramon-hook",
+    "python3 '/a b/claude-code.ultramon-hook'",
     "ultramon hook claude-code",
     "/opt/tool/bin/ultramon hook claude-code",
     "python3 -m ultramon hook claude-code",
@@ -174,6 +178,10 @@ FOREIGN = [
     "python3 hook.py",
     "/usr/bin/python3 -I -S /opt/other/hosts/claude_code/hook.py",
     f"echo {HOOK}",
+    f"echo -n {HOOK}",
+    "/state/claude-code.ultramon-hook | tee /tmp/log",
+    "echo /state/claude-code.ultramon-hook",
+    "claude-code.ultramon-hook",
     f"python3 {HOOK} && echo done",
     f"python3 {HOOK} | tee /tmp/log",
     f"echo hi; python3 {HOOK}",
@@ -221,6 +229,7 @@ def test_a_wrapper_around_ours_is_noticed():
         f"bash -c 'python3 {script}'",
         f"date; python3 {script}",
         "a; ultramon statusline",
+        "bash -c '/state/claude-code.ultramon-statusline'",
     ):
         assert recognise({"command": command}, STATUS_LINE_SCRIPT) is None
         assert mentions({"command": command}, STATUS_LINE_SCRIPT)

@@ -54,7 +54,8 @@ OFF_THE_HOOK_PATH = {
     f"hosts/claude_code/{name}.py"
     for name in (
         "change", "commands", "doctor", "doctor_server", "doctor_states", "examination",
-        "http_hooks", "install", "interpreter", "plugin", "settings", "uninstall", "via",
+        "http_hooks", "install", "interpreter", "launcher", "plugin", "settings", "uninstall",
+        "via",
     )
 } | {"hosts/jsontext.py"}  # fmt: skip
 BROAD_EXCEPTS = {

@@ -9,6 +9,7 @@ from needs import require_tool
 from real_client.api import Reply, bash, marked
 from real_client.client import WINDOW_TOKENS, until
 from real_client.watch import Note, new_notes
+from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS
 
 pytestmark = pytest.mark.real_client
 
@@ -120,6 +121,20 @@ def test_compact_and_clear_are_followed(installed, on_terminal, api, states):
     assert (second.epoch, second.threshold_status, second.usage_ratio) == (1, None, None)
     assert not states.all()[first.agent_id].active
     assert second.pid == first.pid
+
+
+def test_a_compaction_shows_no_shell_command(installed, on_terminal, api, states):
+    """The client names the hooks that ran, each on one line: the path of the launcher."""
+    api.play(bash(20_000, "echo 1"), Reply(21_000, "First."))
+    screen = on_terminal()
+    screen.enter(marked("begin"))
+    screen.wait_for("First.")
+    screen.enter("/compact")
+    hook = states.directory / LAUNCHERS[HOOK_SCRIPT]
+    for event in ("PreCompact", "PostCompact"):
+        shown = f"{event}[exec{hook}]completed"  # a long path is broken at the screen's edge
+        until(lambda: shown in "".join(screen.screen.split()), shown)  # noqa: B023
+    assert "||" not in screen.screen
 
 
 def test_a_turn_without_tools_is_told_with_the_next_prompt(installed, on_terminal, api, states):

@@ -9,6 +9,11 @@ from typing import Any, NamedTuple
 
 HOOK_SCRIPT = "hook.py"
 STATUS_LINE_SCRIPT = "statusline.py"
+LAUNCHERS = {
+    HOOK_SCRIPT: "claude-code.ultramon-hook",
+    STATUS_LINE_SCRIPT: "claude-code.ultramon-statusline",
+}
+"""File names of the launchers in the state directory, by the script that each replaces."""
 HOOK_VERB = ("hook", "claude-code")
 STATUS_LINE_VERB = ("statusline",)
 
@@ -49,6 +54,11 @@ class OurCommand(NamedTuple):
     frozen: str | None
     """Path of the frozen file as spelled; None when none is given."""
 
+    @property
+    def is_launcher(self) -> bool:
+        """Whether the program is a launcher, which names the rest in its text."""
+        return os.path.basename(self.program) in LAUNCHERS.values()
+
 
 def package_directory() -> str:
     """Return the directory that holds this package, links not followed: upgrades move targets."""
@@ -56,13 +66,18 @@ def package_directory() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(here)))
 
 
-def script_path(name: str) -> str:
-    """Return the absolute path of one of our two scripts."""
-    return os.path.join(package_directory(), _FOLDER, name)
+def script_path(name: str, package: str | None = None) -> str:
+    """Return the absolute path of one of our two scripts.
+
+    Args:
+        name: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
+        package: The directory that holds `ultramon`; None = that of this program.
+    """
+    return os.path.join(package or package_directory(), _FOLDER, name)
 
 
 def command_line(interpreter: str, script: str, frozen: str) -> str:
-    """Return the shell command of a hook or status line.
+    """Return the shell command of a hook or status line, for where no launcher can be used.
 
     Without the tests in front, Python would leave with 2 where the script is gone, and 2 is what
     blocks tools and erases prompts: a package removed by hand must not do that.
@@ -82,8 +97,9 @@ def hook_entry(event: str, command: str) -> dict[str, Any]:
 def recognise(hook: object, script_name: str) -> OurCommand | None:
     """Return what a hook or status line of ours runs, None when it is somebody else's.
 
-    The script decides, resolved and not as spelled, whatever interpreter and arguments stand
-    around it. A command that does anything besides is not ours.
+    The script or launcher decides, resolved and not as spelled, whatever arguments stand around
+    it. What runs a script is an interpreter by its name, or by the options that an installation
+    gives it: an interpreter may have any name. A command that does anything besides is not ours.
 
     Args:
         hook: One entry of a ``hooks`` array, or the ``statusLine`` block, decoded.
@@ -100,8 +116,11 @@ def recognise(hook: object, script_name: str) -> OurCommand | None:
         ):
             return OurCommand(expand(words[0]), None, None)
         if _is_script(word, script_name):
-            if at and not _PYTHON.fullmatch(os.path.basename(words[0])):
+            if at and not _is_interpreter(words[0], words[1:at]):
                 return None
+            launcher = _launcher(word, script_name)
+            if launcher is not None:
+                return OurCommand(launcher, None, None)
             return OurCommand(expand(words[0]), expand(word), expand(after[0]) if after else None)
         if at and not word.startswith("-"):
             return None
@@ -115,13 +134,16 @@ def mentions(hook: object, script_name: str) -> bool:
         return True
     text = hook.get("command") if isinstance(hook, dict) else None
     return isinstance(text, str) and (
-        f"{_FOLDER}/{script_name}" in text or f"ultramon {verb}" in text
+        f"{_FOLDER}/{script_name}" in text
+        or LAUNCHERS[script_name] in text
+        or f"ultramon {verb}" in text
     )
 
 
 def expand(word: str) -> str:
     """Return a path with ``~`` and variables replaced, as the shell would."""
-    return os.path.expanduser(os.path.expandvars(word))
+    # Quotes are gone from the word: what is there under its own name was not meant as a variable.
+    return word if os.path.lexists(word) else os.path.expanduser(os.path.expandvars(word))
 
 
 def _words(hook: object) -> list[str] | None:
@@ -157,7 +179,25 @@ def _own_words(words: list[str] | None) -> list[str] | None:
     return words
 
 
+def _is_interpreter(word: str, options: list[str]) -> bool:
+    given = {letter for option in options for letter in option.removeprefix("-")}
+    return bool(_PYTHON.fullmatch(os.path.basename(word))) or given >= {"I", "S"}
+
+
+def _launcher(word: str, name: str) -> str | None:
+    """Return the path of the launcher that a word names, as spelled or where a link leads."""
+    path = expand(word)
+    if os.path.isabs(path):
+        for found in (path, os.path.realpath(path)):
+            if os.path.basename(found) == LAUNCHERS[name]:
+                return found
+    return None
+
+
 def _is_script(word: str, name: str) -> bool:
+    """Return whether a word names one of our two scripts, or its launcher."""
+    if _launcher(word, name) is not None:
+        return True
     path = expand(word)
     if not (path.endswith(".py") and os.path.isabs(path)):
         return False

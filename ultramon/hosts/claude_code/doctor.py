@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ultramon.core.files import make_private_directory
 from ultramon.core.switches import is_on
-from ultramon.errors import StateDirectoryError
+from ultramon.errors import StateCorruptError, StateDirectoryError
 from ultramon.hosts.claude_code.change import frozen_path
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.doctor_server import check_requests, check_server
@@ -33,6 +33,7 @@ from ultramon.hosts.claude_code.examination import (
     SeenLayer,
 )
 from ultramon.hosts.claude_code.interpreter import problem_of
+from ultramon.hosts.claude_code.launcher import read_launcher
 
 
 def check_settings(seen: Examination) -> Iterator[Finding]:
@@ -83,7 +84,14 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
         for hook in settings.our_hooks():
             if isinstance(hook.runs, OurCommand):
                 commands.setdefault(hook.runs, layer)
-    for command, layer in commands.items():
+    for found, layer in commands.items():
+        try:
+            command = read_launcher(found.program) if found.is_launcher else found
+        except (StateCorruptError, OSError) as error:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", error)
+            message = f"{found.program}: {reason}: no hook runs"
+            yield Finding("launcher", PROBLEM, message, layer.install_command)
+            continue
         yield _check_command(command, layer)
         if command.frozen and os.path.realpath(command.frozen) != os.path.realpath(
             frozen_path(seen.state_directory)

@@ -6,8 +6,9 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ultramon.core import codec
@@ -29,6 +30,7 @@ from ultramon.hosts.claude_code.commands import (
     script_path,
 )
 from ultramon.hosts.claude_code.frozen import AUDIENCES, STATUS_LINES, Frozen, check_choice
+from ultramon.hosts.claude_code.launcher import Launcher
 from ultramon.hosts.claude_code.settings import PROJECT, Layer, Settings, find_layers
 from ultramon.hosts.claude_code.via import Server, choose_link
 
@@ -67,20 +69,42 @@ class Installation(Change):
         stored: The choices as they are stored, as JSON; None = they are not, or not readably.
         is_frozen_corrupt: Whether what is stored cannot be read and is to be set aside.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
+        launchers: What the settings will name.
     """
 
     frozen: Frozen
     stored: str | None
     is_frozen_corrupt: bool = False
     backup: bytes | None = None
+    launchers: list[Launcher] = field(default_factory=list)
 
     @property
     def changes(self) -> bool:
         """Whether anything at all will be written."""
-        return self.changes_settings or codec.dumps(self.frozen.to_json()) != self.stored
+        return (
+            self.changes_settings
+            or codec.dumps(self.frozen.to_json()) != self.stored
+            or any(launcher.changes for launcher in self.launchers)
+        )
+
+    def command(self, script: str, interpreter: str) -> str:
+        """Return the command for the settings: a launcher, planned here, or a shell command.
+
+        Args:
+            script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
+            interpreter: Absolute path of the Python that shall run it.
+        """
+        launcher = Launcher(script, interpreter, self.frozen.path)
+        if not launcher.can_run:
+            return command_line(interpreter, script_path(script), self.frozen.path)
+        self.launchers.append(launcher)
+        # Without exec a shell such as dash stays behind and waits: one process more for each call.
+        return f"exec {shlex.quote(launcher.path)}"
 
     def apply(self, now: float) -> None:
-        """Do it: backup, choices, settings, in this order, so that no hook runs without choices.
+        """Do it: backup, choices, launchers, settings, in this order.
+
+        So no hook runs without choices, and no settings name a launcher that is not there.
 
         Args:
             now: Epoch seconds.
@@ -104,6 +128,8 @@ class Installation(Change):
         if self.changes_settings:
             frozen.installed_at = now
         frozen.save()
+        for launcher in self.launchers:
+            launcher.write()
         self.write_settings()
 
 
@@ -144,10 +170,9 @@ def plan_installation(
         url=choices.url,
         secret_in=choices.secret_in,
     )
-    command = command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path)
-    settings.put_hooks(command, link)
-    line = command_line(interpreter, script_path(STATUS_LINE_SCRIPT), plan.frozen.path)
-    _plan_status_line(plan, record, _weaker_layers(layer, cwd), choices.status_line, line)
+    settings.put_hooks(plan.command(HOOK_SCRIPT, interpreter), link)
+    weaker = _weaker_layers(layer, cwd)
+    _plan_status_line(plan, record, weaker, choices.status_line, interpreter)
     plan.after = settings.data
     _warn(plan, layer, cwd)
     return plan
@@ -240,7 +265,7 @@ def _plan_status_line(
     record: dict[str, Any],
     weaker: list[Settings],
     chosen: str | None,
-    command: str,
+    interpreter: str,
 ) -> None:
     """Put ours in, and remember the one that it replaces."""
     settings, frozen = plan.settings, plan.frozen
@@ -262,7 +287,7 @@ def _plan_status_line(
     frozen.status_line_show = show or "own"
     if settings.our_status_line() is None:
         remember_status_line(record, settings)
-    settings.put_status_line(command)
+    settings.put_status_line(plan.command(STATUS_LINE_SCRIPT, interpreter))
 
 
 def remember_status_line(record: dict[str, Any], settings: Settings) -> None:

@@ -14,9 +14,7 @@ from ultramon.hosts.claude_code.change import Change, frozen_path
 from ultramon.hosts.claude_code.commands import (
     EVENTS,
     HOOK_SCRIPT,
-    command_line,
     hook_entry,
-    script_path,
 )
 from ultramon.hosts.claude_code.install import (
     Choices,
@@ -55,7 +53,7 @@ def plan_plugin(
     plan = begin_installation(hooks, frozen_path(state_directory))
     note_installation(plan, interpreter)["backup"] = plan.backup = None
     choose(plan.frozen, choices)
-    command = command_line(interpreter, script_path(HOOK_SCRIPT), plan.frozen.path)
+    command = plan.command(HOOK_SCRIPT, interpreter)
     entries = {event: [hook_entry(event, command)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
     about = {"name": PLUGIN_NAME, "version": version, "description": _DESCRIPTION}

@@ -1,0 +1,129 @@
+"""The short program that settings name instead of a shell command: one file in the state directory.
+
+The client shows its user the command of a hook, so that has to be short. A launcher that is gone
+ends with 127, which harms nothing; a package that is gone ends it with 0. Never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+
+from ultramon.core.files import NewFile, read_private_file
+from ultramon.core.ids import random_hex
+from ultramon.errors import StateCorruptError
+from ultramon.hosts.claude_code.commands import (
+    HOOK_SCRIPT,
+    LAUNCHERS,
+    STATUS_LINE_SCRIPT,
+    OurCommand,
+    package_directory,
+    script_path,
+)
+
+MAX_SHEBANG_BYTES = 127
+"""Linux before 5.1 cuts a longer first line, and runs another program or none."""
+_MODULES = {HOOK_SCRIPT: "entry", STATUS_LINE_SCRIPT: "line"}
+_OPTIONS = " -IS"
+_PATHS = "PACKAGE, CHOICES = "
+_TEXT = """\
+#!{interpreter}{options}
+# Written by `ultramon install claude-code`, deleted by `ultramon uninstall claude-code`.
+import os
+import sys
+
+{paths}{package}, {choices}
+sys.path.insert(0, PACKAGE)
+try:
+    from ultramon.hosts.claude_code.{module} import main
+except ImportError:  # the package was removed without uninstall: the client must go on
+    os._exit(0)
+os._exit(main([__file__, CHOICES]))
+"""
+
+
+class Launcher:
+    """A launcher as it shall be.
+
+    Args:
+        script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
+        interpreter: Absolute path of the Python that runs it.
+        frozen: Path of the stored choices; the launcher lies beside them.
+
+    Attributes:
+        path: Where it lies.
+    """
+
+    def __init__(self, script: str, interpreter: str, frozen: str) -> None:
+        self.path = os.path.join(os.path.dirname(frozen), LAUNCHERS[script])
+        self._interpreter = interpreter
+        self._data = _TEXT.format(
+            interpreter=interpreter,
+            options=_OPTIONS,
+            paths=_PATHS,
+            package=ascii(package_directory()),
+            choices=ascii(frozen),
+            module=_MODULES[script],
+        ).encode("ascii", "replace")
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the system can run it: by its first line, and from where it lies."""
+        line = f"#!{self._interpreter}{_OPTIONS}"
+        return (
+            os.name == "posix"
+            and line.isascii()
+            and line.isprintable()
+            and " " not in self._interpreter
+            and len(line) <= MAX_SHEBANG_BYTES
+            and not _forbids_programs(os.path.dirname(self.path))
+        )
+
+    @property
+    def changes(self) -> bool:
+        """Whether writing it would change anything."""
+        try:
+            data, found = read_private_file(self.path)
+        except (StateCorruptError, OSError):
+            return True
+        return data != self._data or found.st_mode & 0o777 != 0o700
+
+    def write(self) -> None:
+        """Write it, at once for every hook that is about to run.
+
+        Raises:
+            StateWriteError: The system refused; what was there before is intact.
+        """
+        temporary = f"{self.path}.{random_hex(6)}.tmp"
+        with NewFile(temporary, self.path, self._data):
+            os.chmod(temporary, 0o700)
+            os.replace(temporary, self.path)
+
+
+def read_launcher(path: str) -> OurCommand:
+    """Return what a launcher runs.
+
+    Raises:
+        StateCorruptError: It is not as an installation wrote it.
+        OSError: It is not there, or cannot be read or run.
+    """
+    script = next(name for name, file in LAUNCHERS.items() if path.endswith(file))
+    data, _ = read_private_file(path)
+    if not os.access(path, os.X_OK):
+        raise PermissionError(errno.EACCES, "may not be run: its mode, or a mount with noexec")
+    try:
+        first, *lines = data.decode("ascii").splitlines()
+        (paths,) = (line for line in lines if line.startswith(_PATHS))
+        package, frozen = map(str, ast.literal_eval(paths.removeprefix(_PATHS)))
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise StateCorruptError(path, "is not as an installation wrote it") from error
+    program = first.removeprefix("#!").removesuffix(_OPTIONS)
+    return OurCommand(program, script_path(script, package), frozen)
+
+
+def _forbids_programs(directory: str) -> bool:
+    """Return whether programs in a directory, existing or not, cannot be run (``noexec``)."""
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    return bool(os.statvfs(directory).f_flag & getattr(os, "ST_NOEXEC", 0))
