@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from hooked import HookedSession, encoded, tokens_at
-from serving import Serving
+from needs import missing, require_tool
+from serving import ServeProgram, Serving
 from test_hook_hostile import BAD_IDS, NOT_UNDERSTOOD, ODD
 from test_hook_recorded import Replay
 
@@ -280,3 +284,48 @@ def test_parallel_requests_of_one_agent_lose_nothing(session):
     assert session.record().host == "claude-code"
     assert session.record().hostname == this_host().hostname
     assert session.failures() == []
+
+
+# --- a server that is killed
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A session whose tool calls go to `ultramon serve`, which a test may kill."""
+    state = tmp_path / "hooked"
+    state.mkdir(mode=0o700)
+    with ServeProgram(state=state) as program:
+        program.hooks = program.client((state / "hook.secret").read_text().strip())
+        session = RequestedSession(program, tmp_path)
+        session.call("SessionStart", source="startup")
+        assert session.tool(tokens_at(50)).text == ""
+        yield session
+
+
+@pytest.mark.parametrize("between", [[], ["Stop"], ["Notification", "Stop", "PreCompact"]])
+def test_what_a_dead_server_did_not_see_is_told_at_the_next_prompt(served, between):
+    """Events without an answer may read the level before; that does not make it told."""
+    served.serving.stop(signal.SIGKILL)
+    with pytest.raises(httpx.TransportError):
+        served.tool(tokens_at(30))
+    for event in between:
+        assert served.call(event, notification_type="idle_prompt").text == ""
+    assert "(70 %)" in served.call("UserPromptSubmit", prompt="go on").text
+    assert served.call("UserPromptSubmit", prompt="go on").text == ""
+
+
+def test_a_warning_of_a_server_that_was_killed_is_told_at_the_next_prompt(served):
+    """It has stored the level and dies before it answers: the client has read nothing."""
+    serving = served.serving
+    command = [require_tool("strace"), "-f", "-p", str(serving.process.pid), "-e", "signal=none"]
+    command += ["-e", "trace=sendto", "-e", "inject=sendto:error=EPIPE:signal=KILL"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") as killer:
+        first = killer.stderr.readline()
+        if "attached" not in first:
+            missing(f"strace may not attach here: {first.strip()}")
+        with pytest.raises(httpx.TransportError):
+            served.tool(tokens_at(30))
+        killer.communicate()
+    assert serving.process.wait() == -signal.SIGKILL
+    assert "(70 %)" in served.call("UserPromptSubmit", prompt="go on").text
+    assert served.call("UserPromptSubmit", prompt="go on").text == ""

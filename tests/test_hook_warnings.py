@@ -1,7 +1,9 @@
 """When a session is told how full it is, what it is told, and when it is left in peace."""
 
 import json
+import os
 import threading
+from contextlib import suppress
 
 import pytest
 from hooked import LIMIT_TOKENS, HookedSession, said, tokens_at
@@ -231,9 +233,74 @@ def test_parallel_calls_warn_once_and_lose_nothing(session):
         assert sum(bool(out) for _, out, _ in texts) == 1, round_
         assert session.call("PostToolBatch", tool_calls=[{"tool_use_id": calls[-1]}]).text == ""
         record = session.record()
-        assert record.seq == seq + 9
+        assert record.seq == seq + 10  # eight calls, the batch, and that the warning was read
         assert record.phase == "working"
         assert session.memory().get("running", []) == []
     assert len(session.events("context_threshold_reached")) == 1
     assert len(session.events("agent_started")) == 1
     assert session.failures() == []
+
+
+# --- answers that the client never got
+
+
+def unread_pipe():
+    """A pipe that is full already: whoever writes into it waits."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while os.write(writing, b"x" * 65_536):
+            pass
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+@pytest.mark.parametrize("event", ["PostToolUse", "UserPromptSubmit"])
+def test_a_warning_of_a_hook_that_was_killed_is_told_at_the_next_call(session, event):
+    """The state knows the level already; what counts is whether the client had the answer."""
+    reading, writing = unread_pipe()
+    session.tool(tokens_at(50))
+    session.reply(tokens_at(30), "toolu_a")
+    payload = session.payload("PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
+    process = session.start(payload, stdout=writing)
+    while "warned" not in session.memory():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    os.close(reading)
+    os.close(writing)
+    assert session.record().threshold_status == "warning"
+    assert said(session, *[29] * 3, event=event) == [71, None, None]
+    assert len(session.events("context_threshold_reached")) == 1
+
+
+def test_a_warning_that_could_not_be_written_is_told_at_the_next_call(session):
+    """A client that has closed the pipe has read nothing."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    session.tool(tokens_at(50))
+    session.reply(tokens_at(30), "toolu_a")
+    payload = session.payload("PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
+    process = session.start(payload, stdout=writing)
+    assert process.communicate()[1] == b""
+    os.close(writing)
+    assert said(session, 30, 30) == [70, None]
+
+
+def test_a_call_beside_one_that_is_about_to_warn_is_silent(session):
+    """Of two calls of one reply the first tells, though the client has not read it yet."""
+    reading, writing = unread_pipe()
+    session.tool(tokens_at(50))
+    session.reply(tokens_at(30), "toolu_a", "toolu_b")
+    calls = [
+        session.payload("PostToolUse", tool_use_id=call, tool_name="Bash")
+        for call in ("toolu_a", "toolu_b")
+    ]
+    process = session.start(calls[0], stdout=writing)
+    while "warned" not in session.memory():
+        assert process.poll() is None
+    assert session.run(calls[1]).text == ""
+    os.close(reading)  # the first can write no more, and ends
+    process.communicate()
+    os.close(writing)
+    assert said(session, 30, 30) == [70, None]

@@ -264,7 +264,10 @@ class HostedAgent:
         self.memory.pop("compactedBy", None)
 
     def must_warn(self, *, is_call: bool, message_id: str | None) -> bool:
-        """Decide whether the agent is to be told its level now, and remember that it was.
+        """Decide whether the agent is to be told its level now, and remember who tells it.
+
+        The client may never get the answer: the hook is killed, or the server that takes requests.
+        Until `has_warned`, the level counts as told only while that process lives.
 
         Args:
             is_call: Whether a tool call ended; only those are counted.
@@ -280,7 +283,7 @@ class HostedAgent:
             warned = {"epoch": record.epoch, "level": base, "silentCalls": 0, "messageId": None}
             memory["warned"] = warned
         rank = self.gauge.rank
-        if rank(level) <= rank(warned["level"]):
+        if rank(level) <= rank(warned["level"]) and not _is_gone(warned.get("teller")):
             is_same_batch = message_id is not None and message_id == warned["messageId"]
             if is_call and not is_same_batch and rank(level) == rank(warned["level"]):
                 warned["silentCalls"] += 1
@@ -288,8 +291,25 @@ class HostedAgent:
                 warned.update(level=level, silentCalls=0)
             if warned["silentCalls"] <= SILENT_CALLS:
                 return False
-        warned.update(level=level, silentCalls=0, messageId=message_id)
+        warned.update(level=level, silentCalls=0, messageId=message_id, teller=_this_process())
         return True
+
+    def has_warned(self) -> None:
+        """The client has the answer with the warning."""
+        warned = self.memory.get("warned")
+        if isinstance(warned, dict) and warned.get("teller") == _this_process():
+            del warned["teller"]
+
+
+def _this_process() -> list[Any]:
+    return [os.getpid(), process_started_at(os.getpid())]
+
+
+def _is_gone(teller: object) -> bool:
+    """Return whether a process that was to tell something ended before it was told."""
+    if not isinstance(teller, list) or len(teller) != 2 or type(teller[0]) is not int:
+        return False
+    return bool(process_started_at(teller[0]) != teller[1])
 
 
 def one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from ultramon.core.files import read_private_file
 from ultramon.core.ids import check_agent_id
 from ultramon.core.inbox import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
+from ultramon.hosts.claude_code.agents import HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.tail import Tail, read_tail
 from ultramon.hosts.jsonl import optional_token_count
@@ -22,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.hosts.claude_code.agents import HostedAgent
     from ultramon.hosts.claude_code.deliver import Delivery
     from ultramon.hosts.claude_code.payload import Payload
     from ultramon.hosts.claude_code.store import HookStore
@@ -56,6 +56,7 @@ class HookCall:
         self.agent_id = self._session_id
         self._parent_id: str | None = None
         self._problem = ""
+        self._is_warning = False
         self._delivery: Delivery | None = None
         if payload.host_agent_id is not None:
             self.agent_id = self._child_id(payload.host_agent_id)
@@ -83,12 +84,19 @@ class HookCall:
         return b""
 
     def acknowledge(self) -> None:
-        """End the notices in the answer; call it once the client has that.
+        """End the notices and the warning in the answer; call it once the client has that.
 
         Whoever ends before repeats them later, and loses none.
         """
         if self._delivery is not None:
             self._delivery.acknowledge()
+        if self._is_warning:
+            try:
+                self._store.update(
+                    self.agent_id, HostedAgent.has_warned, create=False, journals=False
+                )
+            except StateError as error:
+                self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
     def start(self) -> None:
         """SessionStart: the session begins, goes on, or was compacted."""
@@ -259,6 +267,7 @@ class HookCall:
                 from ultramon.hosts.claude_code.note import write_note
 
                 note = write_note(agent.record, agent.gauge.turns_to_next_rung())
+                self._is_warning = True
 
         agent = self._store.update(self.agent_id, measure)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)

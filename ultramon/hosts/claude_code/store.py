@@ -62,7 +62,12 @@ class HookStore:
         return HostedAgent(record, self.frozen, self.environ, self.windows(), self.now)
 
     def update(
-        self, agent_id: str, change: Callable[[HostedAgent], None], *, create: bool = True
+        self,
+        agent_id: str,
+        change: Callable[[HostedAgent], None],
+        *,
+        create: bool = True,
+        journals: bool = True,
     ) -> HostedAgent | None:
         """Change an agent's state and store it with what has happened.
 
@@ -70,6 +75,8 @@ class HookStore:
             agent_id: The agent.
             change: Changes it; a state that was never stored has generation 0.
             create: Whether an agent without a state gets one.
+            journals: Whether to store events, those left over too; a change that makes none need
+                not wait for the journal.
 
         Returns:
             The agent as stored; None when there is none and none was to be made.
@@ -87,7 +94,7 @@ class HookStore:
             agent = self.hosted(record)
             change(agent)
             record.last_heartbeat = record.last_activity = self.now
-            durable = self._append(agent)
+            durable = journals and self._append(agent)
             record.seq += 1
             self.directory.replace(record, durable=durable)
             return agent
