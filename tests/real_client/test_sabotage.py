@@ -8,10 +8,21 @@ import pytest
 from needs import read_only
 
 from real_client.api import Reply, bash, marked
-from real_client.watch import notes
+from real_client.client import WINDOW_TOKENS
+from real_client.watch import Note, new_notes, notes
+from ultramon.hosts.claude_code.commands import (
+    HOOK_SCRIPT,
+    LAUNCHERS,
+    command_line,
+    package_directory,
+    script_path,
+)
 from ultramon.hosts.claude_code.failures import read as read_failures
 
 pytestmark = pytest.mark.real_client
+
+AT_70 = Note(140_000, WINDOW_TOKENS, 70)
+AT_80 = Note(160_000, WINDOW_TOKENS, 80)
 
 
 def change_commands(installed, change):
@@ -27,8 +38,17 @@ def change_commands(installed, change):
     installed.settings.write_text(json.dumps(settings))
 
 
-def assert_undisturbed(installed, api):
-    """Fill a window; the session plays all its steps and nothing of ours is in it."""
+def change_launchers(states, before, after):
+    """Replace a part of every launcher."""
+    for name in LAUNCHERS.values():
+        launcher = states.directory / name
+        text = launcher.read_text()
+        assert before in text
+        launcher.write_text(text.replace(before, after))
+
+
+def fill(installed, api):
+    """Fill a window; the session plays all its steps."""
     api.play(
         *(bash(tokens, "echo 1") for tokens in (60_000, 140_000, 160_000)), Reply(161_000, "Done.")
     )
@@ -36,20 +56,45 @@ def assert_undisturbed(installed, api):
     assert (session.returncode, session.result["result"]) == (0, "Done.")
     assert "Traceback" not in session.errors
     assert len(api.turns()) == 4
+
+
+def assert_undisturbed(installed, api):
+    """Fill a window; nothing of ours is in the session."""
+    fill(installed, api)
     assert notes(api.turns()[-1]) == []
     for word in ("ultramon", "Traceback", "hook", "claude-code.json"):
         assert api.turns()[-1].count(word) == api.turns()[0].count(word), word
 
 
-def test_the_interpreter_is_gone(installed, api):
+def test_the_interpreter_is_gone(installed, api, states):
     """A Python that was upgraded away hurts nobody."""
-    change_commands(installed, lambda command: command.replace(sys.executable, "/gone/python3"))
+    change_launchers(states, f"#!{sys.executable} ", "#!/gone/python3 ")
     assert_undisturbed(installed, api)
 
 
-def test_the_script_is_gone(installed, api):
+def test_the_package_is_gone(installed, api, states):
     """An ultramon that was removed without its uninstall blocks no prompt and no tool."""
-    change_commands(installed, lambda command: command.replace("/hosts/claude_code/", "/gone/"))
+    change_launchers(states, ascii(package_directory()), "'/gone'")
+    assert_undisturbed(installed, api)
+
+
+def test_the_launcher_is_gone(installed, api, states):
+    """The shell finds no program, which blocks no prompt and no tool."""
+    for name in LAUNCHERS.values():
+        (states.directory / name).unlink()
+    assert_undisturbed(installed, api)
+
+
+@pytest.mark.parametrize("gone", [sys.executable, "/hosts/claude_code/"])
+def test_what_a_shell_command_names_is_gone(installed, api, states, gone):
+    """The commands for where no launcher can run test first that their files are there."""
+    frozen = str(states.directory / "claude-code.json")
+    change_commands(
+        installed,
+        lambda _: command_line(sys.executable, script_path(HOOK_SCRIPT), frozen).replace(
+            gone, "/gone/"
+        ),
+    )
     assert_undisturbed(installed, api)
 
 
@@ -62,9 +107,11 @@ def test_the_frozen_file_is_corrupt(installed, api, states, data):
 
 
 def test_the_state_directory_is_read_only(installed, api, states):
-    """A hook that cannot remember what it said says nothing."""
+    """The agent is warned once at each rung, as its transcript tells."""
     with read_only(states.directory):
-        assert_undisturbed(installed, api)
+        fill(installed, api)
+    assert [new_notes(turn) for turn in api.turns()] == [[], [], [AT_70], [AT_80]]
+    assert states.all() == {}
 
 
 def test_there_is_a_file_in_place_of_the_state_directory(installed, api, states):
@@ -77,11 +124,12 @@ def test_there_is_a_file_in_place_of_the_state_directory(installed, api, states)
 
 
 def test_the_state_directory_is_gone(installed, api, states):
-    """The session plays on; a new directory may be begun."""
+    """The session plays on; its user is told which program is gone with the directory."""
     shutil.rmtree(states.directory)
     api.play(bash(20_000, "echo 1"), bash(40_000, "echo 2"), Reply(41_000, "Done."))
     session = installed.run(marked("do the work"))
-    assert (session.returncode, session.result["result"], session.errors) == (0, "Done.", "")
+    assert (session.returncode, session.result["result"]) == (0, "Done.")
+    assert f"{LAUNCHERS[HOOK_SCRIPT]}: not found" in session.errors
     assert all(turn.count("ultramon") == 0 for turn in api.turns())
 
 

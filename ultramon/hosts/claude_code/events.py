@@ -13,10 +13,11 @@ from ultramon.core import codec
 from ultramon.core.files import read_private_file
 from ultramon.core.ids import check_agent_id
 from ultramon.core.inbox import is_raised, raise_flag
+from ultramon.core.record import StateRecord
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.agents import HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.claude_code.tail import Tail, read_tail
+from ultramon.hosts.claude_code.tail import Tail, read_last_replies, read_tail
 from ultramon.hosts.jsonl import optional_token_count
 
 TYPE_CHECKING = False
@@ -264,12 +265,19 @@ class HookCall:
             if audience in (AGENT, BOTH) and agent.must_warn(
                 is_call=is_call, message_id=message_id
             ):
-                from ultramon.hosts.claude_code.note import write_note
-
-                note = write_note(agent.record, agent.gauge.turns_to_next_rung())
+                note = _note(agent)
                 self._is_warning = True
 
-        agent = self._store.update(self.agent_id, measure)
+        agent = None
+        try:
+            agent = self._store.update(self.agent_id, measure)
+        except StateError as error:
+            # One that is locked, unsafe or of a newer version is kept, and told of, by another.
+            if not isinstance(error.__cause__, OSError):
+                raise
+            self._store.fail(self.agent_id, str(error))
+            self._is_warning = False
+            note = self._unstored_note(tail) if audience in (AGENT, BOTH) else ""
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         told = "\n".join([note, *lines] if note else lines)
         if not told:
@@ -282,6 +290,31 @@ class HookCall:
                 }
             }
         ).encode("ascii")
+
+    def _unstored_note(self, tail: Tail) -> str:
+        """Return the warning where the system stores nothing: the transcript alone decides.
+
+        The agent is told a rung once, where its last reply reached it and the one before had not.
+        Of parallel calls the first tells, and a prompt tells what no call could.
+        """
+        path = self._transcript_path()
+        try:
+            is_subagent = self._parent_id is not None
+            replies = read_last_replies(path, is_subagent=is_subagent) if path else []
+        except (OSError, ValueError):
+            return ""  # noted when the tail was read
+        if not replies:
+            return ""
+        calls = replies[0][1]
+        if calls and calls[0] != self._payload.call_id and tail.interrupted_at is None:
+            return ""
+        agent = self._store.hosted(StateRecord(self.agent_id))
+        agent.appear(self._session_id, self._parent_id, self._payload.cwd)
+        heights = [0]
+        for report, _ in reversed(replies):
+            agent.take(report)
+            heights.append(agent.gauge.rank(agent.record.threshold_status or ""))
+        return _note(agent) if heights[-1] > heights[-2] else ""
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
@@ -388,6 +421,12 @@ class HookCall:
                 if chosen in AUDIENCES:
                     return str(chosen)
         return self._store.frozen.audience
+
+
+def _note(agent: HostedAgent) -> str:
+    from ultramon.hosts.claude_code.note import write_note
+
+    return write_note(agent.record, agent.gauge.turns_to_next_rung())
 
 
 _INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")

@@ -72,18 +72,58 @@ def read_tail(path: str, *, is_subagent: bool, call_id: str | None = None) -> Ta
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
+    fd = _open(path)
+    try:
+        return _search(fd, os.fstat(fd).st_size, is_subagent, call_id)
+    finally:
+        os.close(fd)
+
+
+def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+    """Return the last two replies after the last compaction, newest first, each with its calls.
+
+    Args:
+        path: The transcript of the agent itself.
+        is_subagent: Whether it is a subagent's own file.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    replies: list[tuple[Report, list[str]]] = []
+    fd = _open(path)
+    try:
+        for line, _ in islice(_lines_from_end(fd, os.fstat(fd).st_size), MAX_LINES):
+            try:
+                entry = decode_object(line)
+                records = list(LineReader(is_subagent).read(entry))
+            except ValueError:
+                continue
+            if any(isinstance(record, Boundary) for record in records):
+                break
+            for record in records:
+                if not isinstance(record, Report):
+                    continue
+                if not replies or replies[-1][0].message_id != record.message_id:
+                    if len(replies) == 2:
+                        return replies
+                    replies.append((record, []))
+                replies[-1][1][:0] = _calls(entry)
+    finally:
+        os.close(fd)
+    return replies
+
+
+def _open(path: str) -> int:
     if not stat.S_ISREG(os.lstat(path).st_mode):  # merely opening a device can do something
         raise ValueError(f"{path} is not a regular file")
     # Non-blocking: opening a pipe would wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        return _search(fd, found.st_size, is_subagent, call_id)
-    finally:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
+        raise ValueError(f"{path} is not a regular file")
+    return fd
 
 
 def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
@@ -110,7 +150,7 @@ def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
         # The client writes one line per block of a reply, all with the id of the reply.
         if report.message_id != tail.report.message_id:
             break
-        tail.is_current = call_id is not None and _holds_call(entry, call_id)
+        tail.is_current = call_id is not None and call_id in _calls(entry)
         if call_id is None or tail.is_current:
             break
     return tail
@@ -127,12 +167,14 @@ def _interrupted_at(records: list[Record]) -> float | None:
     return None
 
 
-def _holds_call(entry: dict[str, Any], call_id: str) -> bool:
+def _calls(entry: dict[str, Any]) -> list[Any]:
+    """Return the ids of the tool calls in a line of a reply."""
     content = entry["message"].get("content")
-    return isinstance(content, list) and any(
-        isinstance(block, dict) and block.get("type") == "tool_use" and block.get("id") == call_id
-        for block in content
-    )
+    return [
+        block.get("id")
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == "tool_use"
+    ]
 
 
 def _lines_from_end(fd: int, size: int) -> Iterator[tuple[bytes, int]]:
