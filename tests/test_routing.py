@@ -230,7 +230,7 @@ def test_thresholds_can_be_plain_ratios(backend, clock):
         for ratio in (0.31, 0.29, 0.31, 0.9):
             fill(monitor, ratio)
             monitor.update_heartbeat()
-    notices = Inbox(AGENT, backend=backend, clock=clock).receive()
+        notices = Inbox(AGENT, backend=backend, clock=clock).receive()
     assert [notice.facts["level"] for notice in notices] == ["at-30", "at-72-5"]
     assert [notice.delivery for notice in notices] == ["sequential"] * 2
 

@@ -84,7 +84,7 @@ def test_a_registered_agent_opens_it_only_when_there_is_news(backend, opened):
     assert opened == ["IMMEDIATE", "DEFERRED"]
     read(backend, record, 0.7)
     assert opened.count("IMMEDIATE") == 2
-    assert said(backend) == [("sequential", "warning"), ("urgent", "critical")]
+    assert said(backend) == [("urgent", "warning"), ("urgent", "critical")]
 
 
 def test_an_invalid_ladder_costs_one_look(backend, opened):

@@ -137,6 +137,12 @@ class RouteRows(Protocol):
             How many were deleted, and how many are in flight.
         """
 
+    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
+        """Give undelivered notices about an agent at least this mode.
+
+        An urgent notice would otherwise overtake the older ones about the same agent.
+        """
+
     def send(
         self,
         recipient: str,

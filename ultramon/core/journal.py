@@ -16,6 +16,7 @@ from ultramon.core.files import check_private
 from ultramon.core.holder import is_gone
 from ultramon.core.ids import random_hex
 from ultramon.core.messages import forget
+from ultramon.core.notices import ENDS
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.routes import route, route_noted
 from ultramon.core.schema import SCHEMA_VERSION, migrate
@@ -248,11 +249,15 @@ class Journal:
             rows = JournalRows(connection)
             if record is None:
                 route_noted(rows, new, known)
-                return
-            mark = rows.mark(route(rows, record, new, record.last_heartbeat))
+                ended = {event["agentId"] for event in new if event["type"] in ENDS}
+                marks = {agent_id: rows.mark(rows.registration(agent_id)) for agent_id in ended}
+            else:
+                registration = route(rows, record, new, record.last_heartbeat)
+                marks = {record.agent_id: rows.mark(registration)}
         try:
-            if self.is_due(record):
-                self.settle(record.agent_id, mark)
+            for agent_id, mark in marks.items():
+                if mark is not None if record is None else self.is_due(record):
+                    self.settle(agent_id, mark)
         except StateError:
             return  # the next save looks again
 

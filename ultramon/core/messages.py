@@ -10,6 +10,7 @@ from ultramon.core import codec
 from ultramon.core.events import insert_event
 from ultramon.core.ids import check_agent_id, random_hex
 from ultramon.core.inbox import lower_beside, raise_beside
+from ultramon.core.notices import CATEGORIES
 from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError, QueueFullError
 
@@ -45,6 +46,11 @@ BELONGINGS = (
 
 READY, CLAIMED, DEAD, CANCELLED, DELIVERED = range(5)
 
+IS_NOTICE = (
+    f"(category IS NOT NULL AND category IN ({', '.join(repr(name) for name in CATEGORIES)})"
+    " AND facts <> '{}')"
+)
+"""In SQL: whether a message is a notice about its sender. Those arrive in the order of ids."""
 COLUMNS = (
     "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
     " expires_at, last_error"
@@ -233,7 +239,8 @@ def claim_ready(
 ) -> list[tuple[Any, ...]]:
     """Claim messages within a transaction, urgent ones first; return their `COLUMNS`.
 
-    What failed before comes alone: whatever it does to its claimer, it takes none along.
+    What failed before comes alone: whatever it does to its claimer, it takes none along. A notice
+    waits for the older ones about the same agent, unless it is claimed together with them.
 
     Args:
         connection: Within a transaction.
@@ -245,11 +252,15 @@ def claim_ready(
         only: A condition in SQL that they must meet.
     """
     sweep(connection, now)
+    claimable = f"state = 0 AND available_at <= :now AND priority IN ({priorities(deliveries)})"
     ready = connection.execute(
-        "SELECT id, attempts FROM messages WHERE recipient = ? AND state = 0"
-        f" AND available_at <= ? AND priority IN ({priorities(deliveries)}) AND {only}"
-        " ORDER BY priority, id LIMIT ?",
-        (recipient, now, min(limit, MAX_BATCH)),
+        f"SELECT id, attempts FROM messages AS m WHERE recipient = :recipient AND {claimable}"
+        f" AND {only} AND NOT ({IS_NOTICE} AND EXISTS (SELECT 1 FROM messages"
+        " WHERE sender = m.sender"
+        f"  AND {IS_NOTICE} AND state IN (0, 1) AND recipient = :recipient AND id < m.id"
+        f"  AND NOT ({claimable})))"
+        " ORDER BY priority, id LIMIT :limit",
+        {"recipient": recipient, "now": now, "limit": min(limit, MAX_BATCH)},
     ).fetchall()
     token = random_hex(8)
     claimed = []

@@ -37,6 +37,8 @@ LIFE = {
     "agent_recovered": RECOVERED,
 }
 """What the events of an agent's life are called as ``kind`` of a notice."""
+ENDS = ("agent_stopped", "agent_lost")
+"""Events after which nothing that was said of an agent's context window holds."""
 _PLANNED = ("completed", "returned", "cancelled")
 _OUTCOMES = (*_PLANNED, "failed", "expired", "lost")
 _LEFT = "left a handoff"

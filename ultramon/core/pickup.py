@@ -10,13 +10,13 @@ from ultramon.core.inbox import is_raised, put_off
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
 from ultramon.core.messages import (
     DELIVERIES,
+    IS_NOTICE,
     LEASE_SECONDS,
     claim_ready,
     end_claimed,
     priorities,
     refuse,
 )
-from ultramon.core.notices import CATEGORIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_NAMES = ", ".join(f"'{name}'" for name in CATEGORIES)
-_NOTICES = f"ifnull(category IN ({_NAMES}), 0) AND facts <> '{{}}'"
-_NEW = f"NOT ({_NOTICES}) AND id > CASE priority WHEN 0 THEN ? WHEN 1 THEN ? ELSE ? END"
+_NEW = f"NOT {IS_NOTICE} AND id > CASE priority WHEN 0 THEN ? WHEN 1 THEN ? ELSE ? END"
 
 
 class Pickup:
@@ -86,7 +84,7 @@ class Pickup:
                 limit=limit,
                 deliveries=self._deliveries,
                 lease_seconds=LEASE_SECONDS,
-                only=_NOTICES,
+                only=IS_NOTICE,
             )
             self._count_others(connection, now)
             self._settle(connection, now + LEASE_SECONDS if self.senders else None)
@@ -120,7 +118,7 @@ class Pickup:
         times = connection.execute(
             "SELECT min(CASE WHEN priority IN"
             f" ({priorities(self._at_calls)}) THEN available_at ELSE expires_at END) FROM messages"
-            f" WHERE recipient = ? AND state = 0 AND ({_NOTICES} OR {_NEW})"
+            f" WHERE recipient = ? AND state = 0 AND ({IS_NOTICE} OR {_NEW})"
             " UNION ALL SELECT min(claimed_until) FROM messages"
             " WHERE state IN (1, 3) AND state = 1 AND recipient = ?",
             (self._recipient, *self._marks(), self._recipient),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.core.messages import delete_messages_from, insert_message
+from ultramon.core.messages import DELIVERIES, IS_NOTICE, delete_messages_from, insert_message
 from ultramon.core.registration import Registration
 
 TYPE_CHECKING = False
@@ -131,6 +131,14 @@ class JournalRows:
     def cancel(self, sender: str, category: str) -> tuple[int, int]:
         """See `RouteRows.cancel`."""
         return delete_messages_from(self._connection, sender, category)
+
+    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
+        """See `RouteRows.hasten`."""
+        self._connection.execute(
+            f"UPDATE messages SET priority = :priority WHERE sender = :sender AND {IS_NOTICE}"
+            " AND state IN (0, 1) AND recipient = :recipient AND priority > :priority",
+            {"priority": DELIVERIES.index(delivery), "sender": sender, "recipient": recipient},
+        )
 
     def send(
         self,

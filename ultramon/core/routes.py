@@ -82,6 +82,11 @@ def _tell(
         if record is not None:
             _begin_epoch(rows, record, event, registration, now)
         return
+    # An end that is stored late must not silence the next owner of the id.
+    is_present = record is None or event["generation"] >= record.generation
+    if kind in notices.ENDS and is_present and any(rows.cancel(event["agentId"], notices.CONTEXT)):
+        # What nobody received is announced again if the agent comes back.
+        rows.forget_announcements(event["agentId"])
     if kind not in _TOLD or registration is None:
         return
     recipient = registration.notify_id if record is None else registration.target(record)
@@ -106,13 +111,15 @@ def _send(
     category: str = notices.CONTEXT,
 ) -> None:
     text, facts = said
+    delivery = notices.delivery_of(facts)
+    rows.hasten(recipient, sender, delivery)
     rows.send(
         recipient,
         text,
         now,
         sender=sender,
         category=category,
-        delivery=notices.delivery_of(facts),
+        delivery=delivery,
         facts=facts,
     )
 
@@ -161,7 +168,9 @@ def _follow_parent(rows: RouteRows, registration: Registration, record: StateRec
 
 
 def _announce(rows: RouteRows, registration: Registration, record: StateRecord, now: float) -> None:
-    """Tell the recipient a level that is new to it, unless the state is older than the sender."""
+    """Tell the recipient a level that is new to it, unless the agent ended or has moved on."""
+    if not record.active:
+        return
     newest = rows.sender(record.agent_id)
     if newest is not None and (
         (record.started_at, record.generation, record.epoch) < newest[:3]

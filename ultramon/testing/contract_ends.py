@@ -203,6 +203,62 @@ class EndContract:
         assert registry_of(backend).unregister("scout-1") == Cancelled(0, 0)
         assert kinds(backend) == ["lost"]
 
+    @pytest.mark.parametrize("end", ["agent_stopped", "agent_lost"])
+    def test_an_end_cancels_what_was_told_of_the_window(self, backend: Backend, end: str) -> None:
+        """Levels and compactions of an agent that is gone are no news; its end and handoff are."""
+        record = start(backend)
+        register(backend)
+        record = begin_epoch(backend, record)
+        record = read(backend, record, 0.65)
+        backend.append_events([make_event("scout-1", "handoff_ready", handoff=HANDOFF)], [record])
+        assert kinds(backend) == ["epoch", "level", "handoff"]
+        if end == "agent_stopped":
+            finish(backend, record)
+        else:
+            backend.append_events([make_event("scout-1", end, **GONE)], [record])
+        assert kinds(backend) == ["handoff", "ended" if end == "agent_stopped" else "lost"]
+
+    def test_the_compaction_of_an_unregistered_agent_ends_with_it(self, backend: Backend) -> None:
+        """Its parent, told of compactions without asking, does not hear that it still runs."""
+        record = begin_epoch(backend, start(backend, parent_id="boss"), parent_id="boss")
+        assert kinds(backend) == ["epoch"]
+        finish(backend, record)
+        assert waiting(backend) == []
+
+    def test_an_ended_agent_reaches_no_level(self, backend: Backend) -> None:
+        """The last reading of an agent may come with its end: then only the end is told."""
+        record = start(backend)
+        register(backend)
+        record.seq += 1
+        record.active, record.outcome = False, "completed"
+        record.estimated_tokens, record.usage_ratio, record.measured_at = 150_000, 0.75, START
+        event = make_event("scout-1", "agent_stopped", outcome="completed")
+        assert backend.record(record, [event], durable=True)
+        assert kinds(backend) == ["ended"]
+
+    def test_a_cancelled_level_is_told_when_the_agent_is_back(self, backend: Backend) -> None:
+        """Nobody received it, and it is true again; what was received is not told twice."""
+        record = start(backend)
+        register(backend)
+        record = read(backend, record, 0.55)
+        backend.append_events([make_event("scout-1", "agent_lost", **GONE)], [record])
+        record = read(backend, record, 0.55)
+        assert kinds(backend) == ["lost", "level"]
+        for message in queue_of(backend).claim("boss", now=START):
+            assert queue_of(backend).acknowledge(message.id, message.claim_token)
+        backend.append_events([make_event("scout-1", "agent_lost", n=1, **GONE)], [record])
+        read(backend, record, 0.55)
+        assert kinds(backend) == ["lost"]
+
+    def test_an_end_that_is_stored_late_leaves_the_next_owner_alone(self, backend: Backend) -> None:
+        """An event of an earlier generation cancels nothing that is true of this one."""
+        start(backend)
+        register(backend)
+        record = read(backend, start(backend, takeover=True), 0.55)
+        late = make_event("scout-1", "agent_stopped", generation=1, outcome="completed")
+        backend.append_events([late], [record])
+        assert kinds(backend) == ["level", "ended"]
+
     def test_a_handoff_of_its_own_is_the_only_one(self, backend: Backend) -> None:
         """What somebody rebuilds for an agent that left one itself has its key, and is no news."""
         record = start(backend)
@@ -228,9 +284,11 @@ class EndContract:
         finish(backend, read(backend, record, 0.55))
         assert len(registry_of(backend).registrations()) == 1
         record = begin_epoch(backend, start(backend), "handoff")
-        finish(backend, read(backend, record, 0.65), "completed")
-        assert kinds(backend) == ["ended", "epoch", "level", "ended"]
+        record = read(backend, record, 0.65)
+        assert kinds(backend) == ["ended", "epoch", "level"]
         assert said(backend)[2] == ("urgent", "critical")
+        finish(backend, record, "completed")
+        assert kinds(backend) == ["ended", "ended"]
 
     def test_what_an_owner_could_not_store_is_told_by_who_stores_it(self, backend: Backend) -> None:
         """Its epoch cancels and tells as if it had stored it itself, which then does neither."""

@@ -24,7 +24,8 @@ ORIGINAL = Ladder.default(0.50, 0.65, rearm_margin=None)
 
 
 def register(backend: Backend, notify: str = "boss", **given: Any) -> Cancelled:
-    """Register the agent of these tests."""
+    """Register the agent of these tests, or another one."""
+    agent_id = given.pop("agent_id", "scout-1")
     values = {
         "source": "explicit",
         "ladder": ORIGINAL.to_json(),
@@ -32,7 +33,7 @@ def register(backend: Backend, notify: str = "boss", **given: Any) -> Cancelled:
         "now": START,
         **given,
     }
-    return registry_of(backend).register("scout-1", notify, **values)
+    return registry_of(backend).register(agent_id, notify, **values)
 
 
 def reading(ratio: float, **fields: Any) -> dict[str, Any]:
@@ -85,6 +86,11 @@ def said(backend: Backend, recipient: str = "boss") -> list[tuple[str, str]]:
     ]
 
 
+def said_of(message: Message) -> tuple[str | None, str]:
+    """Return whom a notice of a level is about, and the level."""
+    return message.sender, str(message.facts.get("level"))
+
+
 class NoticeContract:
     """What is told of readings within one epoch."""
 
@@ -128,7 +134,7 @@ class NoticeContract:
             ((0.50, 0.55), [("sequential", "warning")]),
             ((0.65,), [("urgent", "critical")]),
             ((0.65, 0.80), [("urgent", "critical")]),
-            ((0.50, 0.65), [("sequential", "warning"), ("urgent", "critical")]),
+            ((0.50, 0.65), [("urgent", "warning"), ("urgent", "critical")]),
             ((0.50, 0.10, 0.50), [("sequential", "warning")]),
             ((0.65, 0.0, 0.55, 0.70), [("urgent", "critical")]),
         ],
@@ -220,6 +226,43 @@ class NoticeContract:
             "tokensSource": "reported",
             "measuredAt": format_time(START + 1),
         }
+
+    def test_urgency_changes_no_order_about_one_agent(self, backend: Backend) -> None:
+        """Urgent notices come first, and with them the older ones about the same agent."""
+        other = start(backend, "other")
+        scout = start(backend)
+        for agent_id in ("other", "scout-1"):
+            register(backend, agent_id=agent_id)
+        read(backend, other, 0.55)
+        read(backend, read(backend, scout, 0.55), 0.65)
+        queue = queue_of(backend)
+        assert [said_of(one) for one in queue.claim("boss", now=START, deliveries=("urgent",))] == [
+            ("scout-1", "warning"),
+            ("scout-1", "critical"),
+        ]
+        assert [said_of(one) for one in queue.claim("boss", now=START)] == [("other", "warning")]
+
+    def test_a_notice_waits_for_an_older_one_about_the_same_agent(self, backend: Backend) -> None:
+        """While one is claimed or given back, newer ones about that agent stay, others do not."""
+        scout = start(backend)
+        other = start(backend, "other")
+        for agent_id in ("other", "scout-1"):
+            register(backend, agent_id=agent_id)
+        read(backend, read(backend, scout, 0.55), 0.65)
+        queue = queue_of(backend)
+        (first,) = queue.claim("boss", now=START, limit=1)
+        read(backend, other, 0.65)
+        (urgent,) = queue.claim("boss", now=START)
+        assert said_of(urgent) == ("other", "critical")
+        assert queue.reject(first.id, first.claim_token, "not now", now=START)
+        assert queue.claim("boss", now=START) == []
+        (again,) = queue.claim("boss", now=START + 60)
+        assert again.id == first.id
+        assert queue.acknowledge(again.id, again.claim_token)
+        assert next(said_of(one) for one in queue.claim("boss", now=START + 60)) == (
+            "scout-1",
+            "critical",
+        )
 
     def test_an_agent_is_told_of_itself_as_you(self, backend: Backend) -> None:
         """The recipient that it is about reads that it is its own context."""

@@ -79,7 +79,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         register(backend, "other")
         for ratio in (0.55, 0.70):
             record = read(backend, record, ratio)
-        assert said(backend, "other") == [("sequential", "warning"), ("urgent", "critical")]
+        assert said(backend, "other") == [("urgent", "warning"), ("urgent", "critical")]
         begin_epoch(backend, record)
         assert said(backend, "other") == [("sequential", "compaction")]
         assert said(backend) == []
@@ -224,7 +224,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         other = reopen(backend)
         record = read(other, record, 0.60)
         read(other, record, 0.65)
-        assert said(other) == [("sequential", "warning"), ("urgent", "critical")]
+        assert said(other) == [("urgent", "warning"), ("urgent", "critical")]
         other.close()
 
     def test_a_pruned_agent_leaves_no_registration(self, backend: Backend) -> None:

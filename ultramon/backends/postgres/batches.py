@@ -121,6 +121,17 @@ class _NotedRows(PostgresRows):
         deleted, in_flight = super().cancel(sender, category)
         return deleted + cancelled, in_flight
 
+    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
+        """See `RouteRows.hasten`."""
+        super().hasten(recipient, sender, delivery)
+        written, priority = self._written, DELIVERIES.index(delivery)
+        written.notices = [
+            one._replace(priority=min(one.priority, priority))
+            if (one.recipient, one.sender) == (recipient, sender)
+            else one
+            for one in written.notices
+        ]
+
     def send(
         self,
         recipient: str,

@@ -16,6 +16,7 @@ from ultramon.core.ids import random_hex
 from ultramon.core.messages import (
     DELIVERIES,
     EXPIRY_SECONDS,
+    IS_NOTICE,
     LEASE_SECONDS,
     MAX_ATTEMPTS,
     MAX_BATCH,
@@ -49,6 +50,25 @@ _ACKNOWLEDGE = """
                 THEN least(expires_at, queued_at + %s) ELSE expires_at END
         FROM held WHERE m.id = held.id AND is_remembered RETURNING 1
     ) SELECT ((SELECT count(*) FROM gone) + (SELECT count(*) FROM kept))::int
+"""
+_READY = f"""
+    SELECT id, attempts, {IS_NOTICE} FROM ultramon.messages AS m
+    WHERE recipient = %(recipient)s AND state = 0 AND available_at <= %(at)s
+        AND expires_at > %(at)s AND priority = ANY(%(priorities)s)
+        AND NOT ({IS_NOTICE} AND EXISTS (
+            SELECT 1 FROM ultramon.messages
+            WHERE sender = m.sender AND {IS_NOTICE} AND state IN (0, 1) AND recipient = m.recipient
+                AND id < m.id AND expires_at > %(at)s
+                AND NOT (state = 0 AND available_at <= %(at)s AND priority = ANY(%(priorities)s))))
+    ORDER BY priority, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+# A statement of its own: what another claimer had locked looked claimable to the one above.
+_OVERTAKING = f"""
+    SELECT id FROM ultramon.messages AS m
+    WHERE id = ANY(%(ids)s) AND {IS_NOTICE} AND EXISTS (
+        SELECT 1 FROM ultramon.messages
+        WHERE sender = m.sender AND {IS_NOTICE} AND state IN (0, 1) AND recipient = m.recipient
+            AND id < m.id AND expires_at > %(at)s AND id <> ALL(%(ids)s))
 """
 
 
@@ -188,21 +208,26 @@ class PostgresQueue:
             if ended or expired:
                 self._rows.sweep(connection, now)
             ready = connection.execute(
-                self._sql(
-                    "SELECT id, attempts FROM ultramon.messages WHERE recipient = %s"
-                    " AND state = 0 AND available_at <= %s AND expires_at > %s"
-                    " AND priority = ANY(%s)"
-                    " ORDER BY priority, id LIMIT %s FOR UPDATE SKIP LOCKED"
-                ),
-                (recipient, at, at, priorities, min(limit, MAX_BATCH)),
+                self._sql(_READY),
+                {
+                    "recipient": recipient,
+                    "at": at,
+                    "priorities": priorities,
+                    "limit": min(limit, MAX_BATCH),
+                },
             ).fetchall()
+            ids = harmless([(message_id, attempts) for message_id, attempts, _ in ready])
+            if any(is_notice for _, _, is_notice in ready):
+                overtaking = connection.execute(self._sql(_OVERTAKING), {"ids": ids, "at": at})
+                early = {message_id for (message_id,) in overtaking}
+                ids = [message_id for message_id in ids if message_id not in early]
             rows = connection.execute(
                 self._sql(
                     "UPDATE ultramon.messages SET state = 1, attempts = attempts + 1,"
                     " claim_token = %s, claimed_until = %s WHERE id = ANY(%s)"
                     f" RETURNING {COLUMNS}"
                 ),
-                (random_hex(8), at + lease_seconds, harmless(ready)),
+                (random_hex(8), at + lease_seconds, ids),
             ).fetchall()
         return [self._rows.read(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
 

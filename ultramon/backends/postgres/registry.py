@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.queue import Cancelled
 from ultramon.core import routes
+from ultramon.core.messages import DELIVERIES, IS_NOTICE
 from ultramon.core.registration import Registration
 from ultramon.core.times import parse_time
 
@@ -201,6 +202,18 @@ class PostgresRows:
         ]
         at = max(began, default=None) or wall_clock()
         return self._messages.cancel(self._connection, sender, category, at, is_kept=self._is_kept)
+
+    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
+        """See `RouteRows.hasten`."""
+        priority = DELIVERIES.index(delivery)
+        self._execute(
+            "UPDATE ultramon.messages SET priority = %s WHERE sender = %s"
+            f" AND {IS_NOTICE} AND state IN (0, 1) AND recipient = %s AND priority > %s",
+            priority,
+            sender,
+            recipient,
+            priority,
+        )
 
     def send(
         self,
