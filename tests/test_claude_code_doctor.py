@@ -193,6 +193,16 @@ def test_hooks_with_another_state_directory_are_a_warning(client, tmp_path):
     assert not other.exists()
 
 
+def test_the_choices_are_shown(client):
+    """The rungs where they were put, not where rounding begins, and the owner's sentence."""
+    client.put(critical_note="Write NOTES.md.")
+    seen = Examination(str(client.project), str(client.states), time.time())
+    (choices,) = (one.message for one in examine(seen) if one.check == "choices")
+    assert choices.endswith(
+        ': audience agent, warning at 65%, critical at 75%, critical note "Write NOTES.md."'
+    )
+
+
 def test_choices_that_are_gone_or_torn_are_told(client):
     """Gone: the defaults hold. Torn: nobody is warned."""
     path = client.states / "claude-code.json"

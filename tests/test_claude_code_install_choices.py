@@ -17,6 +17,7 @@ from ultramon import __version__
 from ultramon.cli.output import ExitCode
 from ultramon.errors import ConfigurationError, StateSchemaError
 from ultramon.hosts.claude_code.commands import EVENTS, HOOK_SCRIPT, script_path
+from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.interpreter import (
     check_interpreter,
     check_lasting,
@@ -122,6 +123,27 @@ def test_a_status_line_of_an_unknown_kind_is_left_alone(client, odd):
     plan = client.put()
     assert any("cannot be chained" in warning for warning in plan.warnings)
     assert json.loads(path.read_bytes())["statusLine"] == odd
+
+
+def test_a_critical_note_stays_until_another_is_chosen(client):
+    """One printable line of at most 500 characters; empty takes it away."""
+    client.put(critical_note="Write\x1b[2J\nNOTES.md.")
+    client.put(critical=0.9)
+    assert client.frozen()["criticalNote"] == "Write [2J NOTES.md."
+    with pytest.raises(ConfigurationError, match="at most 500 characters"):
+        client.put(critical_note="x" * 501)
+    client.put(critical_note="")
+    assert client.frozen()["criticalNote"] is None
+
+
+def test_choices_of_an_older_version_have_no_critical_note(client):
+    """An upgrade reads them as they are."""
+    client.put()
+    path = client.states / "claude-code.json"
+    choices = json.loads(path.read_bytes())
+    del choices["criticalNote"]
+    path.write_text(json.dumps(choices))
+    assert Frozen.load(str(path)).critical_note is None
 
 
 def test_choices_stay_until_they_are_made_anew(client):

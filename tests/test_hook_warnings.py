@@ -3,10 +3,11 @@
 import json
 import os
 import threading
+import time
 from contextlib import suppress
 
 import pytest
-from hooked import LIMIT_TOKENS, HookedSession, said, tokens_at
+from hooked import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
 
 from ultramon.hosts.claude_code.agents import SILENT_CALLS
 
@@ -159,9 +160,9 @@ def test_the_text_says_facts_and_orders_nothing(session):
     text = session.tool(tokens_at(30)).text
     at = session.record().to_json()["measuredAt"][11:16]
     assert text == (
-        f"Context: 140,000 of 200,000 tokens (70 %), reported {at}Z. The limit is the model's"
-        " context window. At the recent pace the next turn reaches 75 %. Your instructions are"
-        " unchanged."
+        f"Context window: 140,000 of 200,000 tokens (70 %), reported {at}Z. At the limit earlier"
+        " messages are replaced by a summary; files on disk stay. At the recent pace the next turn"
+        " reaches 75 %. Your instructions are unchanged."
     )
 
 
@@ -189,13 +190,45 @@ def test_what_happens_at_the_limit_is_told_only_where_it_is_known(session):
     """A compaction is announced where one is set, a limit of the user's as such."""
     session.freeze(context_limit_tokens=100_000)
     assert "70,000 of 100,000 tokens (70 %)" in (text := session.tool(70_000).text)
-    assert "The limit was set by the user." in text
+    assert "The limit was set by the user; at the model's own limit earlier messages" in text
     other = HookedSession(session.path, "other", CLAUDE_CODE_AUTO_COMPACT_WINDOW="100000")
     other.freeze()
     text = other.tool(50_000).text
     assert "50,000 of 67,000 tokens (75 %)" in text
-    assert "At the limit Claude Code compacts the conversation by itself" in text
-    assert "the model's window holds 200,000" in text
+    assert "At the limit earlier messages are replaced by a summary; files on disk stay." in text
+    assert "The model itself holds 200,000." in text
+
+
+def test_at_critical_the_agent_learns_what_is_possible(session):
+    """The turns to the limit, that files stay, and the sentence of its owner."""
+    session.freeze(critical_note="Progress belongs in NOTES.md.")
+    said(session, 60, 50, 40)
+    assert "NOTES.md" not in session.tool(tokens_at(30)).text
+    text = session.tool(tokens_at(20)).text
+    assert text.startswith("Context window: 160,000 of 200,000 tokens (80 %), reported ")
+    assert text.endswith(
+        "Z. At the limit earlier messages are replaced by a summary; files on disk stay."
+        " At the recent pace about 1 turn remains before the limit."
+        " What is only in this conversation can be kept by writing it to a file."
+        " Progress belongs in NOTES.md. Your instructions are unchanged."
+    )
+
+
+def test_a_token_budget_of_the_session_is_told_apart(session):
+    """The client's own line in the conversation reads like a contradiction otherwise."""
+    recorded = (TRANSCRIPTS / "transcript_r1_main.jsonl").read_bytes().splitlines(keepends=True)
+    session.write(next(one for one in recorded if b"total_tokens_reminder" in one))
+    other = "; the session's token budget is another number. At the limit"
+    assert other in session.tool(tokens_at(30)).text
+    assert other not in HookedSession(session.path, "other").tool(tokens_at(30)).text
+
+
+def test_a_reading_from_before_a_pause_shows_its_date(session):
+    """A prompt after an hour finds the figure of the last reply, and says so."""
+    session.reply(tokens_at(30), at=time.time() - 3600)
+    text = session.call("UserPromptSubmit", prompt="go on").text
+    at = session.record().to_json()["measuredAt"]
+    assert f", reported {at[:10]} {at[11:16]}Z." in text
 
 
 # --- parallel calls

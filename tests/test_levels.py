@@ -10,17 +10,14 @@ from ultramon.core.thresholds import Ladder, Rung
 from ultramon.levels import (
     Action,
     Level,
-    NoteFacts,
     ThresholdAction,
     as_level,
     detect_threshold,
     get_threshold_action,
-    render_note,
     should_emit_event,
 )
 
 CASES = json.loads((Path(__file__).parent / "data" / "ultraplan.json").read_text(encoding="utf-8"))
-FACTS = NoteFacts(142_300, 200_000, "reported", 1_700_000_000.0, 0.85, 6, 7, 20)
 
 
 @pytest.mark.parametrize("case", CASES["levels"], ids=lambda case: str(case["usage_ratio"]))
@@ -92,37 +89,8 @@ def test_actions_compare_by_what_they_say():
     assert repr(one).startswith("ThresholdAction(level='warning', action='prepare_handoff'")
 
 
-def test_a_note_states_the_facts_and_no_orders():
-    """Numbers, their origin, the pace and the plan, and that the instructions still hold."""
-    assert render_note(FACTS) == (
-        "Context: 142,300 of 200,000 tokens (71%), reported 22:13Z. "
-        "At the recent pace about 6 turns remain before 85%. "
-        "7 of 20 items are recorded. Your instructions are unchanged."
-    )
-
-
-def test_a_note_leaves_out_what_nobody_knows():
-    """Without limit, time, pace and plan only the tokens are told."""
-    facts = NoteFacts(10, None, "estimated", None, None, None, 3, None)
-    assert render_note(facts) == (
-        "Context: 10 tokens, the limit is unknown. Your instructions are unchanged."
-    )
-
-
-@pytest.mark.parametrize(
-    ("turns", "words"),
-    [(0, "the next turn reaches 85%."), (1, "about 1 turn remains before 85%.")],
-)
-def test_the_last_turns_read_like_sentences(turns, words):
-    """Neither 0 turns nor 1 turns."""
-    assert f"At the recent pace {words}" in render_note(FACTS._replace(turns_left=turns))
-
-
-def test_a_note_is_rendered_when_it_is_read():
-    """Facts may be given as a function, which is asked each time."""
-    tokens = iter([1_000, 2_000])
-    action = ThresholdAction(
-        "normal", "none", "", facts=lambda: FACTS._replace(tokens=next(tokens))
-    )
-    assert action.note.startswith("Context: 1,000 of")
-    assert action.note.startswith("Context: 2,000 of")
+def test_a_note_is_written_when_it_is_read():
+    """A note may be given as a function, which is asked each time."""
+    notes = iter(["first", "second"])
+    action = ThresholdAction("normal", "none", "", note=lambda: next(notes))
+    assert [action.note, action.note] == ["first", "second"]

@@ -216,7 +216,7 @@ def test_where_no_limit_is_known_nothing_is_near():
     stored.take(900_000)
     _, gauge = stored.gauge()
     assert not gauge.is_near(900_000)
-    assert gauge.turns_to_next_rung() is None
+    assert gauge.describe_pace() == ""
     assert stored.record.threshold_status is None
 
 

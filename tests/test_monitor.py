@@ -111,10 +111,32 @@ def test_a_note_states_facts_and_orders_nothing(make, ultramon_clock):
         ultramon_clock.advance(60)
         action = monitor.report_usage(input_tokens=tokens)
     assert action.note == (
-        "Context: 142,300 of 200,000 tokens (71%), reported 00:03Z. "
-        "At the recent pace about 1 turn remains before 85%. "
+        "Context window: 142,300 of 200,000 tokens (71 %), reported 00:03Z. "
+        "At the limit requests are refused. "
+        "At the recent pace about 1 turn remains before 85 %. "
         "7 of 20 items are recorded. Your instructions are unchanged."
     )
+
+
+def test_a_critical_note_ends_with_the_owners_sentence(make, monkeypatch):
+    """Given to the monitor or to its environment; told only to an agent that should return."""
+    monkeypatch.setenv("ULTRAMON_CRITICAL_NOTE", "Progress\nbelongs in NOTES.md.")
+    monitor = make("scout-1", **LIMIT)
+    assert "NOTES.md" not in fill(monitor, 0.7).note
+    assert fill(monitor, 0.85).note.endswith(
+        " What is only in this conversation can be kept by writing it to a file."
+        " Progress belongs in NOTES.md. Your instructions are unchanged."
+    )
+    with pytest.raises(ConfigurationError, match=r"critical_note.* at most 500 characters"):
+        make("scout-2", **LIMIT, critical_note="x" * 501)
+
+
+def test_where_something_compacts_a_note_says_so(make):
+    """An agent whose conversation was summarised once does not end in a refusal."""
+    monitor = make("scout-1", context_window_tokens=200_000)
+    assert "At the limit requests are refused." in fill(monitor, 0.7).note
+    monitor.record_compaction()
+    assert "At the limit earlier messages are replaced by a summary" in fill(monitor, 0.7).note
 
 
 def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
@@ -122,7 +144,7 @@ def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
     monitor = make("scout-1", model="nobody-knows-this-one")
     action = monitor.report_usage(input_tokens=900_000)
     assert (action.level, action.action, action.changed) == (Level.NORMAL, Action.NONE, False)
-    assert action.note.startswith("Context: 900,000 tokens, the limit is unknown, reported ")
+    assert action.note.startswith("Context window: 900,000 tokens, the limit is unknown, reported ")
     state = monitor.get_state()
     assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, None)
     assert (state.limit_source, state.action) == ("unknown", "none")

@@ -18,6 +18,7 @@ from pydantic import (
 
 from ultramon.core.estimator import check_family, family_for_model
 from ultramon.core.limits import default_window_from_environment
+from ultramon.core.note import check_critical_note
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
 from ultramon.environment import read_toml
 from ultramon.errors import ConfigurationError
@@ -63,6 +64,9 @@ class ContextConfig(BaseModel):
     ladder: Ladder | None = None
     """A ladder of one's own with a margin of its own; replaces all thresholds above. In TOML an
     array of tables with the arguments of `Rung`, which takes the margin above."""
+    critical_note: str | None = None
+    """A sentence of one's own that ends the note of a level that asks to return, at most 500
+    characters; None = none."""
     tokenizer_family: str | None = None
     """Family of the estimate; None = by model, else the most conservative one."""
     save_interval_seconds: Seconds = 5.0
@@ -100,6 +104,11 @@ class ContextConfig(BaseModel):
     @classmethod
     def _family(cls, value: str | None) -> str | None:
         return None if value is None else check_family(value)
+
+    @field_validator("critical_note")
+    @classmethod
+    def _note(cls, value: str | None) -> str | None:
+        return None if value is None else check_critical_note(value)
 
     @model_validator(mode="after")
     def _ordered(self) -> ContextConfig:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.core.forecast import TurnHistory, forecast
 from ultramon.core.limits import resolve_limit
+from ultramon.core.note import describe_pace, write_note
 from ultramon.core.thresholds import FORCE_RETURN, NONE, next_level
 from ultramon.core.tracker import ContextTracker
 from ultramon.errors import ConfigurationError
-from ultramon.levels import NoteFacts, ThresholdAction, as_level
+from ultramon.levels import ThresholdAction, as_level
 from ultramon.machine import LevelChange, LevelMachine
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Gauge:
         self.measured_at: float | None = None
         self.announced: dict[str, int] = {}
         self._return_requested = False
+        self._compacts = False
         self.limit: Limit
         self._resolved: ResolvedLadder
         self._resolve()
@@ -106,7 +108,7 @@ class Gauge:
         action, message = rung.action if rung else NONE, self.ladder.message(name)
         if self._return_requested and action != FORCE_RETURN:
             action, message = FORCE_RETURN, _RETURN_REQUESTED
-        self._steady = ThresholdAction(as_level(name), action, message, facts=self.facts)
+        self._steady = ThresholdAction(as_level(name), action, message, note=self.note)
 
     @property
     def returns_on_request(self) -> bool:
@@ -239,6 +241,7 @@ class Gauge:
         self, reason: str, before: int, tokens_after: int | None, at: float
     ) -> EpochStart:
         self.epoch += 1
+        self._compacts |= reason == "compaction"
         self.epoch_started_at = at
         self._tracker.start_epoch(tokens_after, at)
         self._history.clear()
@@ -260,10 +263,10 @@ class Gauge:
         return change
 
     def changed_action(self) -> ThresholdAction:
-        """Return the present action as a change, with its facts as they are now."""
+        """Return the present action as a change, with its note as it is now."""
         steady = self._steady
         return ThresholdAction(
-            steady.level, steady.action, steady.message, changed=True, facts=self.facts()
+            steady.level, steady.action, steady.message, changed=True, note=self.note()
         )
 
     def fits(self, more: str | int) -> Fit:
@@ -287,22 +290,29 @@ class Gauge:
         """Return the pace and what remains before each rung, None when unknowable."""
         return forecast(self._history, self.tokens, self.limit.context_limit_tokens, self._resolved)
 
-    def facts(self) -> NoteFacts:
-        """Return the numbers for a note, as they are now."""
-        ratio = self._resolved.next_ratio(self._machine.level)
-        turns = None
-        ahead = self.forecast()
-        if ahead is not None and ratio is not None:
-            name = self._resolved.names[self._resolved.rank(self._machine.level) + 1]
-            turns = ahead["rungs"].get(name, {}).get("turns")
-        return NoteFacts(
+    def note(self) -> str:
+        """Return the facts as they are now, for the agent's own context."""
+        limit = self.limit
+        binding = next((c.name for c in limit.candidates if c.verdict == "binding"), None)
+        source = self._tracker.source
+        return write_note(
             self.tokens,
-            self.limit.context_limit_tokens,
-            self._tracker.source,
-            self.measured_at,
-            ratio,
-            turns,
-            *self._count_tasks(),
+            limit.context_limit_tokens,
+            reading=None if self.measured_at is None else (source, self.measured_at),
+            now=self._clock.now(),
+            limit_name=binding,
+            window_tokens=limit.context_window_tokens,
+            compacts=self._compacts,
+            pace=describe_pace(
+                self.forecast(),
+                self._resolved,
+                self._machine.level,
+                self.tokens,
+                limit.context_limit_tokens,
+            ),
+            tasks=self._count_tasks(),
+            action=self._steady.action,
+            critical_note=self.config.critical_note,
         )
 
     def fill(self, record: StateRecord) -> None:

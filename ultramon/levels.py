@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ultramon.core import thresholds
-from ultramon.core.forecast import describe_turns
 from ultramon.core.thresholds import Ladder, Rung
-from ultramon.core.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,40 +44,6 @@ def as_action(name: str) -> Action:
     return _ACTIONS[name]
 
 
-class NoteFacts(NamedTuple):
-    """The numbers behind a note, as they were when the action was decided."""
-
-    tokens: int
-    context_limit_tokens: int | None
-    tokens_source: str
-    measured_at: float | None
-    next_ratio: float | None
-    turns_left: int | None
-    tasks_completed: int
-    tasks_total: int | None
-
-
-def render_note(facts: NoteFacts) -> str:
-    """Return facts as text that may be put into an agent's context: no orders, numbers only."""
-    if facts.context_limit_tokens is None:
-        parts = [f"Context: {facts.tokens:,} tokens, the limit is unknown"]
-    else:
-        share = facts.tokens / facts.context_limit_tokens
-        parts = [
-            f"Context: {facts.tokens:,} of {facts.context_limit_tokens:,} tokens ({share:.0%})"
-        ]
-    if facts.measured_at is not None:
-        at = format_time(facts.measured_at)
-        parts[0] += f", {facts.tokens_source} {at[11:16]}Z"
-    parts[0] += "."
-    if facts.turns_left is not None and facts.next_ratio is not None:
-        parts.append(describe_turns(facts.turns_left, f"{facts.next_ratio:.0%}"))
-    if facts.tasks_total:
-        parts.append(f"{facts.tasks_completed} of {facts.tasks_total} items are recorded.")
-    parts.append("Your instructions are unchanged.")
-    return " ".join(parts)
-
-
 class ThresholdAction:
     """What a monitor says after every call: the level, and what to do now.
 
@@ -91,7 +55,7 @@ class ThresholdAction:
         changed: Whether this call changed the level.
     """
 
-    __slots__ = ("_facts", "action", "changed", "level", "message")
+    __slots__ = ("_note", "action", "changed", "level", "message")
 
     def __init__(
         self,
@@ -100,13 +64,13 @@ class ThresholdAction:
         message: str,
         *,
         changed: bool = False,
-        facts: Callable[[], NoteFacts] | NoteFacts | None = None,
+        note: Callable[[], str] | str = "",
     ) -> None:
         self.level = level
         self.action = action if isinstance(action, Action) else as_action(action)
         self.message = message
         self.changed = changed
-        self._facts = facts
+        self._note = note
 
     def __repr__(self) -> str:
         return (
@@ -136,10 +100,7 @@ class ThresholdAction:
     @property
     def note(self) -> str:
         """Facts for the agent's own context; empty when there is no monitor behind the action."""
-        if self._facts is None:
-            return ""
-        facts = self._facts() if callable(self._facts) else self._facts
-        return render_note(facts)
+        return self._note() if callable(self._note) else self._note
 
 
 def _ladder(config: ContextConfig | Ladder | None) -> Ladder:

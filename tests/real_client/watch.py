@@ -13,7 +13,7 @@ from real_client.api import Request
 from ultramon.backends.local import LocalBackend
 from ultramon.core.record import StateRecord
 
-_NOTE = re.compile(r"Context: ([\d,]+) of ([\d,]+) tokens \((\d+) ?%\)")
+_NOTE = re.compile(r"Context window: ([\d,]+) of ([\d,]+) tokens \((\d+) ?%\)")
 
 
 class Note(NamedTuple):
@@ -31,7 +31,8 @@ def notes(request: Request) -> list[Note]:
 
 def new_notes(request: Request) -> list[Note]:
     """Return the warnings that the model has not answered yet."""
-    return [_note(found) for text in request.fresh("Context: ") for found in _NOTE.finditer(text)]
+    fresh = request.fresh("Context window: ")
+    return [_note(found) for text in fresh for found in _NOTE.finditer(text)]
 
 
 def _note(found: re.Match[str]) -> Note:

@@ -155,6 +155,13 @@ def show_change(change: Change, *, changes: bool, dry_run: bool, json: bool, **m
     "  [default: as before, else nothing]",
 )
 @click.option(
+    "--critical-note",
+    metavar="TEXT",
+    show_envvar=True,
+    help="End what the agent is told at the critical rung with this sentence, at most 500"
+    " characters; empty = nothing.  [default: as before, else nothing]",
+)
+@click.option(
     "--status-line",
     type=click.Choice(("own", "chained", "both", "none")),
     show_envvar=True,
@@ -198,6 +205,7 @@ def command(
     warning: float | None,
     critical: float | None,
     handoff_note: str | None,
+    critical_note: str | None,
     status_line: str | None,
     via: str | None,
     url: str | None,
@@ -231,7 +239,16 @@ def command(
     interpreter = this_interpreter()
     check_interpreter(interpreter)
     choices = Choices(
-        audience, context_limit, warning, critical, handoff_note, status_line, via, url, secret_in
+        audience,
+        context_limit,
+        warning,
+        critical,
+        handoff_note,
+        status_line,
+        via,
+        url,
+        secret_in,
+        critical_note,
     )
     if plugin is not None:
         if user or project or local:

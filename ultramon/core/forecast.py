@@ -92,9 +92,14 @@ def forecast(
     for rung in ladder.rungs:
         left = rung.ratio * context_limit_tokens - tokens
         if left > 0:
-            turns = max(0, ceil(left / pace) - 1)
+            turns = turns_within(left, pace)
             rungs[rung.name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
     return {"tokensPerTurn": round(pace, 1), "secondsPerTurn": round(seconds, 3), "rungs": rungs}
+
+
+def turns_within(left_tokens: float, tokens_per_turn: float) -> int:
+    """Return the number of turns that still end with fewer tokens than are left."""
+    return max(0, ceil(left_tokens / tokens_per_turn) - 1)
 
 
 def describe_turns(turns: int, rung: str) -> str:

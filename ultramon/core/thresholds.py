@@ -137,14 +137,28 @@ class Rung:
 
 
 class ResolvedRung:
-    """A rung against an actual context limit; ratios only."""
+    """A rung against an actual context limit; ratios only.
 
-    __slots__ = ("action", "name", "ratio", "rearm_ratio")
+    Attributes:
+        ratio: Usage ratio at which it is reached.
+        nominal_ratio: The same for people: on a ladder that rounds to whole percents a rung at
+            0.65 is reached at 0.645.
+    """
 
-    def __init__(self, name: str, action: str, ratio: float, rearm_ratio: float | None) -> None:
+    __slots__ = ("action", "name", "nominal_ratio", "ratio", "rearm_ratio")
+
+    def __init__(
+        self,
+        name: str,
+        action: str,
+        ratio: float,
+        rearm_ratio: float | None,
+        nominal_ratio: float | None = None,
+    ) -> None:
         self.name = name
         self.action = action
         self.ratio = ratio
+        self.nominal_ratio = ratio if nominal_ratio is None else nominal_ratio
         self.rearm_ratio = rearm_ratio
 
 
@@ -333,9 +347,9 @@ class Ladder:
         for rung, arm in zip(self.rungs, arms, strict=True):
             ratio = self._stricter(rung, arm)
             if ratio is not None:
-                resolved.append(
-                    ResolvedRung(rung.name, rung.action, ratio, self._rearm(rung, ratio))
-                )
+                nominal = ratio if arm == ratio else rung.ratio
+                rearm = self._rearm(rung, ratio)
+                resolved.append(ResolvedRung(rung.name, rung.action, ratio, rearm, nominal))
         return ResolvedLadder(self.base, resolved, dropped)
 
     def _stricter(self, rung: Rung, arm: float | None) -> float | None:

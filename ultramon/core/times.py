@@ -9,6 +9,7 @@ _DAYS_BEFORE_1970 = 719_162
 _FIRST_SECOND = -62_135_596_800  # 0001-01-01T00:00:00Z
 _LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
 _KEPT_MINUTES = 4096
+_RECENT_SECONDS = 120.0
 
 _minutes: dict[str, float] = {}
 
@@ -28,6 +29,20 @@ def format_time(epoch_seconds: float) -> str:
         f"{t.tm_year:04d}-{t.tm_mon:02d}-{t.tm_mday:02d}"
         f"T{t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d}.{milliseconds:03d}Z"
     )
+
+
+def clock_time(at: float, now: float) -> str:
+    """Return a time for people: ``14:02Z``, with its date when it is over two minutes ago.
+
+    Args:
+        at: Epoch seconds.
+        now: Epoch seconds.
+
+    Raises:
+        ValueError: As for `format_time`.
+    """
+    date, _, time = format_time(at).partition("T")
+    return f"{time[:5]}Z" if now - at <= _RECENT_SECONDS else f"{date} {time[:5]}Z"
 
 
 def parse_time(value: object) -> float | None:

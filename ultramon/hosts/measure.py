@@ -224,14 +224,18 @@ class StoredGauge:
         """Return the height of a level on the ladder."""
         return self._resolved.rank(level)
 
-    def turns_to_next_rung(self) -> tuple[int, float] | None:
-        """Return the turns before the next rung and its ratio, None when unknowable."""
-        height = self._resolved.rank(self._record.threshold_status)
-        if self._record.forecast is None or height >= len(self._resolved.rungs):
-            return None
-        rung = self._resolved.rungs[height]
-        ahead = self._record.forecast["rungs"].get(rung.name)
-        return None if ahead is None else (ahead["turns"], rung.ratio)
+    def describe_pace(self) -> str:
+        """See `ultramon.core.note.describe_pace`."""
+        from ultramon.core.note import describe_pace
+
+        record = self._record
+        return describe_pace(
+            record.forecast,
+            self._resolved,
+            record.threshold_status,
+            record.estimated_tokens,
+            record.context_limit,
+        )
 
 
 def _add_turn(turns: list[list[float]], tokens: int, at: float) -> None:

@@ -32,6 +32,7 @@ from ultramon.hosts.claude_code.examination import (
     Finding,
     SeenLayer,
 )
+from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.interpreter import problem_of
 from ultramon.hosts.claude_code.launcher import read_launcher
 
@@ -129,9 +130,18 @@ def check_choices(seen: Examination) -> Iterator[Finding]:
         message = f"{seen.frozen_problem}; until then nobody is warned"
         yield Finding("choices", PROBLEM, message, INSTALL)
     elif seen.frozen is not None:
-        yield Finding("choices", OK, f"{path}: audience {seen.frozen.audience}")
+        message = f"{path}: audience {seen.frozen.audience}, {_rungs(seen.frozen)}"
+        if seen.frozen.critical_note:
+            message += f', critical note "{seen.frozen.critical_note}"'
+        yield Finding("choices", OK, message)
     elif seen.installed:
         yield Finding("choices", WARNING, f"{path} is gone: the defaults hold", INSTALL)
+
+
+def _rungs(frozen: Frozen) -> str:
+    return ", ".join(
+        f"{rung.name} at {rung.describe().removesuffix('+')}" for rung in frozen.ladder.rungs
+    )
 
 
 def check_status_line(seen: Examination) -> Iterator[Finding]:

@@ -17,7 +17,12 @@ from ultramon.core.record import StateRecord
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.agents import HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.claude_code.tail import Tail, read_last_replies, read_tail
+from ultramon.hosts.claude_code.tail import (
+    Tail,
+    read_last_replies,
+    read_tail,
+    read_token_budget,
+)
 from ultramon.hosts.jsonl import optional_token_count
 
 TYPE_CHECKING = False
@@ -265,7 +270,7 @@ class HookCall:
             if audience in (AGENT, BOTH) and agent.must_warn(
                 is_call=is_call, message_id=message_id
             ):
-                note = _note(agent)
+                note = self._note(agent)
                 self._is_warning = True
 
         agent = None
@@ -279,7 +284,8 @@ class HookCall:
             self._is_warning = False
             note = self._unstored_note(tail) if audience in (AGENT, BOTH) else ""
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
-        told = "\n".join([note, *lines] if note else lines)
+        # What waited is older than the note.
+        told = "\n".join([*lines, note] if note else lines)
         if not told:
             return b""
         return codec.dumps(
@@ -314,7 +320,19 @@ class HookCall:
         for report, _ in reversed(replies):
             agent.take(report)
             heights.append(agent.gauge.rank(agent.record.threshold_status or ""))
-        return _note(agent) if heights[-1] > heights[-2] else ""
+        return self._note(agent) if heights[-1] > heights[-2] else ""
+
+    def _note(self, agent: HostedAgent) -> str:
+        from ultramon.hosts.claude_code.note import write_note
+
+        path = self._transcript_path()
+        return write_note(
+            agent.record,
+            pace=agent.gauge.describe_pace(),
+            now=self._store.now,
+            has_token_budget=path is not None and read_token_budget(path) is not None,
+            critical_note=self._store.frozen.critical_note,
+        )
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
@@ -421,12 +439,6 @@ class HookCall:
                 if chosen in AUDIENCES:
                     return str(chosen)
         return self._store.frozen.audience
-
-
-def _note(agent: HostedAgent) -> str:
-    from ultramon.hosts.claude_code.note import write_note
-
-    return write_note(agent.record, agent.gauge.turns_to_next_rung())
 
 
 _INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")

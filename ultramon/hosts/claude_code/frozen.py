@@ -46,6 +46,7 @@ class Frozen:
         context_limit_tokens: The user's cap in tokens, or None.
         ladder: The rungs.
         handoff_note: Text for the instructions of a compaction, or None.
+        critical_note: The owner's sentence for an agent that is asked to return, or None.
         installed_at: Epoch seconds; None when nothing is installed.
         status_line_show: ``own``, ``chained``, ``both`` or ``none``.
         status_line_chained: The status line that was there before ultramon's, as in the
@@ -57,6 +58,7 @@ class Frozen:
     __slots__ = (
         "audience",
         "context_limit_tokens",
+        "critical_note",
         "handoff_note",
         "installations",
         "installed_at",
@@ -74,6 +76,7 @@ class Frozen:
         self.context_limit_tokens: int | None = None
         self.ladder = DEFAULT_LADDER
         self.handoff_note: str | None = None
+        self.critical_note: str | None = None
         self.installed_at: float | None = None
         self.status_line_show = "own"
         self.status_line_chained: dict[str, Any] | None = None
@@ -123,6 +126,11 @@ class Frozen:
         if note is not None and not isinstance(note, str):
             raise ConfigurationError("handoffNote", note, "null or text", "file")
         self.handoff_note = note
+        # Older installations have none.
+        note = value.get("criticalNote")
+        if note is not None and not isinstance(note, str):
+            raise ConfigurationError("criticalNote", note, "null or text", "file")
+        self.critical_note = note
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
         if not isinstance(line["chained"], dict | None):
@@ -139,6 +147,7 @@ class Frozen:
             "contextLimitTokens": self.context_limit_tokens,
             "ladder": self.ladder.to_json(),
             "handoffNote": self.handoff_note,
+            "criticalNote": self.critical_note,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
             "installations": self.installations,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ultramon.core import codec
 from ultramon.core.files import delete_file, make_private_directory, replace_file
+from ultramon.core.note import check_critical_note
 from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.hosts.claude_code.change import (
@@ -58,6 +59,8 @@ class Choices(NamedTuple):
     """Address of the server, with ``http`` only."""
     secret_in: str | None = None
     """Where the hook secret stands: ``settings`` (default) or ``environment``."""
+    critical_note: str | None = None
+    """Made one printable line; empty takes an earlier one away."""
 
 
 @dataclass(kw_only=True)
@@ -245,6 +248,8 @@ def choose(frozen: Frozen, choices: Choices) -> None:
             allowed = f"at most {MAX_HANDOFF_NOTE_CHARS:,} characters"
             raise ConfigurationError("handoff_note", choices.handoff_note[:40] + "…", allowed)
         frozen.handoff_note = choices.handoff_note or None
+    if choices.critical_note is not None:
+        frozen.critical_note = check_critical_note(choices.critical_note)
     if choices.warning is not None or choices.critical is not None:
         frozen.ladder = Ladder(
             (

@@ -27,6 +27,9 @@ MAX_TAIL_BYTES = 16 * 1024 * 1024
 MAX_LINES = 10_000
 """No more lines than this are taken apart that look like replies and are none."""
 
+_BUDGET = b"total_tokens_reminder"
+_BUDGET_TAIL_BYTES = 1024 * 1024
+"""Where a budget is looked for: the client repeats it with each request."""
 _INTERRUPTION = b"[Request interrupted by user"
 
 
@@ -72,9 +75,9 @@ def read_tail(path: str, *, is_subagent: bool, call_id: str | None = None) -> Ta
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
-    fd = _open(path)
+    fd, size = _open(path)
     try:
-        return _search(fd, os.fstat(fd).st_size, is_subagent, call_id)
+        return _search(fd, size, is_subagent, call_id)
     finally:
         os.close(fd)
 
@@ -91,9 +94,9 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         ValueError: It is no regular file but, for example, a link.
     """
     replies: list[tuple[Report, list[str]]] = []
-    fd = _open(path)
+    fd, size = _open(path)
     try:
-        for line, _ in islice(_lines_from_end(fd, os.fstat(fd).st_size), MAX_LINES):
+        for line, _ in islice(_lines_from_end(fd, size), MAX_LINES):
             try:
                 entry = decode_object(line)
                 records = list(LineReader(is_subagent).read(entry))
@@ -114,16 +117,47 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     return replies
 
 
-def _open(path: str) -> int:
+def read_token_budget(path: str) -> int | None:
+    """Return the tokens that the client last told the agent are left, None when it told none.
+
+    They are a budget of the session, up to 15 million in the recordings, and no context window.
+
+    Args:
+        path: The transcript of the agent itself.
+    """
+    try:
+        fd, size = _open(path)
+    except (OSError, ValueError):
+        return None
+    try:
+        start = max(0, size - _BUDGET_TAIL_BYTES)
+        tail = os.pread(fd, size - start, start)
+    finally:
+        os.close(fd)
+    for line in reversed(tail.split(b"\n")) if _BUDGET in tail else ():
+        if _BUDGET in line:
+            try:
+                attachment = decode_object(line)["attachment"]
+                if attachment["type"] == _BUDGET.decode():
+                    left = attachment["text"].removeprefix("<total_tokens>")
+                    return int(left.removesuffix(" tokens left</total_tokens>"))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                continue  # cut off, or somebody's text
+    return None
+
+
+def _open(path: str) -> tuple[int, int]:
+    """Open a regular file; return it and its size."""
     if not stat.S_ISREG(os.lstat(path).st_mode):  # merely opening a device can do something
         raise ValueError(f"{path} is not a regular file")
     # Non-blocking: opening a pipe would wait for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise ValueError(f"{path} is not a regular file")
-    return fd
+    return fd, found.st_size
 
 
 def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:

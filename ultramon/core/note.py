@@ -1,0 +1,138 @@
+"""What an agent is told about its own context window: facts around typed numbers, no orders.
+
+Standard library only: hooks and monitors write the same note.
+"""
+
+from __future__ import annotations
+
+from ultramon.core.forecast import describe_turns, turns_within
+from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.core.times import clock_time
+from ultramon.errors import ConfigurationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.core.thresholds import ResolvedLadder
+
+MAX_CRITICAL_NOTE_CHARS = 500
+_AFFORDANCE = "What is only in this conversation can be kept by writing it to a file."
+
+
+def write_note(
+    tokens: int,
+    limit_tokens: int | None,
+    *,
+    reading: tuple[str, float] | None,
+    now: float,
+    limit_name: str | None = None,
+    window_tokens: int | None = None,
+    compacts: bool = False,
+    has_token_budget: bool = False,
+    pace: str = "",
+    tasks: tuple[int, int | None] = (0, None),
+    action: str = "",
+    critical_note: str | None = None,
+) -> str:
+    """Return the note.
+
+    Args:
+        tokens: In the window.
+        limit_tokens: The context limit, None while it is unknown.
+        reading: Source and time (epoch seconds) of the tokens; None before the first reading.
+        now: Epoch seconds.
+        limit_name: Which candidate is the limit, see `ultramon.core.limits.LimitCandidate`.
+        window_tokens: What the model holds; None = unknown.
+        compacts: Whether earlier messages are summarised where the window is full.
+        has_token_budget: Whether the host writes a token budget into the conversation.
+        pace: As `describe_pace` says it.
+        tasks: How many are completed, and of how many; None = unknown.
+        action: Of the level; with ``force_return`` the note says what is possible.
+        critical_note: The owner's sentence for that case.
+    """
+    held = f"Context window: {tokens:,}"
+    if limit_tokens is None:
+        held += " tokens, the limit is unknown"
+    else:
+        held += f" of {limit_tokens:,} tokens ({whole_percent(tokens / limit_tokens)} %)"
+    if reading is not None:
+        source, at = reading
+        held += f", {source} {clock_time(at, now)}"
+    if has_token_budget:
+        held += "; the session's token budget is another number"
+    parts = [f"{held}."]
+    if limit_tokens is not None:
+        parts.append(_consequence(limit_name, window_tokens, compacts=compacts))
+    parts.append(pace)
+    completed, total = tasks
+    if total:
+        parts.append(f"{completed} of {total} items are recorded.")
+    if action == FORCE_RETURN:
+        parts += [_AFFORDANCE, critical_note or ""]
+    parts.append("Your instructions are unchanged.")
+    return " ".join(part for part in parts if part)
+
+
+def _consequence(limit_name: str | None, window_tokens: int | None, *, compacts: bool) -> str:
+    happens = "requests are refused"
+    if compacts:
+        happens = "earlier messages are replaced by a summary; files on disk stay"
+    if limit_name == "limit":
+        return f"The limit was set by the user; at the model's own limit {happens}."
+    of_model = ""
+    if limit_name == "trigger" and window_tokens:
+        of_model = f" The model itself holds {window_tokens:,}."
+    return f"At the limit {happens}.{of_model}"
+
+
+def describe_pace(
+    forecast: dict[str, Any] | None,
+    ladder: ResolvedLadder,
+    level: str | None,
+    tokens: int,
+    limit_tokens: int | None,
+) -> str:
+    """Return a sentence about the turns before the next rung, empty when unknowable.
+
+    At a rung that asks to return, and at the highest one, it is about those before the limit.
+
+    Args:
+        forecast: As `ultramon.core.forecast.forecast` returns it.
+        ladder: The rungs.
+        level: The level now.
+        tokens: In the window.
+        limit_tokens: The context limit, None while it is unknown.
+    """
+    if forecast is None or limit_tokens is None:
+        return ""
+    height = ladder.rank(level)
+    is_last = height == len(ladder.rungs)
+    if is_last or (height and ladder.rungs[height - 1].action == FORCE_RETURN):
+        left = limit_tokens - tokens
+        if left <= 0:
+            return ""
+        return describe_turns(turns_within(left, forecast["tokensPerTurn"]), "the limit")
+    rung = ladder.rungs[height]
+    ahead = forecast["rungs"].get(rung.name)
+    if ahead is None:
+        return ""
+    return describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
+
+
+def whole_percent(ratio: float) -> int:
+    """Return a ratio as a whole percentage, halves up, as Claude Code shows and decides it."""
+    return int(ratio * 100 + 0.5 + 1e-9)
+
+
+def check_critical_note(text: str, source: str = "argument") -> str | None:
+    """Return an owner's sentence as one printable line; None when nothing is left of it.
+
+    Raises:
+        ConfigurationError: It is longer than `MAX_CRITICAL_NOTE_CHARS`.
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(line) > MAX_CRITICAL_NOTE_CHARS:
+        allowed = f"at most {MAX_CRITICAL_NOTE_CHARS} characters"
+        raise ConfigurationError("critical_note", line[:40] + "…", allowed, source)
+    return line or None
