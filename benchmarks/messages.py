@@ -20,7 +20,7 @@ MESSAGES = 2_000
 REPEATS = 5
 CROSSINGS = 500
 POLL_SECONDS = 0.001
-TEXT = "[ultramon] Context of scout-1 is at 86% (critical), 172,000 of 200,000 tokens. " * 3
+TEXT = "[ultramon] Context window of scout-1 is at 86% (critical), 172,000 of 200,000 tokens. " * 3
 FULL = 2
 
 

@@ -32,7 +32,7 @@ POLLS = 9
 HERD = 10_000
 READERS = 10
 PAGE = 500
-TEXT = "[ultramon] Context of scout-1 is at 86% (critical), 172,000 of 200,000 tokens. " * 3
+TEXT = "[ultramon] Context window of scout-1 is at 86% (critical), 172,000 of 200,000 tokens. " * 3
 
 
 class Step(NamedTuple):

@@ -36,7 +36,10 @@ def level_facts(agent="scout-1", **values):
     } | values
 
 
-LINE = "[ultramon] Context of {} is at 75% (warning), 150,000 of 200,000 tokens, reported 14:02Z."
+LINE = (
+    "[ultramon] Context window of {} is at 75% (warning), 150,000 of 200,000 tokens,"
+    " reported 2026-11-21 14:02Z."
+)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_an_orchestrator_and_its_child(state):
         assert post(server, session_id="child", event="compaction") == "compaction_logged"
         assert [told(state, name) for name in ("child", "scout")] == [[], []]
         (compacted,) = told(state, "boss")
-        assert "Context of child was compacted" in compacted
+        assert "Context window of child was compacted" in compacted
 
         assert post(server, session_id="child", event="compaction_complete") == (
             "compaction_complete_logged"
@@ -73,10 +73,10 @@ def test_an_orchestrator_and_its_child(state):
 
     with ServeProgram(state=state) as server:
         (own,) = told(state, "boss")
-        assert own.startswith("[ultramon] Your context is at 75% (warning)")
+        assert own.startswith("[ultramon] Your context window is at 75% (warning)")
         assert post(server, session_id="child", used_percentage=90) == "ok"
         (fresh,) = told(state, "boss")
-        assert "Context of child is at 90% (critical)" in fresh
+        assert "Context window of child is at 90% (critical)" in fresh
         assert [told(state, name) for name in ("child", "scout")] == [[], []]
         listed = server.admin.get("/sessions/context-monitor").json()["monitored"]
         assert [(one["session_id"], one["notify_session_id"]) for one in listed] == [

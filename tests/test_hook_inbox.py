@@ -166,7 +166,7 @@ def test_parallel_calls_tell_each_notice_once(session, backend):
         assert session.failures()
         lease_ends(session)
         said += any_call(session).text.split("\n")
-    notices = [line for line in said if "Context of" in line]
+    notices = [line for line in said if "Context window of" in line]
     assert set(notices) == set(map(LINE.format, names))
     if not session.failures():
         assert len(notices) == len(names)

@@ -166,7 +166,7 @@ def test_hooks_tell_by_the_same_rules(tmp_path):
         inbox = Inbox("boss", backend=backend)
         (warning,) = inbox.poll()
         assert warning.text.startswith(
-            "[ultramon] Context of session is at 50% (warning), 100,000 of 200,000 tokens"
+            "[ultramon] Context window of session is at 50% (warning), 100,000 of 200,000 tokens"
         )
         session.call("PostCompact")
         (compaction,) = inbox.poll()
@@ -187,5 +187,5 @@ def test_a_subagent_that_is_compacted_is_told_to_its_session(tmp_path):
     session.call("PostCompact", "a1")
     with closing(LocalBackend(str(session.state))) as backend:
         (notice,) = Inbox(session.session_id, backend=backend).poll()
-    assert notice.text.startswith("[ultramon] Context of session.a1 was compacted")
+    assert notice.text.startswith("[ultramon] Context window of session.a1 was compacted")
     assert notice.agent_id == "session.a1"

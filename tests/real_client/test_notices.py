@@ -17,10 +17,12 @@ from ultramon.routing import Inbox
 pytestmark = pytest.mark.real_client
 
 WINDOW = ContextConfig(context_window_tokens=200_000)
-WARNED = "[ultramon] Context of {} is at 75% (warning), 150,000 of 200,000 tokens"
-CRITICAL = "[ultramon] Context of {} is at 90% (critical), 180,000 of 200,000 tokens"
+WARNED = "[ultramon] Context window of {} is at 75% (warning), 150,000 of 200,000 tokens"
+CRITICAL = "[ultramon] Context window of {} is at 90% (critical), 180,000 of 200,000 tokens"
 ENDED = "[ultramon] {} has ended: completed."
-COMPACTED = "[ultramon] Context of {} was compacted: 150,000 tokens before, 40,000 tokens after."
+COMPACTED = (
+    "[ultramon] Context window of {} was compacted: 150,000 tokens before, 40,000 tokens after."
+)
 
 
 @pytest.fixture
@@ -114,17 +116,15 @@ def test_on_a_terminal_what_is_urgent_comes_at_once_and_the_rest_with_a_prompt(
         until(at_rest, "the first turn is over")
         screen.enter("work")
         api.wait_for_turns(2)
-        with (
-            child_of(session_id, "scout-1", backend) as full,
-            child_of(session_id, "scout-2", backend) as filling,
-        ):
-            full.report_usage(input_tokens=180_000)
-            filling.report_usage(input_tokens=150_000)
-            gate.set()
-            screen.wait_for("First.")
-            until(at_rest, "the second turn is over")
-        screen.enter("go on")
-        screen.wait_for("Second.")
+        with child_of(session_id, "scout-2", backend) as filling:
+            with child_of(session_id, "scout-1", backend) as full:
+                full.report_usage(input_tokens=180_000)
+                filling.report_usage(input_tokens=150_000)
+                gate.set()
+                screen.wait_for("First.")
+                until(at_rest, "the second turn is over")
+            screen.enter("go on")
+            screen.wait_for("Second.")
         # The client writes down a moment after it shows.
         until(lambda: told_by(installed, ENDED.format("scout-1")), "the transcript is written")
     assert entrypoint_of(states.all()[session_id]) == "cli"
@@ -159,8 +159,9 @@ def test_a_session_hears_that_its_subagent_was_compacted(installed, api, states)
         gate.set()
         session = finish(process)
     scout = api.turns("scout")
-    child_id = f"{session.session_id}.{scout[0].headers['x-claude-code-agent-id']}"
-    text = f"[ultramon] Context of {child_id} was compacted"
+    text = (
+        f"[ultramon] Context window of {scout[0].headers['x-claude-code-agent-id']} was compacted"
+    )
     assert [turn.count(text) for turn in scout] == [0] * len(scout)
     assert len(told_at(api, text)) == 1
     assert len(told_by(installed, text)) == 1

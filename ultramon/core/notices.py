@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ultramon.core.ids import check_agent_id
 from ultramon.core.thresholds import FORCE_RETURN
-from ultramon.core.times import format_time, parse_time
+from ultramon.core.times import clock_time, format_time, parse_time
 from ultramon.errors import InvalidAgentIdError
 
 TYPE_CHECKING = False
@@ -60,21 +60,27 @@ def describe(record: StateRecord) -> str:
         return record.agent_id
 
 
+def whose_window(record: StateRecord, recipient: str) -> str:
+    """Return the subject of a notice about an agent's context window."""
+    if recipient == record.agent_id:
+        return "Your context window"
+    return f"Context window of {describe(record)}"
+
+
 def percent(ratio: float) -> str:
     """Write a ratio as a percentage: whole, else with one decimal."""
     return f"{round(ratio * 100, 1):g}%"
 
 
 def level_notice(
-    record: StateRecord, decision: Decision, ratio: float, recipient: str
+    record: StateRecord, decision: Decision, ratio: float, recipient: str, now: float
 ) -> tuple[str, dict[str, Any]]:
     """Return text and facts of a level that was reached."""
-    whose = "Your context" if recipient == record.agent_id else f"Context of {describe(record)}"
-    parts = [f"{whose} is at {percent(ratio)} ({decision.level})"]
+    measured_at = record.measured_at or 0.0
+    parts = [f"{whose_window(record, recipient)} is at {percent(ratio)} ({decision.level})"]
     if record.context_limit:
         parts.append(f"{record.estimated_tokens:,} of {record.context_limit:,} tokens")
-    at = format_time(record.measured_at or 0.0)
-    parts.append(f"{record.tokens_source} {at[11:16]}Z")
+    parts.append(f"{record.tokens_source} {clock_time(measured_at, now)}")
     facts = {
         **_whose(record),
         "kind": "level",
@@ -85,7 +91,7 @@ def level_notice(
         "tokens": record.estimated_tokens,
         "contextLimit": record.context_limit,
         "tokensSource": record.tokens_source,
-        "measuredAt": at,
+        "measuredAt": format_time(measured_at),
     }
     return f"[ultramon] {', '.join(parts)}.", facts
 
@@ -103,12 +109,9 @@ def epoch_notice(
         if count
     ]
     tail = f": {', '.join(counts)}" if counts else ""
-    if recipient == record.agent_id:
-        text = f"[ultramon] Your context {what}{tail}."
-    else:
-        text = f"[ultramon] Context of {describe(record)} {what}{tail}."
-        if record.active:
-            text += " The agent is still running."
+    text = f"[ultramon] {whose_window(record, recipient)} {what}{tail}."
+    if recipient != record.agent_id and record.active:
+        text += " The agent is still running."
     facts = {
         **_whose(record),
         "kind": "epoch",

@@ -185,7 +185,7 @@ def _announce(rows: RouteRows, registration: Registration, record: StateRecord, 
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
-        said = notices.level_notice(record, decision, ratio, recipient)
+        said = notices.level_notice(record, decision, ratio, recipient, now)
         _send(rows, record.agent_id, recipient, said, now=now)
 
 

@@ -207,7 +207,7 @@ class NoticeContract:
         read(backend, record, 0.65, tokens_source="reported")
         (message,) = waiting(backend)
         assert message.text == (
-            "[ultramon] Context of scout-1 is at 65% (critical), 130,000 of 200,000 tokens,"
+            "[ultramon] Context window of scout-1 is at 65% (critical), 130,000 of 200,000 tokens,"
             " reported 00:00Z."
         )
         assert (message.sender, message.category) == ("scout-1", "context_monitor")
@@ -271,7 +271,7 @@ class NoticeContract:
         record = read(backend, record, 0.55)
         begin_epoch(backend, record)
         texts = [message.text for message in waiting(backend, "scout-1")]
-        assert texts == ["[ultramon] Your context was compacted: 110,000 tokens before."]
+        assert texts == ["[ultramon] Your context window was compacted: 110,000 tokens before."]
         assert waiting(backend) == []
 
     @pytest.mark.parametrize(
@@ -292,5 +292,5 @@ class NoticeContract:
         record = start(backend, **fields)
         register(backend)
         read(backend, record, 0.55, **fields)
-        assert waiting(backend)[0].text.startswith(f"[ultramon] Context of {name} is at 55%")
+        assert waiting(backend)[0].text.startswith(f"[ultramon] Context window of {name} is at 55%")
         assert "ignore" not in str(waiting(backend))

@@ -49,7 +49,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert said(backend) == [("sequential", "compaction"), ("sequential", "warning")]
         text = waiting(backend)[0].text
         assert text == (
-            "[ultramon] Context of scout-1 was compacted: 130,000 tokens before."
+            "[ultramon] Context window of scout-1 was compacted: 130,000 tokens before."
             " The agent is still running."
         )
 

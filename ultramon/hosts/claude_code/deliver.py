@@ -13,7 +13,7 @@ from ultramon.core.ids import check_agent_id
 from ultramon.core.messages import DELIVERIES
 from ultramon.core.notices import LIFE, handoff_words, life_words, percent
 from ultramon.core.pickup import Pickup
-from ultramon.core.times import format_time, parse_time
+from ultramon.core.times import clock_time, parse_time
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
 
 TYPE_CHECKING = False
@@ -66,6 +66,7 @@ class Delivery:
     def __init__(self, store: HookStore, agent: HostedAgent, event: str) -> None:
         self._store = store
         self._agent_id = agent.record.agent_id
+        self._session_id = agent.record.session_id
         self._is_prompt = event == "UserPromptSubmit"
         has_prompts = agent.has_prompts()
         told = agent.memory.get(_TOLD)
@@ -83,9 +84,9 @@ class Delivery:
 
     def lines(self) -> list[str]:
         """Claim what may be told now; return it as lines, none when the journal is busy."""
-        pickup = self._pickup
+        pickup, now = self._pickup, time.time()
         try:
-            pickup.take(MAX_NOTICES, time.time(), also_later=self._is_prompt)
+            pickup.take(MAX_NOTICES, now, also_later=self._is_prompt)
         except StateCorruptError as error:
             self._fail(f"{error}; set aside as {pickup.journal.quarantine()}")
             return []
@@ -96,7 +97,7 @@ class Delivery:
         lines = []
         for row in pickup.notices:
             message_id, sender, facts = row[0], row[2], row[6]
-            line = write_line(facts, sender, self._agent_id)
+            line = write_line(facts, sender, self._agent_id, self._session_id, now)
             if line is None:
                 self._refused.append((message_id, "its facts are not those of a notice"))
             else:
@@ -126,13 +127,17 @@ class Delivery:
         self._store.fail(self._agent_id, problem)
 
 
-def write_line(facts_json: str, sender: str | None, recipient: str) -> str | None:
+def write_line(
+    facts_json: str, sender: str | None, recipient: str, session_id: str, now: float
+) -> str | None:
     """Return a notice of ultramon as a line, made of its facts.
 
     Args:
         facts_json: The facts, as they are stored.
         sender: The agent that it is about.
-        recipient: Who is told.
+        recipient: The session or subagent that reads it.
+        session_id: Its session.
+        now: Epoch seconds.
 
     Returns:
         None for facts that are not those of a notice about that agent.
@@ -145,18 +150,20 @@ def write_line(facts_json: str, sender: str | None, recipient: str) -> str | Non
     if not isinstance(facts, dict) or facts.get("agentId") != about:
         return None
     kind = facts.get("kind")
+    # The client knows a subagent of the session by the last part of its id.
+    name = about.removeprefix(f"{session_id}.")
     if kind in LIFE.values():
-        return f"[ultramon] {about} {life_words(facts)}."
+        return f"[ultramon] {name} {life_words(facts)}."
     if kind == "handoff":
-        return f"[ultramon] {about} {handoff_words({'reason': None, **facts})}."
-    words = _level(facts) if kind == "level" else _epoch(facts) if kind == "epoch" else None
+        return f"[ultramon] {name} {handoff_words({'reason': None, **facts})}."
+    words = _level(facts, now) if kind == "level" else _epoch(facts) if kind == "epoch" else None
     if words is None:
         return None
-    whose = "Your context" if about == recipient else f"Context of {about}"
+    whose = "Your context window" if about == recipient else f"Context window of {name}"
     return f"[ultramon] {whose} {words}."
 
 
-def _level(facts: dict[str, Any]) -> str | None:
+def _level(facts: dict[str, Any], now: float) -> str | None:
     ratio: Any = facts.get("usageRatio")
     if type(ratio) not in (int, float) or not 0 <= ratio < 1000:
         return None
@@ -168,7 +175,7 @@ def _level(facts: dict[str, Any]) -> str | None:
         parts.append(f"{tokens:,} of {limit:,} tokens")
     source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))
     if source in _SOURCES and at is not None:
-        parts.append(f"{source} {format_time(at)[11:16]}Z")
+        parts.append(f"{source} {clock_time(at, now)}")
     return ", ".join(parts)
 
 
