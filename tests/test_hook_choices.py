@@ -212,8 +212,6 @@ WINDOW, PERCENT = "CLAUDE_CODE_AUTO_COMPACT_WINDOW", "CLAUDE_AUTOCOMPACT_PCT_OVE
         ({WINDOW: "200000", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8000"}, 179_000),
         ({WINDOW: "200000", "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "64000"}, 167_000),
         ({PERCENT: "50"}, 200_000),  # alone it did nothing
-        ({WINDOW: "100000", "DISABLE_AUTO_COMPACT": "1"}, 200_000),
-        ({WINDOW: "100000", "DISABLE_COMPACT": "true"}, 200_000),
         ({WINDOW: "100000", "DISABLE_COMPACT": "0"}, 67_000),
         ({WINDOW: "nonsense"}, 200_000),
         ({WINDOW: "-100000"}, 200_000),
@@ -274,10 +272,68 @@ def test_another_configuration_directory_is_followed(session):
     assert session.record().context_limit == 67_000
 
 
+OFF = {"DISABLE_AUTO_COMPACT": "1"}
+REFUSAL = "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE"
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit"),
+    [
+        (OFF, 177_000),
+        ({"DISABLE_COMPACT": "true"}, 177_000),
+        (OFF | {WINDOW: "100000", PERCENT: "50"}, 177_000),
+        (OFF | {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8000"}, 189_000),
+        (OFF | {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "64000"}, 177_000),
+        (OFF | {REFUSAL: "90000"}, 90_000),
+        (OFF | {REFUSAL: "190000"}, 190_000),
+        (OFF | {REFUSAL: "nonsense"}, 177_000),
+        ({"DISABLE_COMPACT": "1", "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "120000"}, 97_000),
+        ({"DISABLE_AUTO_COMPACT": "0"}, 200_000),
+        ({REFUSAL: "90000"}, 200_000),
+    ],
+    ids=str,
+)
+def test_where_compaction_is_off_the_refusal_is_the_limit(session, environ, limit):
+    """With the arithmetic that was measured on the client: 177,000, 189,000, 97,000."""
+    session.tool(10_000, env=environ)
+    assert session.record().context_limit == limit
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_of_settings_can_switch_compaction_off(session, layer):
+    """A configured window means nothing then."""
+    settle(LAYERS[layer](session), autoCompactEnabled=False, autoCompactWindow=100_000)
+    session.tool(10_000)
+    assert session.record().context_limit == 177_000
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_compaction_switched_off_in_the_menu_counts_unless_settings_say_otherwise(
+    session, is_elsewhere
+):
+    """The client's own file of answers lies beside its settings, or in the home."""
+    directory = session.path / "elsewhere" if is_elsewhere else session.home
+    env = {"CLAUDE_CONFIG_DIR": str(directory)} if is_elsewhere else {}
+    settle(directory / ".claude.json", autoCompactEnabled=False, history=["x" * 2_000_000])
+    session.tool(10_000, env=env)
+    assert session.record().context_limit == 177_000
+    settle(LAYERS["project"](session), autoCompactEnabled=True)
+    session.tool(10_000, agent="sub", env=env)
+    assert session.record("sub").context_limit == 200_000
+
+
+def test_the_warning_says_what_happens_where_compaction_is_off(session):
+    """The consequence is another one than a summary."""
+    session.freeze()
+    assert session.tool(100_000, env=OFF).text == ""
+    text = session.tool(120_000, env=OFF).text
+    assert "120,000 of 177,000 tokens" in text
+    assert "At the limit requests are refused." in text
+
+
 @pytest.mark.parametrize(
     "settings",
     [
-        {"autoCompactWindow": 100_000, "autoCompactEnabled": False},
         {"autoCompactWindow": True},
         {"autoCompactWindow": -1},
         {"autoCompactWindow": 1e5},
@@ -288,7 +344,7 @@ def test_another_configuration_directory_is_followed(session):
     ids=str,
 )
 def test_settings_that_set_no_window_leave_the_model_its_own(session, settings):
-    """Switched off, or no number."""
+    """What is no number is none."""
     settle(LAYERS["user"](session), **settings)
     session.tool(10_000)
     assert session.record().context_limit == 200_000

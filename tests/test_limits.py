@@ -42,6 +42,7 @@ numbers = st.fixed_dictionaries(
         "explicit_window_tokens": token_counts,
         "host_window_tokens": token_counts,
         "host_trigger_tokens": token_counts,
+        "host_refusal_tokens": token_counts,
         "observed_window_tokens": token_counts,
         "default_window_tokens": token_counts,
         "suspect_above_tokens": token_counts,
@@ -184,6 +185,7 @@ def test_importing_the_limits_loads_neither_the_table_nor_a_slow_module():
         ("explicit_limit=300000 observed_window=200000", 200_000, 200_000, "observed"),
         ("host_trigger=167000", 167_000, None, "host"),
         ("host_trigger=167000 explicit_window=200000", 167_000, 200_000, "host"),
+        ("host_refusal=177000 host_window=200000", 177_000, 200_000, "host"),
         ("explicit_window=200000 reserved_output=40000", 160_000, 200_000, "explicit"),
         ("host_trigger=167000 host_window=200000 reserved_output=40000", 160_000, 200_000, "host"),
     ],
@@ -293,6 +295,18 @@ def test_what_the_user_said_is_always_believed():
     )
     assert (capped.context_limit_tokens, capped.source) == (50_000, "explicit")
     assert capped.suspect
+
+
+def test_a_refusal_that_did_not_take_place_is_not_believed():
+    """More than the window holds was answered: then neither number is the host's."""
+    limit = resolve_limit(
+        host_refusal_tokens=177_000,
+        host_window_tokens=200_000,
+        model="claude-sonnet-4-5[1m]",
+        suspect_above_tokens=300_000,
+    )
+    assert limit.context_limit_tokens == 1_000_000
+    assert "host refusal 177000 not_believed" in repr(limit)
 
 
 def test_tokens_above_the_trigger_alone_are_normal():

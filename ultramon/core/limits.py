@@ -95,7 +95,8 @@ class LimitCandidate:
     """One number that could have been the limit, and what became of it.
 
     Attributes:
-        name: ``window``, ``trigger`` (the host compacts there) or ``limit`` (the user's cap).
+        name: ``window``, ``trigger`` (the host compacts there), ``refusal`` (the host sends no
+            request beyond) or ``limit`` (the user's cap).
         source: ``explicit``, ``host``, ``observed``, ``model`` or ``default``.
         tokens: The number as given; reserved output is not yet taken off a window.
         verdict: ``binding`` (this is the limit), ``holds`` (another one is smaller), ``outranked``
@@ -253,6 +254,7 @@ def resolve_limit(
     explicit_window_tokens: int | None = None,
     host_window_tokens: int | None = None,
     host_trigger_tokens: int | None = None,
+    host_refusal_tokens: int | None = None,
     observed_window_tokens: int | None = None,
     reserved_output_tokens: int = 0,
     default_window_tokens: int | None = None,
@@ -261,12 +263,13 @@ def resolve_limit(
     """Decide which context limit holds.
 
     The window is the first one known of explicit, host, observed, model, default. The limit is
-    the smallest of that window less the reserved output, the host's compaction trigger and the
-    user's cap; on a tie the user's cap is named first, then the trigger.
+    the smallest of that window less the reserved output, the host's compaction trigger, the host's
+    refusal and the user's cap; on a tie the user's cap is named first, then trigger and refusal.
 
     A window that more tokens were reported for than it holds is wrong and not believed; the next
-    source is asked. A trigger that such a report has passed did not fire and is not believed
-    either, so that a wrong number from the host cannot keep an agent critical for ever.
+    source is asked. A trigger or refusal that such a report has passed did not take place and is
+    not believed either, so that a wrong number from the host cannot keep an agent critical for
+    ever.
 
     Args:
         model: The model; when it is given but not known, the default is not used.
@@ -275,6 +278,7 @@ def resolve_limit(
         explicit_window_tokens: The window the user configured; always believed.
         host_window_tokens: The window the host reports.
         host_trigger_tokens: Where the host compacts by itself.
+        host_refusal_tokens: Where the host, told not to compact, refuses further requests.
         observed_window_tokens: The window the provider stated, e.g. in an error.
         reserved_output_tokens: Kept free for the reply; 0 or more, less than the window.
         default_window_tokens: Assumed only when model is None.
@@ -290,7 +294,10 @@ def resolve_limit(
     reported = _checked("suspect_above_tokens", suspect_above_tokens, least=0) or 0
     reserved = _checked("reserved_output_tokens", reserved_output_tokens, least=0) or 0
     cap = _checked("explicit_limit_tokens", explicit_limit_tokens)
-    trigger = _checked("host_trigger_tokens", host_trigger_tokens)
+    bounds = (
+        ("trigger", _checked("host_trigger_tokens", host_trigger_tokens)),
+        ("refusal", _checked("host_refusal_tokens", host_refusal_tokens)),
+    )
     assumed = _checked("default_window_tokens", default_window_tokens)
     windows = _judge_windows(
         reported,
@@ -312,10 +319,11 @@ def resolve_limit(
     candidates: list[LimitCandidate] = []
     if cap is not None:
         candidates.append(LimitCandidate("limit", "explicit", cap))
-    if trigger is not None:
-        did_not_fire = suspect and reported > trigger
-        verdict = "not_believed" if did_not_fire else "holds"
-        candidates.append(LimitCandidate("trigger", "host", trigger, verdict))
+    for name, bound in bounds:
+        if bound is not None:
+            was_passed = suspect and reported > bound
+            verdict = "not_believed" if was_passed else "holds"
+            candidates.append(LimitCandidate(name, "host", bound, verdict))
     candidates.extend(windows)
 
     def usable_tokens(candidate: LimitCandidate) -> int:

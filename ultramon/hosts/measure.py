@@ -29,9 +29,9 @@ class StoredGauge:
 
     Args:
         record: The state; changed in place.
-        memory: JSON values beside the state's own fields: ``windowTokens`` and ``triggerTokens``
-            (as the host tells them), ``highestTokens``, ``turns`` and ``readingsAfter`` (epoch
-            seconds; older readings belong to a window that is gone).
+        memory: JSON values beside the state's own fields: ``windowTokens``, ``triggerTokens`` and
+            ``refusalTokens`` (as the host tells them), ``highestTokens``, ``turns`` and
+            ``readingsAfter`` (epoch seconds; older readings belong to a window that is gone).
         ladder: The rungs.
         context_limit_tokens: The user's cap, or None.
         now: Epoch seconds.
@@ -79,6 +79,7 @@ class StoredGauge:
             explicit_limit_tokens=self._cap,
             host_window_tokens=memory.get("windowTokens"),
             host_trigger_tokens=memory.get("triggerTokens"),
+            host_refusal_tokens=memory.get("refusalTokens"),
             suspect_above_tokens=memory.get("highestTokens"),
         )
         record.context_limit = limit.context_limit_tokens

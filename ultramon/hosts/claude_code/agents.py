@@ -10,7 +10,7 @@ import os
 from ultramon.core.ids import check_agent_id
 from ultramon.core.liveness import process_started_at
 from ultramon.errors import InvalidAgentIdError
-from ultramon.hosts.claude_code.autocompact import host_window_tokens, trigger_tokens
+from ultramon.hosts.claude_code.autocompact import compaction_limits, host_window_tokens
 from ultramon.hosts.measure import StoredGauge
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ class HostedAgent:
             memory["windowTokens"] = window
         else:
             memory.pop("windowTokens", None)
-        memory["triggerTokens"] = trigger_tokens(
+        memory["triggerTokens"], memory["refusalTokens"] = compaction_limits(
             self._environ,
             self._environ.get("CLAUDE_PROJECT_DIR") or record.cwd,
             record.model,

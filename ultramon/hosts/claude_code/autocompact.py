@@ -1,7 +1,8 @@
-"""The window that the client works with, and where it compacts, as far as it was told to.
+"""The window that the client works with, and where it compacts or refuses, as it was told to.
 
 Standard library only. Without a configured window the client did not compact at any number of
-tokens when it was watched (2.1.330), so nothing is assumed then.
+tokens when it was watched (2.1.330), so nothing is assumed then. With compaction switched off it
+sends no request beyond a number of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ PERCENT_VARIABLE = "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"
 OUTPUT_VARIABLE = "CLAUDE_CODE_MAX_OUTPUT_TOKENS"
 SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
 MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
+REFUSAL_VARIABLE = "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE"
 
-# The client's own arithmetic, confirmed by watching it: 67,000 of 100,000 and 167,000 of 200,000.
+# The client's own arithmetic, confirmed by watching it: it compacted at 67,000 of 100,000 and
+# 167,000 of 200,000 tokens, and refused at 177,000 of 200,000.
 LEAST_WINDOW_TOKENS = 100_000
 OUTPUT_RESERVE_TOKENS = 20_000
 COMPACTION_RESERVE_TOKENS = 13_000
+REFUSAL_RESERVE_TOKENS = 3_000
+_ENABLED = "autoCompactEnabled"
 _MAX_SETTINGS_BYTES = 1 << 20
+_MAX_ANSWERS_BYTES = 1 << 25
+"""Of the file in which the client keeps a user's answers, with a history for each project."""
 
 
 def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> int | None:
@@ -48,40 +55,66 @@ def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> i
     return min(windows, default=None)
 
 
-def trigger_tokens(
+def compaction_limits(
     environ: Mapping[str, str], project: str | None, model: str | None, window_tokens: int | None
-) -> int | None:
-    """Return the tokens at which the client compacts by itself, None when it was not told to.
+) -> tuple[int | None, int | None]:
+    """Return the tokens at which the client compacts by itself, and at which it refuses requests.
 
     Args:
         environ: The client's environment.
         project: The project's directory, for its settings; or None.
         model: The model, which may have a setting of its own.
         window_tokens: The model's window, which the configured one cannot exceed; None = unknown.
+
+    Returns:
+        Each None where the client was not told to: it refuses only where it may not compact.
     """
-    if any(is_on(name, environ) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
-        return None
     settings: dict[str, Any] = {}
     for layer in _layers(environ, project):
         settings.update(layer)
+    output = min(
+        _whole(environ.get(OUTPUT_VARIABLE)) or OUTPUT_RESERVE_TOKENS, OUTPUT_RESERVE_TOKENS
+    )
+    if _is_off(environ, settings):
+        refusal = _whole(environ.get(REFUSAL_VARIABLE))
+        if refusal is None and window_tokens is not None:
+            refusal = window_tokens - output - REFUSAL_RESERVE_TOKENS
+        return None, refusal if refusal is not None and refusal > 0 else None
     configured = (
         _whole(environ.get(WINDOW_VARIABLE))
         or _whole(_model_setting(settings, model))
         or _whole(settings.get("autoCompactWindow"))
     )
-    if configured is None or settings.get("autoCompactEnabled") is False:
-        return None
+    if configured is None:
+        return None, None
     window = max(configured, LEAST_WINDOW_TOKENS)
     if window_tokens is not None:
         window = min(window, window_tokens)
-    output = min(
-        _whole(environ.get(OUTPUT_VARIABLE)) or OUTPUT_RESERVE_TOKENS, OUTPUT_RESERVE_TOKENS
-    )
     trigger = window - output - COMPACTION_RESERVE_TOKENS
     percent = _whole(environ.get(PERCENT_VARIABLE))
     if percent is not None and percent <= 100:
         trigger = min(trigger, (window - OUTPUT_RESERVE_TOKENS) * percent // 100)
-    return trigger if trigger > 0 else None
+    return trigger if trigger > 0 else None, None
+
+
+def _is_off(environ: Mapping[str, str], settings: dict[str, Any]) -> bool:
+    """Return whether the client was told not to compact by itself."""
+    if any(is_on(name, environ) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
+        return True
+    chosen = settings.get(_ENABLED)
+    return (_answer(environ) if chosen is None else chosen) is False
+
+
+def _answer(environ: Mapping[str, str]) -> object:
+    """Return what the user chose in the client's own menu, which settings outrank."""
+    directory = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~")
+    try:
+        data = _read(os.path.join(directory, ".claude.json"), _MAX_ANSWERS_BYTES)
+        # Most users were never asked; the file may hold megabytes of other things.
+        answers = codec.loads(data) if _ENABLED.encode() in data else None
+    except (OSError, ValueError):
+        return None
+    return answers.get(_ENABLED) if isinstance(answers, dict) else None
 
 
 def config_directory(environ: Mapping[str, str]) -> str:
@@ -97,18 +130,18 @@ def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[dict[st
         paths.append(os.path.join(project, ".claude", "settings.local.json"))
     for path in paths:
         try:
-            settings = codec.loads(_read(path))
+            settings = codec.loads(_read(path, _MAX_SETTINGS_BYTES))
         except (OSError, ValueError):
             continue
         if isinstance(settings, dict):
             yield settings
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most_bytes: int) -> bytes:
     # Links are followed, as people keep settings elsewhere; non-blocking, for one to a pipe.
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
-        return os.read(fd, _MAX_SETTINGS_BYTES)
+        return os.read(fd, most_bytes)
     finally:
         os.close(fd)
 

@@ -29,6 +29,7 @@ VARIABLES = (
     autocompact.OUTPUT_VARIABLE,
     autocompact.SMALL_VARIABLE,
     autocompact.MOST_VARIABLE,
+    autocompact.REFUSAL_VARIABLE,
     "DISABLE_AUTO_COMPACT",
     "DISABLE_COMPACT",
 )
