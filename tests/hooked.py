@@ -91,11 +91,12 @@ class HookedSession:
         with path.open("ab") as file:
             file.write(b"".join(e if isinstance(e, bytes) else line(e) for e in entries))
 
-    def reply_line(self, tokens, *calls, agent=None, model=MODEL, at=None, **entry):
+    def reply_line(self, tokens, *calls, agent=None, model=MODEL, at=None, text="", **entry):
         """A reply of the model with that many tokens in the window."""
         self._made += 1
         usage = {"input_tokens": 10, "cache_read_input_tokens": tokens - 10, "output_tokens": 5}
-        blocks = [{"type": "tool_use", "id": call, "name": "Bash", "input": {}} for call in calls]
+        blocks = [{"type": "text", "text": text}] if text else []
+        blocks += [{"type": "tool_use", "id": call, "name": "Bash", "input": {}} for call in calls]
         entry = {
             "timestamp": format_time(time.time() if at is None else at),
             "sessionId": self.session_id,
@@ -111,6 +112,12 @@ class HookedSession:
     def reply(self, tokens, *calls, agent=None, **entry):
         """Write such a reply."""
         self.write(self.reply_line(tokens, *calls, agent=agent, **entry), agent=agent)
+
+    def refusal(self, agent=None, text="Prompt is too long"):
+        """Write what the client writes in the place of a reply when a request failed."""
+        made = self.reply_line(10, agent=agent, text=text, model="<synthetic>")
+        made["message"]["usage"] = {"input_tokens": 0, "output_tokens": 0}
+        self.write(made | {"error": "invalid_request", "isApiErrorMessage": True}, agent=agent)
 
     def boundary(self, agent=None):
         """Write that the conversation was compacted."""

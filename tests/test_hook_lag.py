@@ -160,6 +160,78 @@ def test_a_fast_pace_makes_far_near(session):
     assert "140,000 of 200,000 tokens" in text
 
 
+ENDS = [("Stop", None), ("SubagentStop", "sub")]
+
+
+@pytest.mark.parametrize(("event", "agent"), ENDS)
+def test_an_end_waits_for_its_last_reply(session, event, agent):
+    """The payload says which it is; the crossing that it brings is stored with it."""
+    session.tool(20_000, agent)
+    last = session.reply_line(170_000, agent=agent, text="All done.\n")
+    _, looks = run(
+        session, event, lambda: session.write(last, agent=agent),
+        agent=agent, last_assistant_message="All done.",
+    )  # fmt: skip
+    assert looks >= 2
+    assert session.record(agent).estimated_tokens == 170_000
+    (crossing,) = session.events("context_threshold_reached")
+    assert (crossing["level"], crossing["tokens"]) == ("critical", 170_000)
+
+
+def test_an_earlier_reply_of_the_same_words_is_not_the_last(session):
+    """Many turns end with the same sentence."""
+    session.tool(20_000)
+    session.reply(30_000, text="Done.")
+    assert run(session, "Stop", last_assistant_message="Done.")[1] == 1
+    last = session.reply_line(60_000, text="Done.")
+    _, looks = run(session, "Stop", lambda: session.write(last), last_assistant_message="Done.")
+    assert looks >= 2
+    assert session.record().estimated_tokens == 60_000
+
+
+@pytest.mark.parametrize(("event", "agent"), ENDS)
+def test_an_end_without_its_reply_ends_all_the_same(session, event, agent):
+    """After a bounded time, with the reply that is there."""
+    session.tool(20_000, agent)
+    _, looks = run(session, event, agent=agent, last_assistant_message="Never written.")
+    assert looks > 5
+    assert session.record(agent).estimated_tokens == 20_000
+    assert session.record(agent).outcome == ("completed" if agent else None)
+
+
+def test_an_end_that_is_a_refusal_is_not_waited_for(session):
+    """No reply will come, and the turn has failed."""
+    session.tool(20_000)
+    session.refusal()
+    _, looks = run(session, "StopFailure", error="x", last_assistant_message="Something else")
+    assert looks == 1
+
+
+@pytest.mark.parametrize("agent", [None, "sub"])
+def test_while_a_tool_runs_the_reading_is_that_of_its_call(session, agent):
+    """Near a rung the record of the call is waited for before the tool runs, not after it."""
+    session.tool(tokens_at(40), agent)
+    newer = session.reply_line(tokens_at(30), "toolu_new", agent=agent)
+    text, looks = run(
+        session, "PreToolUse", lambda: session.write(newer, agent=agent),
+        agent=agent, tool_use_id="toolu_new",
+    )  # fmt: skip
+    assert (text, looks >= 2) == ("", True)
+    record = session.record(agent)
+    assert (record.phase, record.estimated_tokens) == ("in_tool", tokens_at(30))
+    assert len(session.events("context_threshold_reached")) == 1
+    text, looks = run(session, "PostToolUse", agent=agent, tool_use_id="toolu_new")
+    assert "140,000 of 200,000 tokens" in text
+    assert looks == 2  # for the reading, and for the client's token budget that the note names
+
+
+def test_before_the_first_reply_is_written_a_tool_is_no_failure(session):
+    """The client makes the transcript while the first tool of a session runs."""
+    session.call("PreToolUse", tool_use_id="toolu_1")
+    assert session.failures() == []
+    assert session.record().phase == "in_tool"
+
+
 @pytest.mark.parametrize("event", ["PostToolUse", "UserPromptSubmit", "Stop", "PreCompact"])
 def test_what_is_there_is_not_waited_for(session, event):
     """One look where the record holds the call, or the event is about no call."""

@@ -20,6 +20,83 @@ def test_a_session_whose_last_turn_failed_has_failed(tmp_path):
     assert again.record().outcome == "completed"
 
 
+def test_a_session_ends_with_its_last_reply(tmp_path):
+    """The transcript is complete then; subagents that it takes along are read as well."""
+    session = HookedSession(tmp_path)
+    session.tool(20_000)
+    session.tool(30_000, "a1")
+    session.reply(140_000, text="Done.")
+    session.reply(170_000, agent="a1", text="Halfway.")
+    session.call("SessionEnd", reason="other")
+    ended, child = session.record(), session.record("a1")
+    assert (ended.estimated_tokens, ended.threshold_status) == (140_000, "warning")
+    assert (child.estimated_tokens, child.threshold_status) == (170_000, "critical")
+    assert (ended.outcome, child.outcome) == ("completed", "cancelled")
+    kinds = [(event["agentId"], event["type"]) for event in session.events()][2:]
+    assert kinds == [
+        (one.agent_id, kind)
+        for one in (ended, child)
+        for kind in ("context_threshold_reached", "agent_stopped")
+    ]
+
+
+def test_a_session_that_is_too_long_has_failed(tmp_path):
+    """No hook tells of a refused request; the transcript does, until a reply stands behind it."""
+    session = HookedSession(tmp_path)
+    session.tool(176_000)
+    session.refusal()
+    session.call("SessionEnd", reason="other")
+    record = session.record()
+    assert (record.estimated_tokens, record.outcome) == (176_000, "failed")
+    assert record.exit == {"reason": "other", "error": "Prompt is too long"}
+    for way_out in ("a reply", "a compaction"):
+        again = HookedSession(tmp_path, way_out.replace(" ", "-"))
+        again.tool(176_000)
+        again.refusal()
+        if way_out == "a reply":
+            again.reply(20_000)
+        else:
+            again.boundary()
+        again.call("SessionEnd", reason="other")
+        assert again.record().outcome == "completed", way_out
+
+
+def test_a_subagent_whose_request_failed_has_failed(tmp_path):
+    """It sends no SubagentStop: its session is told by the client, or ends with it."""
+    session = HookedSession(tmp_path)
+    for agent in ("a1", "a2", "a3"):
+        session.tool(170_000, agent)
+    news = "<task-notification>\n<task-id>{}</task-id>\n<status>failed</status>"
+    session.refusal("a1")
+    session.call("UserPromptSubmit", prompt=news.format("a1"))
+    first = session.record("a1")
+    assert (first.outcome, first.exit["error"]) == ("failed", "Prompt is too long")
+    session.refusal("a2", text="API Error: 500 words of a provider")
+    session.call("SessionEnd", reason="other")
+    assert session.record("a2").exit == {"reason": "request failed", "error": "invalid_request"}
+    assert session.record("a3").outcome == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["a1", "a9", "", "../a1", "a" * 5000])
+def test_nobody_ends_a_subagent_by_typing(tmp_path, name):
+    """Its own transcript must say that it failed."""
+    session = HookedSession(tmp_path)
+    session.tool(20_000, "a1")
+    prompt = f"<task-notification><task-id>{name}</task-id><status>failed</status>"
+    session.call("UserPromptSubmit", prompt=prompt)
+    assert session.record("a1").active
+    assert session.failures() == []
+
+
+def test_a_failure_outlasts_what_the_client_notifies_of(tmp_path):
+    """Its reminder that it waits comes a minute later."""
+    session = HookedSession(tmp_path)
+    session.call("StopFailure", error="rate_limit")
+    session.call("Notification", message="…", notification_type="idle_prompt")
+    session.call("SessionEnd", reason="other")
+    assert session.record().outcome == "failed"
+
+
 @pytest.mark.parametrize("first", ["SubagentStart", "PostToolUse"])
 def test_a_subagent_is_called_after_its_task_whichever_event_comes_first(tmp_path, first):
     session = HookedSession(tmp_path)

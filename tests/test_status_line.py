@@ -200,6 +200,14 @@ def test_an_interruption_ends_the_tool_though_no_hook_is_called(session):
     assert session.record().phase == "waiting"
 
 
+def test_a_refused_request_ends_the_turn_though_no_hook_is_called(session):
+    """The client says that the prompt is too long, redraws its line, and waits."""
+    session.tool(176_000)
+    session.refusal()
+    show(session, payload(session))
+    assert session.record().phase == "waiting"
+
+
 def test_an_interruption_of_an_earlier_turn_ends_nothing(session):
     session.reply(60_000, "toolu_1")
     session.write(interruption())

@@ -1,5 +1,7 @@
 """A compaction starts a new epoch, whoever asked for it, and the next filling is told anew."""
 
+import json
+
 import pytest
 
 from real_client.api import Refusal, Reply, agent, bash, marked
@@ -9,6 +11,7 @@ from real_client.watch import Note, new_notes, notes
 pytestmark = pytest.mark.real_client
 
 TRIGGER_TOKENS = 67_000
+REFUSAL_TOKENS = 177_000
 SMALL_WINDOW = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"}
 
 
@@ -70,6 +73,32 @@ def test_a_compaction_after_a_refusal_starts_an_epoch(installed, api):
     assert (after.epoch, after.threshold_status) == (2, "normal")
     assert after.estimated_tokens in (21_000, 22_000)
     assert new_notes(turns[-1]) == []
+
+
+@pytest.mark.parametrize("way", ["environment", "menu"])
+def test_without_compaction_a_full_session_fails_after_it_was_warned(
+    client, installed, api, states, way
+):
+    """The limit is where the client refuses; subagents fail there, too, whoever ends first."""
+    if way == "menu":
+        answers = client.configuration / ".claude.json"
+        chosen = json.loads(answers.read_text()) | {"autoCompactEnabled": False}
+        answers.write_text(json.dumps(chosen))
+    api.play(
+        agent(100_000, "scout"),
+        bash(120_000, "echo 1"),
+        bash(176_000, "echo 2"),
+        bash(178_000, "echo 3"),
+    )
+    api.play(bash(100_000, "echo 1"), bash(178_000, "echo 2"), conversation="scout")
+    environment = {"DISABLE_AUTO_COMPACT": "1"} if way == "environment" else {}
+    session = installed.run(marked("fill the window"), **environment)
+    assert session.result["result"] == "Prompt is too long"
+    assert notes(api.turns()[-1])[-1] == Note(176_000, REFUSAL_TOKENS, 99)
+    assert len(states.all()) == 2
+    for ended in states.all().values():
+        assert (ended.context_limit, ended.estimated_tokens) == (REFUSAL_TOKENS, 178_000)
+        assert (ended.outcome, ended.exit["error"]) == ("failed", "Prompt is too long")
 
 
 def test_the_compaction_of_a_subagent_leaves_its_parent_alone(installed, api, states):

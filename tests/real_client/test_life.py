@@ -9,8 +9,8 @@ import threading
 import program
 import pytest
 
-from real_client.api import Reply, bash, marked
-from real_client.client import RUN_SECONDS, finish
+from real_client.api import Reply, agent, bash, marked
+from real_client.client import RUN_SECONDS, finish, until
 
 pytestmark = pytest.mark.real_client
 
@@ -97,6 +97,25 @@ def test_an_ended_session_that_is_resumed_lives_again(installed, api, states):
     during = api.turns()[-1].seen[session_id]
     assert (during.active, during.outcome, during.generation) == (True, None, 2)
     assert not states.only().active
+
+
+def test_the_final_state_is_the_last_reply(installed, api, states):
+    """Of the session, which ends after its transcript, and of a subagent, which ends before."""
+    gate = threading.Event()
+    api.play(agent(20_000, "scout"), bash(21_000, "echo 1", gate=gate), Reply(140_000, "Done."))
+    api.whenever(Reply(141_000, "Fine."))
+    api.play(bash(8_000, "echo 1"), Reply(170_000, "Seen."), conversation="scout")
+    process = installed.start(marked("have somebody look"))
+    try:
+        until(lambda: [one for one in states.all().values() if one.outcome], "the subagent ended")
+    finally:
+        gate.set()
+        session_id = finish(process).session_id
+    main = states.all().pop(session_id)
+    (child,) = (one for name, one in states.all().items() if name != session_id)
+    assert (child.outcome, child.estimated_tokens) == ("completed", 170_000)
+    assert (child.threshold_status, main.threshold_status) == ("critical", "warning")
+    assert main.estimated_tokens in (140_000, 141_000)
 
 
 def test_a_fork_is_an_agent_of_its_own(installed, api, states):

@@ -174,6 +174,12 @@ class HostedAgent:
         self.set_model(report.requested_model or report.model)
         return self.gauge.take(report.tokens, report.output_tokens, report.at)
 
+    def take_last(self, report: Report | None) -> None:
+        """Take the last reply of a turn, and remember which it was: another one ends the next."""
+        self.take(report)
+        if report is not None:
+            self.memory["lastReplyAt"] = report.at
+
     def name(self, detail: str) -> None:
         """Name the agent after its project and what it does, once."""
         if self.record.label is None and detail:
@@ -222,14 +228,15 @@ class HostedAgent:
         self.memory.pop("running", None)
         self.record.phase = phase
 
-    def end(self, outcome: str, reason: str) -> None:
-        """The agent has ended."""
+    def end(self, outcome: str, reason: str, error: str = "") -> None:
+        """The agent has ended, for a reason that the client names or with an error."""
         record = self.record
         if not record.active:
             return
         self._run_nothing(WORKING)
         record.active, record.outcome = False, outcome
-        record.exit = {"reason": reason[:64]} if reason else None
+        exit = {"reason": reason, "error": error}
+        record.exit = {name: text[:64] for name, text in exit.items() if text} or None
         self.gauge.event("agent_stopped", outcome=outcome)
 
     def note_failure(self, error: str) -> None:
@@ -241,10 +248,8 @@ class HostedAgent:
 
     def finish(self, reason: str) -> None:
         """The session has ended, well unless its last turn failed."""
-        failed = self.memory.pop("failedWith", None)
-        self.end("completed" if failed is None else "failed", reason)
-        if failed is not None and self.record.exit is not None:
-            self.record.exit["error"] = failed
+        failed = self.memory.pop("failedWith", "")
+        self.end("failed" if failed else "completed", reason, failed)
 
     def compacted(self, event: str) -> None:
         """Start an epoch at the first of the two events that follow one compaction.

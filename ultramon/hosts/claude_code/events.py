@@ -23,6 +23,7 @@ from ultramon.hosts.claude_code.tail import (
     read_tail,
     read_token_budget,
 )
+from ultramon.hosts.claude_code.transcript import OVERFLOW
 from ultramon.hosts.jsonl import optional_token_count
 
 TYPE_CHECKING = False
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 0.15
 """How long to wait for the reply that the client is about to write, where it matters."""
+END_WAIT_SECONDS = 0.5
+"""How long to wait for the last reply of a turn or a subagent, once: no model waits for that."""
 _LOOK_AGAIN_SECONDS = 0.003
 BYTES_PER_TOKEN = 3
 """Of a transcript, at least, so that a large result is never taken for a small one."""
@@ -137,13 +140,32 @@ class HookCall:
     def end(self) -> None:
         """SessionEnd: the session has ended, and with it its subagents."""
         reason = self._payload.text("reason")
-        self._store.update(self.agent_id, lambda agent: agent.finish(reason), create=False)
+        tail = self._read_tail()
+
+        def finish(agent: HostedAgent) -> None:
+            if agent.record.active:
+                agent.take(tail.report)
+            if tail.error == OVERFLOW:
+                agent.note_failure(tail.error)
+            agent.finish(reason)
+
+        self._store.update(self.agent_id, finish, create=False)
         for child_id in self._store.children(self.agent_id):
             child = self._store.find(child_id)
             if child is not None and child.active and child.session_id == self._session_id:
-                self._store.update(
-                    child_id, lambda agent: agent.end("cancelled", "session ended"), create=False
-                )
+                self._end_child(child_id, self._look(child_id))
+
+    def _end_child(self, child_id: str, tail: Tail) -> None:
+        """End a subagent that the client ended without a SubagentStop."""
+
+        def change(agent: HostedAgent) -> None:
+            agent.take(tail.report)
+            if tail.error is None:
+                agent.end("cancelled", "session ended")
+            else:
+                agent.end("failed", "request failed", tail.error)
+
+        self._store.update(child_id, change, create=False)
 
     def start_subagent(self) -> None:
         """SubagentStart: a subagent begins, or one that had ended goes on."""
@@ -159,33 +181,38 @@ class HookCall:
         payload = self._payload
         if not payload.agent_type or self._parent_id is None:
             return
-        tail = self._read_tail()
+        tail = self._read_last_tail()
 
         def change(agent: HostedAgent) -> None:
-            agent.take(tail.report)
+            agent.take_last(tail.report)
             agent.end("completed", "")
 
         self._store.update(self.agent_id, change, create=False)
 
     def before_call(self) -> None:
-        """PreToolUse: a tool begins to run."""
+        """PreToolUse: a tool begins to run, maybe for long; the reading is that of its call."""
+        tail = self._read_current_tail()
 
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
             agent.begin_call(self._payload.call_id)
+            if tail.is_current:
+                agent.memory["isLagging"] = False
+            agent.take(tail.report)
 
         self._store.update(self.agent_id, change)
 
     def rest(self) -> None:
         """Stop and its like: the turn is over, or the client waits for a person."""
-        tail = self._read_tail()
-        error = self._payload.text("error") if self._payload.event == "StopFailure" else ""
+        tail = self._read_last_tail()
+        payload = self._payload
 
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
-            agent.take(tail.report)
+            agent.take_last(tail.report)
             agent.rest()
-            agent.note_failure(error)
+            if payload.event in ("Stop", "StopFailure"):
+                agent.note_failure(payload.text("error"))
 
         self._store.update(self.agent_id, change)
 
@@ -217,7 +244,28 @@ class HookCall:
 
     def _prompt(self) -> bytes:
         prompt = self._payload.text("prompt")
+        if prompt.startswith(_TASK_NEWS):
+            self._end_failed_child(prompt)
         return self._measure(lambda agent: agent.begin_turn(prompt), is_call=False)
+
+    def _end_failed_child(self, news: str) -> None:
+        """End the subagent whose failure the client tells its session: it sends no SubagentStop.
+
+        A person may type such a text, so that its transcript must say the same.
+        """
+        name = news.partition("<task-id>")[2].partition("</task-id>")[0]
+        try:
+            child_id = self._child_id(name)
+        except InvalidAgentIdError:
+            return
+        child = self._store.find(child_id)
+        if child is None or not child.active or "<status>failed</status>" not in news:
+            return
+        tail = self._await(
+            lambda: self._look(child_id), lambda tail: tail.error is not None, END_WAIT_SECONDS
+        )
+        if tail.error is not None:
+            self._end_child(child_id, tail)
 
     def _after_call(self) -> bytes:
         payload = self._payload
@@ -303,7 +351,7 @@ class HookCall:
         The agent is told a rung once, where its last reply reached it and the one before had not.
         Of parallel calls the first tells, and a prompt tells what no call could.
         """
-        path = self._transcript_path()
+        path = self._transcript_path(self.agent_id)
         try:
             is_subagent = self._parent_id is not None
             replies = read_last_replies(path, is_subagent=is_subagent) if path else []
@@ -312,7 +360,7 @@ class HookCall:
         if not replies:
             return ""
         calls = replies[0][1]
-        if calls and calls[0] != self._payload.call_id and tail.interrupted_at is None:
+        if calls and calls[0] != self._payload.call_id and tail.stopped_at is None:
             return ""
         agent = self._store.hosted(StateRecord(self.agent_id))
         agent.appear(self._session_id, self._parent_id, self._payload.cwd)
@@ -325,7 +373,7 @@ class HookCall:
     def _note(self, agent: HostedAgent) -> str:
         from ultramon.hosts.claude_code.note import write_note
 
-        path = self._transcript_path()
+        path = self._transcript_path(self.agent_id)
         return write_note(
             agent.record,
             pace=agent.gauge.describe_pace(),
@@ -364,19 +412,24 @@ class HookCall:
         self._note_problem()
         return tail
 
-    def _look(self) -> Tail:
-        """Read the transcript's end; what is wrong with it is said once, after the last look."""
-        path = self._transcript_path()
+    def _look(self, agent_id: str | None = None) -> Tail:
+        """Read the end of a transcript; what is wrong with it is said once, after the last look.
+
+        Args:
+            agent_id: Whose; None = that of the agent that the event is about.
+        """
+        agent_id = agent_id or self.agent_id
+        path = self._transcript_path(agent_id)
         self._problem = ""
         if path is None:
             return Tail()
         try:
             return read_tail(
-                path, is_subagent=self._parent_id is not None, call_id=self._payload.call_id
+                path, is_subagent=agent_id != self._session_id, call_id=self._payload.call_id
             )
         except FileNotFoundError:
-            # Before the first reply there is none; while a tool runs there must be one.
-            if self._payload.call_id is not None:
+            # Before the first reply there is none; when a tool has run there must be one.
+            if self._payload.event in _INJECTABLE and self._payload.call_id is not None:
                 self._problem = f"no transcript {path}"
         except (OSError, ValueError) as error:
             self._problem = f"transcript not read: {error}"
@@ -386,12 +439,39 @@ class HookCall:
         if self._problem:
             self._store.fail(self.agent_id, self._problem)
 
-    def _transcript_path(self) -> str | None:
+    def _transcript_path(self, agent_id: str) -> str | None:
         path = self._payload.transcript_path
-        if path is None or self._parent_id is None:
+        if path is None or agent_id == self._session_id:
             return path
-        folder = path.removesuffix(".jsonl")
-        return os.path.join(folder, "subagents", f"agent-{self._payload.host_agent_id}.jsonl")
+        name = agent_id.removeprefix(f"{self._session_id}.")
+        return os.path.join(path.removesuffix(".jsonl"), "subagents", f"agent-{name}.jsonl")
+
+    def _await(
+        self, look: Callable[[], Tail], is_done: Callable[[Tail], bool], seconds: float
+    ) -> Tail:
+        """Look until a transcript says what is waited for, or the time is over."""
+        tail = look()
+        deadline = time.monotonic() + seconds
+        while not is_done(tail) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            tail = look()
+        self._note_problem()
+        return tail
+
+    def _read_last_tail(self) -> Tail:
+        """Wait for the reply that the payload calls the last one, and that is no earlier one."""
+        text = self._payload.text("last_assistant_message").rstrip()
+        if not text:
+            return self._read_tail()
+        stored = self._store.find(self.agent_id)
+        before = None if stored is None else self._store.hosted(stored).memory.get("lastReplyAt")
+
+        def is_last(tail: Tail) -> bool:
+            said = tail.text.strip()
+            is_new = tail.report is not None and tail.report.at != before
+            return tail.error is not None or (is_new and bool(said) and text.endswith(said))
+
+        return self._await(self._look, is_last, END_WAIT_SECONDS)
 
     def _read_current_tail(self) -> Tail:
         """Wait for the reply with the call that has just run, where it may reach a rung.
@@ -401,10 +481,7 @@ class HookCall:
         """
         tail = self._look()
         if self._payload.call_id and not tail.is_current and self._may_hide_a_rung(tail):
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not tail.is_current and time.monotonic() < deadline:
-                time.sleep(_LOOK_AGAIN_SECONDS)
-                tail = self._look()
+            return self._await(self._look, lambda tail: tail.is_current, WAIT_SECONDS)
         self._note_problem()
         return tail
 
@@ -445,6 +522,7 @@ _INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPrompt
 # Old clients have no types, and notify only of these.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
 _AT_WORK = (*_INJECTABLE, "PreToolUse")
+_TASK_NEWS = "<task-notification>"
 _CHANGES = {
     "SessionStart": HookCall.start,
     "SessionEnd": HookCall.end,

@@ -107,7 +107,7 @@ class _Reading:
             agent.set_model(model)
             if tail is not None:
                 agent.take(tail.report)
-                if _was_interrupted(agent.record, tail):
+                if _was_stopped(agent.record, tail):
                     agent.rest()
             elif self._tokens() != agent.memory.get("statusTokens"):
                 agent.gauge.take(self._tokens(), 0, store.now)
@@ -122,7 +122,7 @@ class _Reading:
             return True
         if tail is None:
             return self._tokens() != agent.memory.get("statusTokens")
-        if _was_interrupted(agent.record, tail):
+        if _was_stopped(agent.record, tail):
             return True
         if tail.report is None or tail.report.at == agent.record.measured_at:
             return False
@@ -150,9 +150,12 @@ def _full_name(told: str | None, known: str | None) -> str | None:
     return known if known and told and known.partition("[")[0] == told else told
 
 
-def _was_interrupted(record: StateRecord, tail: Tail) -> bool:
-    """Return whether a person stopped the agent: no hook is called then, the line is redrawn."""
-    at = tail.interrupted_at
+def _was_stopped(record: StateRecord, tail: Tail) -> bool:
+    """Return whether the turn ended without a hook, which leaves the line to tell of it.
+
+    A person interrupted the agent, or the client refused its request.
+    """
+    at = tail.stopped_at
     return at is not None and at > record.last_activity and record.phase != WAITING
 
 

@@ -9,8 +9,9 @@ import os
 import stat
 from itertools import islice
 
-from ultramon.hosts.claude_code.transcript import LineReader
-from ultramon.hosts.jsonl import decode_object
+from ultramon.core.times import parse_time
+from ultramon.hosts.claude_code.transcript import LineReader, error_of
+from ultramon.hosts.jsonl import decode_object, text_of
 from ultramon.hosts.records import Boundary, Content, Report
 
 TYPE_CHECKING = False
@@ -43,16 +44,20 @@ class Tail:
         is_current: Whether that reply holds the tool call that was asked for: then nothing newer
             can be missing.
         bytes_behind: What was written after that reply; all of it where there is no reply.
-        interrupted_at: When a person interrupted the agent after that reply, epoch seconds; None
-            when nobody did.
+        text: The last text of that reply that was written down, empty when there is none yet.
+        error: Why the request after that reply failed, see `error_of`; None when none did.
+        stopped_at: When a person interrupted the agent after that reply, or the request after it
+            failed, epoch seconds; None when neither did.
     """
 
     __slots__ = (
         "boundary",
         "bytes_behind",
-        "interrupted_at",
+        "error",
         "is_current",
         "report",
+        "stopped_at",
+        "text",
     )
 
     def __init__(self) -> None:
@@ -60,7 +65,9 @@ class Tail:
         self.boundary: Boundary | None = None
         self.is_current = False
         self.bytes_behind = 0
-        self.interrupted_at: float | None = None
+        self.text = ""
+        self.error: str | None = None
+        self.stopped_at: float | None = None
 
 
 def read_tail(path: str, *, is_subagent: bool, call_id: str | None = None) -> Tail:
@@ -164,10 +171,12 @@ def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
     tail = Tail()
     tail.bytes_behind = size
     for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
+        # One reader a line: each must be judged as if it were the first of its message.
+        reader = LineReader(is_subagent)
         try:
             entry = decode_object(line)
-            # One reader a line: each must be judged as if it were the first of its message.
-            records = list(LineReader(is_subagent).read(entry))
+            records = list(reader.read(entry))
+            error = error_of(entry) if tail.report is None and reader.owns(entry) else None
         except ValueError:
             continue  # cut off by the client, or not its own
         report = next((record for record in records if isinstance(record, Report)), None)
@@ -175,8 +184,14 @@ def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
         if tail.report is None:
             tail.report, tail.boundary = report, boundary
             tail.bytes_behind = size - end
-            if tail.interrupted_at is None and _INTERRUPTION in line:
-                tail.interrupted_at = _interrupted_at(records)
+            if report is not None:
+                tail.text = text_of(entry["message"].get("content"), ("text",))
+            if tail.error is None:
+                tail.error = error
+            if tail.stopped_at is None and error is not None:
+                tail.stopped_at = parse_time(entry.get("timestamp"))
+            if tail.stopped_at is None and _INTERRUPTION in line:
+                tail.stopped_at = _interrupted_at(records)
         if boundary is not None:
             break
         if report is None or tail.report is None:

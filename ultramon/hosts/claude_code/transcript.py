@@ -88,6 +88,23 @@ def looks_like_transcript(head: bytes) -> bool:
     return b'"parentUuid"' in cut and b'"isSidechain"' in cut
 
 
+OVERFLOW = "Prompt is too long"
+"""The client's words for a request that it, or the provider, refused as too long."""
+
+
+def error_of(entry: dict[str, Any]) -> str | None:
+    """Return why a request failed, as a line says it in the place of a reply; else None.
+
+    Returns:
+        `OVERFLOW`, else the client's name for the kind of error: never the words of a provider.
+    """
+    if entry.get("type") != "assistant" or entry.get("isApiErrorMessage") is not True:
+        return None
+    if text_of(_message(entry).get("content"), ("text",)).startswith(OVERFLOW):
+        return OVERFLOW
+    return text_or_none(entry.get("error")) or "unknown"
+
+
 def _is_ignorable(line: bytes) -> bool:
     """Tell that a complete line names, as its first key, a type that carries no message.
 
