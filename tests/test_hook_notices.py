@@ -74,8 +74,8 @@ def test_each_mode_has_its_moment(tmp_path, entrypoint, event, modes):
         ("Stop", {}),
         ("StopFailure", {"error": "x"}),
         ("SubagentStop", {"agent_type": ""}),
-        ("SessionStart", {"source": "compact"}),
         ("SessionStart", {"source": "resume"}),
+        ("SessionStart", {"source": "clear"}),
         ("PreCompact", {"trigger": "auto"}),
         ("PostCompact", {"trigger": "auto"}),
         ("SubagentStart", {}),
@@ -108,6 +108,13 @@ def test_what_a_prompt_must_tell_waits_without_being_looked_for(tmp_path):
         assert lines(any_call(session)) == [LINE.format("now")]
         assert lines(any_call(session, "UserPromptSubmit")) == [LINE.format("later")]
     assert not flag(session).exists()
+
+
+def test_the_line_after_a_compaction_brings_no_notice(session, backend):
+    """Those wait for the next call."""
+    notify(backend)
+    assert len(lines(session.call("SessionStart", source="compact"))) == 1
+    assert len(waiting(backend)) == 1
 
 
 # --- who is told

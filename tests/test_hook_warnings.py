@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from hooked import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
 
+from ultramon.core.times import format_time
 from ultramon.hosts.claude_code.agents import SILENT_CALLS
 
 
@@ -337,3 +338,28 @@ def test_a_call_beside_one_that_is_about_to_warn_is_silent(session):
     process.communicate()
     os.close(writing)
     assert said(session, 30, 30) == [70, None]
+
+
+# --- after a compaction
+
+
+@pytest.mark.parametrize("agent", [None, "sub"])
+@pytest.mark.parametrize(
+    ("audience", "is_told"),
+    [("agent", True), ("both", True), ("orchestrator", False), ("none", False)],
+)
+def test_after_a_compaction_earlier_figures_are_taken_back(session, agent, audience, is_told):
+    """In one line at the one event whose text the client puts behind the summary."""
+    session.freeze(audience=audience)
+    session.tool(tokens_at(20), agent)
+    assert session.call("PreCompact", agent).stdout == b""
+    answer = session.call("SessionStart", agent, source="compact")
+    assert session.call("PostCompact", agent).stdout == b""
+    assert bool(answer.text) == is_told
+    if is_told:
+        at = format_time(session.record(agent).epoch_started_at)[11:16]
+        said_then = f"Context window compacted at {at}Z: earlier figures about it no longer hold."
+        assert answer.value["hookSpecificOutput"] == {
+            "hookEventName": "SessionStart",
+            "additionalContext": said_then,
+        }

@@ -10,6 +10,7 @@ from real_client.watch import Note, new_notes, notes
 
 pytestmark = pytest.mark.real_client
 
+COMPACTED = "Context window compacted at "
 TRIGGER_TOKENS = 67_000
 REFUSAL_TOKENS = 177_000
 SMALL_WINDOW = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"}
@@ -40,6 +41,8 @@ def test_a_compaction_starts_an_epoch_that_is_told_anew(installed, api):
         [Note(46_000, TRIGGER_TOKENS, 69)],
     ]
     assert turns[7].fresh("At the limit Claude Code compacts the conversation")
+    assert [number for number, turn in enumerate(turns) if turn.fresh(COMPACTED)] == [4]
+    assert turns[4].count(COMPACTED) == 1
     seen = [turn.seen[session.session_id] for turn in turns]
     assert (seen[3].epoch, seen[3].threshold_status) == (1, "warning")
     full = compaction.seen[session.session_id]
@@ -121,6 +124,8 @@ def test_the_compaction_of_a_subagent_leaves_its_parent_alone(installed, api, st
     session_id = installed.run(marked("have somebody look"), **SMALL_WINDOW).session_id
     assert len(api.compactions("scout")) == 1
     assert api.compactions() == []
+    assert [turn.count(COMPACTED) for turn in api.turns("scout")] == [0, 0, 1, 1, 1]
+    assert [turn.count(COMPACTED) for turn in api.turns()] == [0] * len(api.turns())
     scout = api.turns("scout")
     child_id = f"{session_id}.{scout[0].headers['x-claude-code-agent-id']}"
     assert set(states.all()) == {session_id, child_id}

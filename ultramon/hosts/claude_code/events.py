@@ -1,7 +1,8 @@
 """What each event of the client does to the agents, and what the client is answered.
 
 Standard library only. Nothing is injected on Stop or SubagentStop, where the client would go on
-and on, nor around a compaction, where it would be dropped or change the summary.
+and on, nor around a compaction, where it would be dropped or change the summary; but for one line
+at the start that follows it, which the client adds behind the summary.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ class HookCall:
             return self._after_call()
         if event == "UserPromptSubmit":
             return self._prompt()
+        if event == "SessionStart":
+            return self.start()
         if event == "PreCompact":
             return self._before_compaction()
         change = _CHANGES.get(event)
@@ -107,8 +110,12 @@ class HookCall:
             except StateError as error:
                 self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
-    def start(self) -> None:
-        """SessionStart: the session begins, goes on, or was compacted."""
+    def start(self) -> bytes:
+        """SessionStart: the session begins, goes on, or was compacted.
+
+        Returns:
+            After a compaction a line for the agent: the summary may repeat what it was told before.
+        """
         payload = self._payload
         source = payload.text("source")
 
@@ -136,6 +143,11 @@ class HookCall:
         if source == "resume":
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
+        if source != "compact" or self._audience() not in (AGENT, BOTH):
+            return b""
+        from ultramon.hosts.claude_code.note import write_compaction
+
+        return self._context(write_compaction(self._store.now))
 
     def end(self) -> None:
         """SessionEnd: the session has ended, and with it its subagents."""
@@ -334,16 +346,12 @@ class HookCall:
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         # What waited is older than the note.
         told = "\n".join([*lines, note] if note else lines)
-        if not told:
-            return b""
-        return codec.dumps(
-            {
-                "hookSpecificOutput": {
-                    "hookEventName": self._payload.event,
-                    "additionalContext": told,
-                }
-            }
-        ).encode("ascii")
+        return self._context(told) if told else b""
+
+    def _context(self, text: str) -> bytes:
+        """Return the answer that puts a text into the agent's conversation."""
+        answer = {"hookEventName": self._payload.event, "additionalContext": text}
+        return codec.dumps({"hookSpecificOutput": answer}).encode("ascii")
 
     def _unstored_note(self, tail: Tail) -> str:
         """Return the warning where the system stores nothing: the transcript alone decides.
@@ -524,7 +532,6 @@ _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "age
 _AT_WORK = (*_INJECTABLE, "PreToolUse")
 _TASK_NEWS = "<task-notification>"
 _CHANGES = {
-    "SessionStart": HookCall.start,
     "SessionEnd": HookCall.end,
     "SubagentStart": HookCall.start_subagent,
     "SubagentStop": HookCall.end_subagent,

@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 from ultramon.core import note
+from ultramon.core.times import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,3 +45,9 @@ def write_note(
         action=record.action,
         critical_note=critical_note,
     )
+
+
+def write_compaction(at: float) -> str:
+    """Return the text for an agent whose conversation was compacted, epoch seconds."""
+    time = format_time(at)[11:16]
+    return f"Context window compacted at {time}Z: earlier figures about it no longer hold."
