@@ -107,14 +107,35 @@ def crash(url: str) -> None:
     young.stop("failed")
     backend.queue.queue_message("boss", "goodbye", now=NOW)
     until = time.monotonic() + 30
-    while not _are_over(backend) and time.monotonic() < until:
+    while not _are_over(backend, "old", "young") and time.monotonic() < until:
         os.sched_yield()
     say("kept")
     sys.stdin.read()
 
 
-def _are_over(backend) -> bool:
-    entries = [backend.outbox.states_of(name) for name in ("old", "young")]
+def doubt(url: str, agent_id: str) -> None:
+    """Start an agent when told, end it while the database is away, and wait."""
+    from ultramon import ContextConfig, create_context_monitor
+
+    backend = open_backend(url)
+    backend.change_mark()
+    say("connected")
+    sys.stdin.readline()
+    config = ContextConfig(save_interval_seconds=0.1)
+    monitor = create_context_monitor(agent_id, config, backend=backend).start()
+    monitor.plan(["one", "two"])
+    monitor.complete_task("one")
+    monitor.hand_off(notes="what was learned")
+    monitor.stop("returned")
+    until = time.monotonic() + 30
+    while not _are_over(backend, agent_id) and time.monotonic() < until:
+        os.sched_yield()
+    say("kept")
+    sys.stdin.read()
+
+
+def _are_over(backend, *agent_ids: str) -> bool:
+    entries = [backend.outbox.states_of(name) for name in agent_ids]
     return all(found and '"active":false' in found[0].body["state"] for found in entries)
 
 

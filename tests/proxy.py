@@ -5,7 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 
 
 class Proxy:
@@ -16,13 +18,17 @@ class Proxy:
 
     Attributes:
         port: Of the proxy.
+        requests: How often clients have sent something.
     """
 
     def __init__(self, port: int) -> None:
         self._server = port
         self._flows = threading.Event()
         self._flows.set()
-        self._lost_word: bytes | None = None
+        self._is_last: Callable[[bytes], bool] | None = None
+        self._is_heard = True
+        self._then: Callable[[], object] = bool
+        self.requests = 0
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.port = 0
@@ -59,9 +65,30 @@ class Proxy:
         for pair in pairs:
             _close(*pair)
 
-    def lose_answer_to(self, word: bytes) -> None:
-        """Pass the next bytes of a client that hold a word on, and close before their answer."""
-        self._lost_word = word
+    def lose_answer_to(self, word: bytes, then: Callable[[], object] = bool) -> None:
+        """Pass the next bytes of a client that hold a word on, and close before their answer.
+
+        Args:
+            word: The word.
+            then: Called before its client can know of that.
+        """
+        self._is_last, self._is_heard, self._then = (lambda data: word in data), True, then
+
+    def cut_at(self, number: int, *, is_heard: bool) -> None:
+        """Close the connection of the client that sends so many requests from now, 1 = the next.
+
+        Args:
+            number: Which request.
+            is_heard: True = only its answer is lost.
+        """
+        numbers = count(1)
+        self._is_last, self._is_heard = (lambda data: next(numbers) == number), is_heard
+        self._then = bool
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what `cut_at` or `lose_answer_to` asked for has happened."""
+        return self._is_last is None
 
     def close(self) -> None:
         """End it, in whatever state it is."""
@@ -99,10 +126,15 @@ class Proxy:
                 self._flows.wait()
                 if not data:
                     return
-                others[source].sendall(data)
-                if source is client and self._lost_word is not None and self._lost_word in data:
-                    self._lost_word = None
-                    select.select([server], [], [])
+                is_last = source is client and self._is_last is not None and self._is_last(data)
+                self.requests += source is client
+                if not is_last or self._is_heard:
+                    others[source].sendall(data)
+                if is_last:
+                    self._is_last = None
+                    if self._is_heard:
+                        select.select([server], [], [])
+                    self._then()
                     return
 
 

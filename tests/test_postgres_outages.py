@@ -18,7 +18,7 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
 from ultramon.core.events import event_key
-from ultramon.errors import FencedError, StateWriteError
+from ultramon.errors import AgentNotFoundError, FencedError, StateWriteError
 from ultramon.routing import register
 from ultramon.testing import FakeClock, fill
 from ultramon.testing.clock import START
@@ -170,18 +170,91 @@ def test_a_state_whose_receipt_is_lost_is_stored_once(network, backend, direct):
     assert direct.load(AGENT).record.seq == 2
 
 
-def test_an_owner_whose_start_was_stored_without_its_knowledge_is_not_shut_out(
+def work_and_end(monitor):
+    monitor.plan(["one", "two"])
+    monitor.complete_task("one")
+    monitor.hand_off(notes="what was learned")
+    monitor.stop("returned")
+
+
+def assert_one_life(direct, agent_id):
+    """Everything that was done is stored, and everything that was told was told once."""
+    record = direct.load(agent_id).record
+    assert (record.outcome, record.generation, record.tasks_completed) == ("returned", 1, 1)
+    assert record.handoff["notes"] == "what was learned"
+    assert types(direct, agent_id) == ["agent_started", "handoff_ready", "agent_stopped"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_heard", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("on_error", ["log", "raise"])
+def test_a_start_that_is_cut_at_any_statement_is_tried_again(
+    on_error, is_heard, network, backend, direct
+):
+    """Whether the server heard the last one or not: it is one start, and all that follows stays."""
+    config = CONFIG.model_copy(update={"on_error": on_error})
+    backend.change_mark()
+    network.requests = 0
+    with create_context_monitor("undisturbed", CONFIG, backend=backend):
+        statements = network.requests
+    assert statements > 5
+    for number in range(1, statements + 1):
+        agent_id = f"cut-at-{number}"
+        wait_until(lambda: answers(backend))
+        network.cut_at(number, is_heard=is_heard)
+        monitor = create_context_monitor(agent_id, config, backend=backend)
+        try:
+            monitor.start()
+        except StateWriteError:
+            assert on_error == "raise"
+            wait_until(lambda: answers(backend))
+            monitor.start()
+        work_and_end(monitor)
+        wait_until(lambda name=agent_id: is_over(direct, name))
+        assert network.is_cut
+        assert_one_life(direct, agent_id)
+
+
+def is_over(backend, agent_id):
+    with suppress(AgentNotFoundError):
+        return not backend.load(agent_id).record.active
+    return False
+
+
+def test_a_start_whose_receipt_was_lost_comes_after_the_earlier_life_of_its_id_once(
     network, backend, direct
 ):
-    """The agent that it finds under its id is its own."""
-    direct.change_mark()
-    backend.change_mark()
-    network.lose_answer_to(b"COMMIT")
-    monitor = create_context_monitor("a", CONFIG, backend=backend).start()
-    wait_until(lambda: direct.load("a").record.generation == 2)
-    fill(monitor, 0.9)
-    wait_until(lambda: "context_threshold_reached" in types(direct))
-    monitor.stop()
+    """Generation and epoch are those of an undisturbed start."""
+    for agent_id in ("calm", "cut"):
+        create_context_monitor(agent_id, CONFIG, backend=direct).start().stop()
+        wait_until(lambda: answers(backend))
+        if agent_id == "cut":
+            network.lose_answer_to(b"COMMIT")
+        work_and_end(create_context_monitor(agent_id, CONFIG, backend=backend).start())
+        wait_until(lambda name=agent_id: direct.load(name).record.outcome == "returned")
+    assert network.is_cut
+    calm, cut = (direct.load(agent_id).record for agent_id in ("calm", "cut"))
+    assert (cut.generation, cut.epoch) == (calm.generation, calm.epoch) == (2, 2)
+    assert types(direct, "cut") == types(direct, "calm")
+
+
+def test_a_process_that_dies_after_a_start_whose_receipt_was_lost_leaves_nothing_behind(
+    network, direct, work
+):
+    """What it did afterwards is stored by the next process of its host, under the same start."""
+    worker = work(network.url, "doubt", "a")
+    assert answer(worker) == "connected"
+    network.lose_answer_to(b"COMMIT", then=network.refuse)
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+    assert answer(worker) == "kept"
+    os.kill(worker.pid, signal.SIGKILL)
+    finish(worker)
+    assert types(direct) == ["agent_started"]
+    network.accept()
+    with closing(PostgresBackend(network.url)) as successor:
+        wait_until(lambda: is_drained(successor))
+    assert_one_life(direct, "a")
 
 
 def test_a_taken_over_agent_keeps_what_happened_before(network, backend, direct):

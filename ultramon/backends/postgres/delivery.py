@@ -14,7 +14,7 @@ from ultramon.backends.postgres.outbox import STATE
 from ultramon.core import routes
 from ultramon.core.liveness import ALIVE, judge, process_started_at, this_host
 from ultramon.core.record import decode_state
-from ultramon.core.times import parse_time
+from ultramon.core.times import format_time, parse_time
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
 
 if TYPE_CHECKING:
@@ -158,19 +158,38 @@ class Delivery:
                 return False
         generation, stored = self._states.lock(connection, record.agent_id)
         former = None if stored is None else stored.record
-        if former is not None and former.session_id == record.session_id:
-            return True
-        beat = None if stored is None else stored.heartbeat_at
-        if former is not None and judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
-            raise AgentAlreadyRunningError(record.agent_id, former.pid or 0, former.hostname)
-        record.generation = generation + 1
+        is_stored = former is not None and life_of(former) == life_of(record)
+        if former is not None and not is_stored:
+            beat = None if stored is None else stored.heartbeat_at
+            if judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
+                raise AgentAlreadyRunningError(record.agent_id, former.pid or 0, former.hostname)
+        record.generation = generation if is_stored else generation + 1
         for event in events:
             event["generation"] = record.generation
+        if former is not None and is_stored and _age_of(record) < _age_of(former):
+            self._add_events(connection, record, generation, events)
+            return True
         self._states.put(connection, record, record.last_heartbeat)
         new = self._log.insert(connection, events)
         rows = self._registry.rows(connection, new, is_kept=True)
         routes.route(rows, record, new, record.last_heartbeat)
         return True
+
+
+def life_of(record: StateRecord) -> object:
+    """Return what all states of one life of an agent have in common, and no other's."""
+    return (
+        record.session_id,
+        format_time(record.started_at),
+        record.hostname,
+        record.boot_id,
+        record.pid,
+        record.pid_started_at,
+    )
+
+
+def _age_of(record: StateRecord) -> tuple[int, float]:
+    return record.seq, record.last_heartbeat
 
 
 def is_unstarted(entry: Entry) -> bool:
