@@ -205,11 +205,43 @@ def test_a_parent_enables_its_child(backend, call):
     assert shown == f"Context monitoring disabled for {AGENT}\n"
 
 
-@pytest.mark.parametrize("action", ["enable", "disable"])
-def test_enabling_needs_a_caller(backend, call, action):
-    """A person has no inbox."""
+def test_a_parent_names_an_ancestor_as_the_recipient(backend, call):
+    """A manager that watches the child of its worker; a stranger is refused."""
+    put(backend, "manager", label="manager")
+    put(backend, "boss", label="boss", parent_id="manager")
+    put(backend, "stranger", label="stranger")
+    put(backend, parent_id="boss")
+    arguments = ("context-monitor", "enable", "agent-1", "--notify")
+    expected = f"Context monitoring enabled for {AGENT} — notifications → manager\n"
+    assert said(call(*arguments, "manager", caller="boss")) == expected
+    done = call(*arguments, "stranger", caller="boss")
+    assert "did not ask for it" in said(done, ExitCode.FAILURE)
+    (found,) = backend.registry.registrations()
+    assert (found.notify_id, found.registered_by) == ("manager", "boss")
+
+
+def test_a_person_names_the_agent_and_any_recipient(backend, call):
+    """A person has no inbox, and may do everything."""
     put(backend)
-    done = call("context-monitor", action, AGENT)
+    put(backend, "stranger", label="stranger")
+    expected = f"Context monitoring enabled for {AGENT} — notifications → stranger\n"
+    variable = {"ULTRAMON_CONTEXT_MONITOR_NOTIFY": "stranger"}
+    for options, environ in ((("--notify", "stranger"), {}), ((), variable)):
+        assert said(call("context-monitor", "enable", AGENT, *options, **environ)) == expected
+        shown = said(call("context-monitor", "disable", AGENT))
+        assert shown == f"Context monitoring disabled for {AGENT}\n"
+    assert backend.registry.registrations() == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("enable", AGENT), ("enable",), ("enable", "--notify", AGENT), ("disable",)],
+    ids=str,
+)
+def test_a_person_names_whom_it_means(backend, call, arguments):
+    """Without a caller there is neither an agent nor a recipient to take instead."""
+    put(backend)
+    done = call("context-monitor", *arguments)
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
     assert done.stderr == (
         "Error: ultramon context-monitor enable/disable requires a managed session "

@@ -160,7 +160,15 @@ def test_monitors(case, backend, clock):
         ({"requester": "sibling"}, NotPermittedError),
         ({"requester": AGENT, "notify": "nobody"}, "notify_unknown"),
         ({"requester": AGENT, "notify": "stranger"}, "notify_refused"),
-        ({"requester": "boss", "notify": "grandparent"}, "notify_refused"),
+        ({"requester": AGENT, "notify": "grandparent"}, ("grandparent", "explicit")),
+        ({"requester": "boss", "notify": "grandparent"}, ("grandparent", "explicit")),
+        ({"requester": "boss", "notify": "sibling"}, "notify_refused"),
+        ({"requester": AGENT, "notify": "stranger", "as_admin": True}, ("stranger", "explicit")),
+        ({"requester": AGENT, "notify": "nobody", "as_admin": True}, "notify_unknown"),
+        ({"requester": "grandparent", "as_admin": True}, NotPermittedError),
+        ({"requester": None, "notify": "stranger"}, ("stranger", "explicit")),
+        ({"requester": None, "notify": "nobody"}, "notify_unknown"),
+        ({"requester": None}, "notify_missing"),
         ({"agent_id": "ended", "requester": "stranger"}, NotPermittedError),
         ({"agent_id": "ended", "requester": "ended"}, "stopped"),
         ({"agent_id": "lost", "requester": "lost"}, "stopped"),
@@ -185,7 +193,7 @@ def test_who_may_have_whom_told(backend, clock, asked, result):
     if isinstance(result, tuple):
         made = register(agent_id, requester, backend=backend, clock=clock, **request)
         assert (made.notify_id, made.source) == result
-        assert made.registered_by == requester
+        assert made.registered_by == (requester or "admin")
         assert registrations(backend=backend) == [made]
         return
     error = RegistrationError if isinstance(result, str) else result
@@ -194,6 +202,58 @@ def test_who_may_have_whom_told(backend, clock, asked, result):
     if isinstance(result, str):
         assert raised.value.problem == result
     assert registrations(backend=backend) == []
+
+
+def test_a_recipient_is_at_most_sixteen_generations_up(backend, clock):
+    """The sixteenth ancestor may be notified, the seventeenth may not."""
+    for number in range(18):
+        put(backend, f"a{number}", parent_id=f"a{number + 1}")
+    assert register("a0", "a0", "a16", backend=backend, clock=clock).notify_id == "a16"
+    with pytest.raises(RegistrationError) as raised:
+        register("a0", "a0", "a17", backend=backend, clock=clock)
+    assert raised.value.problem == "notify_refused"
+
+
+@pytest.mark.parametrize("parents", [("b", "c", "a"), ("b", "c", "b"), ("a", None, None)], ids=str)
+def test_ancestors_in_a_cycle_are_refused(backend, clock, parents):
+    """Whichever part of the line it is in; nobody is registered."""
+    put(backend, "stranger")
+    for agent_id, parent_id in zip("abc", parents, strict=True):
+        put(backend, agent_id, parent_id=parent_id)
+    with pytest.raises(RegistrationError, match="its ancestors form a cycle") as raised:
+        register("a", "a", "stranger", backend=backend, clock=clock)
+    assert raised.value.problem == "notify_cycle"
+    assert registrations(backend=backend) == []
+
+
+def test_an_ancestor_that_is_gone_ends_the_line(backend, clock):
+    """Nobody can say any more whose child it was."""
+    put(backend, "manager")
+    put(backend, AGENT, parent_id="pruned")
+    with pytest.raises(RegistrationError) as raised:
+        register(AGENT, AGENT, "manager", backend=backend, clock=clock)
+    assert raised.value.problem == "notify_refused"
+
+
+def test_everything_about_a_grandchild_arrives_at_the_manager(backend, clock):
+    """Its levels, its compaction, its handoff and its end; its parent is sent nothing."""
+    put(backend, "manager")
+    put(backend, "boss", parent_id="manager")
+    monitor = make(backend, clock, parent_id="boss").start()
+    register(AGENT, "boss", "manager", backend=backend, clock=clock)
+    received = []
+    for step in (
+        lambda: fill(monitor, 0.9),
+        monitor.record_compaction,
+        lambda: monitor.hand_off(notes="half of it"),
+        monitor.stop,
+    ):
+        step()
+        clock.advance(1)
+        notices = Inbox("manager", backend=backend, clock=clock).poll()
+        received += [(one.agent_id, one.facts["kind"]) for one in notices]
+    assert received == [(AGENT, kind) for kind in ("level", "epoch", "handoff", "ended")]
+    assert Inbox("boss", backend=backend, clock=clock).peek() == []
 
 
 def test_ending_a_registration_needs_the_same_right(backend, clock):
@@ -207,6 +267,8 @@ def test_ending_a_registration_needs_the_same_right(backend, clock):
     assert len(registrations(backend=backend)) == 1
     assert unregister(AGENT, "boss", backend=backend) == Cancelled(0, 0)
     assert unregister(AGENT, "boss", backend=backend) is None
+    register(AGENT, AGENT, backend=backend, clock=clock)
+    assert unregister(AGENT, None, backend=backend) == Cancelled(0, 0)
 
 
 @pytest.mark.parametrize(

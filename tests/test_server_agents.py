@@ -204,8 +204,26 @@ def test_who_is_told_is_said_when_an_agent_is_made(serving, family):
         assert [(one.notify_id, one.source) for one in found] == expected, body
 
 
+def test_an_ancestor_may_be_notified_and_by_the_admin_anybody(serving, family):
+    """What is refused makes no agent."""
+    _, kid = make(serving, family["boss"], agentId="kid")
+    make(serving, kid, agentId="grandchild", notify="boss")
+    make(serving, serving.admin, agentId="watched", parentId="kid", notify="stranger")
+    make(serving, serving.admin, agentId="alone", notify="stranger")
+    found = serving.backend.registry.registrations()
+    assert [(one.agent_id, one.notify_id) for one in found] == [
+        ("alone", "stranger"),
+        ("grandchild", "boss"),
+        ("watched", "stranger"),
+    ]
+    body = {"agentId": "refused", "notify": "stranger"}
+    answer = kid.post("/agents", json=body)
+    assert (answer.status_code, "did not ask" in answer.json()["detail"]) == (403, True)
+    assert serving.admin.get("/agents/refused").status_code == 404
+
+
 NONSENSE = [
-    ({"notify": "stranger"}, 403),
+    ({"notify": "nobody"}, 422),
     ({"notify": "parent"}, 422),
     ({"thresholds": [0.8, 0.5]}, 422),
     ({"thresholds": []}, 422),

@@ -220,15 +220,17 @@ class RegistrationError(UltramonError, ValueError):
 
     Attributes:
         agent_id: The agent that it is about.
-        problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``stopped``,
-            ``no_gauge`` or ``ended``.
+        problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``notify_cycle``,
+            ``stopped``, ``no_gauge`` or ``ended``.
     """
 
     _TEXTS = {  # noqa: RUF012 - typing is not imported here
-        "notify_missing": "nobody to tell is named; name the agent itself or its parent",
-        "notify_unknown": "the agent to tell does not exist; name the agent itself or its parent",
-        "notify_refused": "the agent to tell did not ask for it; name the agent itself or its "
-        "parent, or let the parent ask",
+        "notify_missing": "no recipient is named; name the agent itself or an ancestor of it",
+        "notify_unknown": "the recipient does not exist; name the agent itself or an ancestor of "
+        "it",
+        "notify_refused": "the recipient did not ask for it; name the agent itself or one of its "
+        "16 nearest ancestors, or let its parent or an admin ask",
+        "notify_cycle": "its ancestors form a cycle; start the agent again with its true parent",
         "stopped": "it has ended and will never be measured again; register its successor",
         "no_gauge": "its host never says how full its window is; nothing would ever be told",
         "ended": "it has ended and calls nobody any more; make one for its successor",

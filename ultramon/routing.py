@@ -17,7 +17,13 @@ from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.ids import check_agent_id
 from ultramon.core.liveness import ENDED, LOST, judge, this_host
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
-from ultramon.core.registration import CUSTOM, DEFAULT, check_permission, resolve_target
+from ultramon.core.registration import (
+    CUSTOM,
+    DEFAULT,
+    check_permission,
+    check_recipient,
+    resolve_target,
+)
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.levels import as_ladder
 from ultramon.models import Notice, Registration, utc
@@ -37,14 +43,17 @@ _log = logging.getLogger("ultramon.routing")
 
 CATEGORY = "context_monitor"
 """Of everything that a compaction or a clear of the agent makes stale."""
+ADMIN = "admin"
+"""Stands for a person where a registration says who asked for it."""
 
 
 def register(
     agent_id: str,
-    requester: str,
+    requester: str | None,
     notify: str | None = None,
     thresholds: Ladder | Sequence[float] | None = None,
     *,
+    as_admin: bool = False,
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> Registration:
@@ -55,18 +64,21 @@ def register(
 
     Args:
         agent_id: The agent that it is about.
-        requester: Who asks: the agent itself or its direct parent.
-        notify: Who is told; None = the requester.
+        requester: The agent that asks: the agent itself or its direct parent; None = a person, who
+            may do everything and has to name a recipient.
+        notify: The recipient: the requester, the agent, or an ancestor of it, at most 16
+            generations up; None = the requester.
         thresholds: When; None = at the rungs of the agent's own ladder. Usage ratios, each told
             once per epoch, or a ladder.
+        as_admin: Allow any agent as the recipient, as for a person.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
     Raises:
         AgentNotFoundError: There is no such agent.
         NotPermittedError: The requester is neither the agent nor its direct parent.
-        RegistrationError: The one to be told is unknown or did not ask; or the agent has ended,
-            or is never measured.
+        RegistrationError: The recipient is missing, unknown, or none of these; the ancestors form
+            a cycle; or the agent has ended, or is never measured.
         ConfigurationError: The thresholds are no ladder.
         StateError: The store refused; nothing changed.
     """
@@ -77,14 +89,16 @@ def register(
     target, source = resolve_target(
         record,
         agent_id,
-        check_agent_id(requester),
+        None if requester is None else check_agent_id(requester),
         notify,
-        exists=lambda name: _find(store, name) is not None,
+        parent_of=lambda name: _parent_of(store, name),
         is_over=found is not None and _is_over(found, now),
+        as_admin=as_admin,
     )
     stored = None if ladder is None else ladder.to_json()
+    registered_by = ADMIN if requester is None else requester
     registry_of(store).register(
-        agent_id, target, source=source, ladder=stored, registered_by=requester, now=now
+        agent_id, target, source=source, ladder=stored, registered_by=registered_by, now=now
     )
     return Registration(
         agent_id=agent_id,
@@ -92,15 +106,20 @@ def register(
         source=source,
         ladder=stored,
         ladder_status=DEFAULT if stored is None else CUSTOM,
-        registered_by=requester,
+        registered_by=registered_by,
         registered_at=utc(now),
     )
 
 
 def unregister(
-    agent_id: str, requester: str, *, backend: Backend | str | None = None
+    agent_id: str, requester: str | None, *, backend: Backend | str | None = None
 ) -> Cancelled | None:
     """End the registration of an agent; what nobody has received of it yet is cancelled.
+
+    Args:
+        agent_id: The agent.
+        requester: As for `register`.
+        backend: A backend or its URL; None = see `open_backend`.
 
     Returns:
         What became of those notices; None when the agent was not registered.
@@ -111,8 +130,41 @@ def unregister(
     """
     store = _open(backend)
     found = _find(store, agent_id)
-    check_permission(None if found is None else found.record, agent_id, requester)
+    record = None if found is None else found.record
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    if requester is not None:
+        check_permission(record, agent_id, requester)
     return registry_of(store).unregister(agent_id)
+
+
+def check_notify(
+    agent_id: str,
+    parent_id: str | None,
+    notify: str,
+    *,
+    as_admin: bool = False,
+    backend: Backend,
+) -> None:
+    """Make sure that notices about an agent that is not stored yet may go to a recipient.
+
+    Args:
+        agent_id: The agent that it is about.
+        parent_id: Its parent.
+        notify: The recipient.
+        as_admin: Allow any agent.
+        backend: Where agents are.
+
+    Raises:
+        RegistrationError: As for `register`.
+    """
+    check_recipient(
+        agent_id,
+        parent_id,
+        notify,
+        parent_of=lambda name: _parent_of(backend, name),
+        anybody=as_admin,
+    )
 
 
 def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
@@ -332,6 +384,16 @@ def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
         return backend.load(check_agent_id(agent_id))
     except AgentNotFoundError:
         return None
+
+
+def _parent_of(backend: Backend, agent_id: str) -> str | None:
+    """Return the stored parent of an agent; one that cannot be read has none.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+    """
+    record = backend.load(check_agent_id(agent_id)).record
+    return None if record is None else record.parent_id
 
 
 def _is_over(agent: StoredAgent, now: float) -> bool:

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from ultramon.backends.registry import registry_of
 from ultramon.cli.agents import find_agent_id, json_option, open_store, state_dir_option
-from ultramon.cli.calling import require_caller
+from ultramon.cli.calling import caller_id, require_caller
 from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
 from ultramon.environment import disabled
 
@@ -53,6 +53,13 @@ _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
     show_envvar=True,
     help="Tell at the agent's own levels, as without any of these options.",
 )
+@click.option(
+    "--notify",
+    envvar="ULTRAMON_CONTEXT_MONITOR_NOTIFY",
+    metavar="AGENT",
+    show_envvar=True,
+    help="Send the notices to this agent.  [default: the caller]",
+)
 @state_dir_option()
 @json_option
 @click.pass_context
@@ -64,15 +71,17 @@ def command(
     thresholds: tuple[float, ...],
     critical_threshold: float | None,
     use_default_thresholds: bool,
+    notify: str | None,
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
     """Have notices about an agent sent, no longer, or show who is told about whom.
 
-    The caller is the agent named by ULTRAMON_AGENT_ID (or CLAUDE_SESSION_MANAGER_ID), and it is
-    the one that is told. It may enable and disable itself and its direct children. AGENT is an id,
-    the beginning of one, or a label; without it the caller itself is meant. Enabling again re-arms
-    every threshold.
+    The caller is the agent named by ULTRAMON_AGENT_ID (or CLAUDE_SESSION_MANAGER_ID). It may enable
+    and disable itself and its direct children, and is the recipient, unless --notify names the
+    agent itself or one of its ancestors. A person, who is no agent, names both: any AGENT, and
+    with --notify any recipient. AGENT is an id, the beginning of one, or a label; without it the
+    caller itself is meant. Enabling again re-arms every threshold.
 
     Of the options for thresholds one can be given; the command line goes before the environment.
     """
@@ -81,9 +90,13 @@ def command(
     if action == "status":
         return _status(open_store(state_dir), as_json=json)
     chosen = _chosen(context) if action == "enable" else None
-    caller = require_caller("ultramon context-monitor enable/disable")
+    caller = caller_id()
+    if agent is None or (action == "enable" and notify is None):
+        caller = require_caller("ultramon context-monitor enable/disable")
     backend = open_store(state_dir)
-    target = caller if agent in (None, caller) else find_agent_id(backend, str(agent))
+    target = agent or caller or ""
+    if target != caller:
+        target = find_agent_id(backend, target)
     if action == "disable":
         from ultramon.routing import unregister
 
@@ -102,7 +115,8 @@ def command(
             rungs = _with_critical(backend, target, critical_threshold / 100)
         elif chosen == "thresholds":
             rungs = [percent / 100 for percent in thresholds]
-        made = register(target, caller, thresholds=rungs, backend=backend)
+        recipient = None if notify is None else find_agent_id(backend, notify)
+        made = register(target, caller, recipient, rungs, backend=backend)
     is_enabled = made is not None and any(
         one.notify_id == made.notify_id and one.is_enforced
         for one in registry_of(backend).registrations(target)
@@ -110,13 +124,13 @@ def command(
     if json:
         shown = {} if made is None else made.model_dump(mode="json", by_alias=True)
         print_json({"agentId": target, **shown, "enabled": is_enabled})
-    elif not is_enabled:
+    elif made is None or not is_enabled:
         why = "ULTRAMON_DISABLED is set" if made is None else "it was ended at the same time"
         say(f"FYI: context monitoring of {target} is not enabled: {why}")
-    elif target == caller:
+    elif target == caller == made.notify_id:
         click.echo(f"Context monitoring enabled — notifications → self ({caller})")
     else:
-        click.echo(f"Context monitoring enabled for {target} — notifications → {caller}")
+        click.echo(f"Context monitoring enabled for {target} — notifications → {made.notify_id}")
     return ExitCode.OK
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 EXPLICIT = "explicit"
 PARENT = "parent"
 """Sources of a recipient; the one derived from the parent follows when the parent is another."""
+MAX_ANCESTORS = 16
+"""How many generations up a recipient may be: deeper than any orchestration that was seen."""
 DEFAULT = "default"
 CUSTOM = "custom"
 INVALID = "invalid"
@@ -113,21 +115,24 @@ def check_permission(record: StateRecord | None, agent_id: str, requester: str) 
 def resolve_target(
     record: StateRecord | None,
     agent_id: str,
-    requester: str,
+    requester: str | None,
     notify: str | None,
     *,
-    exists: Callable[[str], bool],
+    parent_of: Callable[[str], str | None],
     is_over: bool,
+    as_admin: bool = False,
 ) -> tuple[str, str]:
     """Check a registration, in this order: agent, recipient named, right, recipient, gauge.
 
     Args:
         record: The agent as it is stored; None when it is not.
         agent_id: Its id.
-        requester: Who asks.
-        notify: Who is to be told; None = the requester. An empty name is none.
-        exists: Tells whether an agent is known.
+        requester: The agent that asks; None = a person, who may do everything but has to name a
+            recipient.
+        notify: The recipient; None = the requester. An empty name is none.
+        parent_of: Returns the stored parent of an agent, or None; raises `AgentNotFoundError`.
         is_over: Whether the agent has ended or was lost.
+        as_admin: Whether any agent may be the recipient.
 
     Returns:
         The recipient and where it came from. An agent that asks is one that exists, and wants it.
@@ -135,26 +140,67 @@ def resolve_target(
     Raises:
         AgentNotFoundError: There is no such agent.
         NotPermittedError: The requester is neither the agent nor its direct parent.
-        RegistrationError: The recipient is missing, unknown, or did not ask and is neither of the
-            two; or the agent can never be measured again.
+        RegistrationError: The recipient is missing, unknown, or neither the requester nor the
+            agent nor one of its ancestors; the ancestors form a cycle; or the agent can never be
+            measured again.
     """
     if record is None:
         raise AgentNotFoundError(agent_id)
-    if notify == "":
-        raise RegistrationError(agent_id, "notify_missing")
-    check_permission(record, agent_id, requester)
     target = requester if notify is None else notify
+    if not target:
+        raise RegistrationError(agent_id, "notify_missing")
+    if requester is not None:
+        check_permission(record, agent_id, requester)
     if target != requester:
-        if not exists(target):
-            raise RegistrationError(agent_id, "notify_unknown")
-        if target not in (agent_id, record.parent_id):
-            raise RegistrationError(agent_id, "notify_refused")
+        anybody = as_admin or requester is None
+        check_recipient(agent_id, record.parent_id, target, parent_of=parent_of, anybody=anybody)
     if is_over:
         raise RegistrationError(agent_id, "stopped")
     if record.extra.get("gauge") == "none":
         raise RegistrationError(agent_id, "no_gauge")
     is_derived = notify is None and requester == record.parent_id and requester != agent_id
     return target, PARENT if is_derived else EXPLICIT
+
+
+def check_recipient(
+    agent_id: str,
+    parent_id: str | None,
+    target: str,
+    *,
+    parent_of: Callable[[str], str | None],
+    anybody: bool,
+) -> None:
+    """Make sure that an agent that did not ask may be sent notices about another one.
+
+    Args:
+        agent_id: The agent that the notices are about.
+        parent_id: Its parent.
+        target: The recipient.
+        parent_of: Returns the stored parent of an agent, or None; raises `AgentNotFoundError`.
+        anybody: Whether any agent that exists will do.
+
+    Raises:
+        RegistrationError: It does not exist, or is neither the agent nor one of its ancestors; or
+            these form a cycle.
+    """
+    try:
+        parent_of(target)
+    except AgentNotFoundError:
+        raise RegistrationError(agent_id, "notify_unknown") from None
+    if anybody or target == agent_id:
+        return
+    passed, ancestor = {agent_id}, parent_id
+    while ancestor is not None and len(passed) <= MAX_ANCESTORS:
+        if ancestor == target:
+            return
+        if ancestor in passed:
+            raise RegistrationError(agent_id, "notify_cycle")
+        passed.add(ancestor)
+        try:
+            ancestor = parent_of(ancestor)
+        except AgentNotFoundError:
+            break
+    raise RegistrationError(agent_id, "notify_refused")
 
 
 class Decision:

@@ -18,8 +18,8 @@ from ultramon.errors import (
     StateCorruptError,
 )
 from ultramon.models import AgentState, Model
-from ultramon.routing import register
-from ultramon.server.access import AnyCaller, Served, may_see, permit, refuse, requester_of
+from ultramon.routing import check_notify, register
+from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, refuse, requester_of
 from ultramon.server.failures import Json
 from ultramon.server.responses import (
     ID_PATTERN,
@@ -61,7 +61,8 @@ class NewAgent(Sent):
     session_id: AgentIdText | None = None
     """None = the agent's id."""
     notify: AgentIdText | None = None
-    """Who is told about it: `self`, `parent`, or the id of either. None = nobody."""
+    """The recipient of notices about it: `self`, `parent`, or the id of it, of an ancestor, or, for
+    the admin, of any agent. None = nobody."""
     thresholds: (
         Annotated[
             list[Annotated[float, Field(gt=0, le=1)]],
@@ -182,6 +183,15 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     if parent_id == agent_id:
         raise ConfigurationError("parentId", parent_id, "another agent than the child")
     told = _told(agent_id, parent_id, body)
+    if told is not None and told[1] not in (None, told[0]):
+        # Before anything is stored: an agent that was made would stay.
+        check_notify(
+            agent_id,
+            parent_id,
+            str(told[1]),
+            as_admin=caller.kind == ADMIN,
+            backend=services.backend,
+        )
     services.posted.start(
         agent_id,
         services.clock.now(),
@@ -197,6 +207,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
             requester,
             notify,
             body.thresholds,
+            as_admin=caller.kind == ADMIN,
             backend=services.backend,
             clock=services.clock,
         )
@@ -222,10 +233,10 @@ def _run(services: Services, stored: StateRecord | None, parent_id: str | None) 
 
 
 def _told(agent_id: str, parent_id: str | None, body: NewAgent) -> tuple[str, str | None] | None:
-    """Return who asks for a registration, and for whom (None = itself); None without one.
+    """Return who asks for a registration, and the recipient (None = itself); None without one.
 
     Raises:
-        RegistrationError: The one to be told is neither the agent nor its parent.
+        RegistrationError: The parent is to be notified, and there is none.
     """
     notify = body.notify
     if notify is None and body.thresholds is not None:
@@ -234,12 +245,12 @@ def _told(agent_id: str, parent_id: str | None, body: NewAgent) -> tuple[str, st
         return None
     if notify in ("self", agent_id):
         return agent_id, None
-    if parent_id is None and notify == "parent":
+    if notify != "parent":
+        return parent_id or agent_id, notify
+    if parent_id is None:
         raise RegistrationError(agent_id, "notify_missing")
-    if parent_id is None or notify not in ("parent", parent_id):
-        raise RegistrationError(agent_id, "notify_refused")
-    # Told as the parent, whoever that is later; or as the one that is named.
-    return parent_id, None if notify == "parent" else notify
+    # The parent, whichever agent that is later.
+    return parent_id, None
 
 
 @router.get("/agents/{agent_id}", response_model=ShownAgent, responses=problems(404, 422))

@@ -50,7 +50,8 @@ class ContextMonitor(Body):
 
     enabled: bool
     notify_session_id: str | None = None
-    """Who is told; must be named to enable."""
+    """The recipient: the agent, an ancestor of it, or, for the admin, any agent. To enable, name
+    one."""
     requester_session_id: str | None = None
     """Who asks. An agent's token says it already, and must say the same; the admin names one."""
     threshold_percentages: Annotated[list[float], Field(max_length=MAX_THRESHOLDS)] | None = None

@@ -38,7 +38,12 @@ _STATUSES: tuple[tuple[type[UltramonError], int], ...] = (
     (StateError, 503),
 )
 # Of a registration: the agent has ended; and whoever is to be told never asked for it.
-_REGISTRATION_STATUSES = {"stopped": 409, "ended": 409, "notify_refused": 403}
+_REGISTRATION_STATUSES = {
+    "stopped": 409,
+    "ended": 409,
+    "notify_cycle": 409,
+    "notify_refused": 403,
+}
 _FORBIDDEN = 403
 _REFUSED = 422
 

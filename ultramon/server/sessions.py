@@ -91,6 +91,7 @@ def set_monitored(
         requester,
         asked.notify_session_id or "",
         _ladder(asked, registry.registrations(session_id)),
+        as_admin=caller.kind == ADMIN,
         backend=backend,
         clock=services.clock,
     )
