@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from client_home import ClientHome
 from needs import NOBODY, require_root
 
+from ultramon.backends.local import LocalBackend
 from ultramon.cli.output import ExitCode
 from ultramon.core.files import write_new_file
 from ultramon.core.record import encode_state
@@ -366,3 +369,42 @@ def test_the_doctor_changes_nothing(client):
     before = client.tree()
     client.run("doctor")
     assert client.tree() == before
+
+
+# --- sessions that nobody hears of
+
+
+def test_a_blind_session_is_found_although_others_report(client):
+    """Each session that began since has a state of its own, or is named."""
+    now = time.time()
+    for name in ("s1", "s2", "s3"):
+        begin_session(client, now + 60, name)
+    save(client, "s1", at=now + 61)
+    save(client, "s3", at=now + 100)
+    finding = only(client, now=now + 120)
+    assert (finding.check, finding.status) == ("sessions", PROBLEM)
+    assert finding.message == (
+        f"no hook has written anything of: s2 (began {format_time(now + 60)})"
+    )
+
+
+def test_a_session_whose_state_was_pruned_is_not_blind(client):
+    """Its events are left, and say that it reported itself."""
+    now = time.time()
+    begin_session(client, now + 60)
+    record = make_record("s1", at=now + 61)
+    with closing(LocalBackend(str(client.states))) as backend:
+        backend.append_events([record.event("agent_started", source="agent:s1", at=now + 61, n=0)])
+    assert findings(client, now=now + 120) == []
+
+
+def test_sessions_without_our_hooks_are_not_blind(tmp_path, monkeypatch):
+    """Installed for one project, the sessions of other projects need not report."""
+    client = ClientHome(tmp_path).as_home(monkeypatch)
+    client.put("local")
+    now = time.time()
+    begin_session(client, now + 60)
+    assert findings(client, now=now + 120) == []
+    own = client.home / ".claude" / "projects" / re.sub("[^A-Za-z0-9]", "-", str(client.project))
+    (client.home / ".claude" / "projects" / "-work-shop").rename(own)
+    assert only(client, now=now + 120).check == "sessions"

@@ -325,6 +325,17 @@ class Journal:
             position = rows[-1][0]
         return [event for _, payload in rows if (event := _read_event(payload))], str(position)
 
+    def mentions(self, agent_ids: Sequence[str]) -> set[str]:
+        """Return which agents have events, those without a state too."""
+        if not agent_ids or not self.exists():
+            return set()
+        places = ", ".join("?" * len(agent_ids))
+        query = f"SELECT DISTINCT agent_id FROM events WHERE agent_id IN ({places})"
+        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            has_tables = self.version(connection) > 0
+            rows = connection.execute(query, tuple(agent_ids)).fetchall() if has_tables else []
+        return {agent_id for (agent_id,) in rows}
+
     def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str, now: float) -> str:
         """Let one successor win a handoff.
 

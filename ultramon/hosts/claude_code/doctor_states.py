@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from ultramon.core import codec
+from ultramon.core.journal import Journal
 from ultramon.core.liveness import LOST, STALE, judge, this_host
 from ultramon.core.record import SCHEMA, StateRecord
 from ultramon.core.statefile import StateDirectory
@@ -20,7 +22,7 @@ from ultramon.hosts.claude_code.examination import (
     Finding,
 )
 from ultramon.hosts.claude_code.frozen import AGENT, BOTH
-from ultramon.hosts.claude_code.settings import config_directory
+from ultramon.hosts.claude_code.settings import USER, config_directory
 
 HOST = "claude-code"
 RECENT_SECONDS = 7 * 86_400.0
@@ -113,23 +115,55 @@ def check_failures(seen: Examination) -> Iterator[Finding]:
 
 
 def check_silence(seen: Examination) -> Iterator[Finding]:
-    """Sessions that began after the installation, while no hook has written anything since."""
+    """Sessions that began after the installation and of which no hook has written anything."""
     if seen.installed_at is None:
         return
     since = max(seen.installed_at, seen.now - RECENT_SECONDS)
-    begun = _last_beginning(os.path.join(config_directory(), "projects"), since)
-    if begun is None:
+    begun = _begun_since(_project_folders(seen), since)
+    if not begun:
         yield Finding("sessions", OK, "none began since the installation")
         return
-    heard = max((record.last_activity for record in _hosted(seen)), default=0.0)
-    if heard >= begun:
-        yield Finding("sessions", OK, f"heard of at {format_time(heard)}")
+    heard = {record.agent_id: record.last_activity for record in _hosted(seen)}
+    missing = [name for name in begun if name not in heard]
+    pruned = _with_events(seen, missing)
+    silent = [
+        f"{name} (began {format_time(begun[name])})" for name in missing if name not in pruned
+    ]
+    if silent:
+        cure = (
+            "start it anew; if it stays silent, look at /hooks in the client, at who sets its"
+            " settings, and at ULTRAMON_DISABLED and ULTRAMON_STATE_DIR where it is started"
+        )
+        yield Finding("sessions", PROBLEM, _named("no hook has written anything of", silent), cure)
         return
-    message = f"one began at {format_time(begun)}, and no hook has written anything since"
-    cure = (
-        "start it anew; if it stays silent, look at /hooks in the client and who sets its settings"
-    )
-    yield Finding("sessions", PROBLEM, message, cure)
+    last = max(heard.get(name, at) for name, at in begun.items())
+    yield Finding("sessions", OK, f"heard of at {format_time(last)}")
+
+
+def _with_events(seen: Examination, names: list[str]) -> set[str]:
+    """Return the agents of which something is known though their states were pruned."""
+    journal = Journal(seen.state_directory)
+    try:
+        return journal.mentions(names)
+    except StateError:
+        return set()
+    finally:
+        journal.close()
+
+
+def _project_folders(seen: Examination) -> list[str]:
+    """Return the folders of transcripts whose sessions run our hooks: all, or of some projects."""
+    projects = os.path.join(config_directory(), "projects")
+    if any(layer.name == USER for layer, _ in seen.installed):
+        return _scan(projects)
+    paths = [layer.path for layer, _ in seen.installed]
+    # A plugin is used by whoever names it: nobody knows of which sessions it should have heard.
+    roots = [os.path.dirname(os.path.dirname(path)) for path in paths if _is_projects_own(path)]
+    return [os.path.join(projects, re.sub("[^A-Za-z0-9]", "-", root)) for root in roots]
+
+
+def _is_projects_own(path: str) -> bool:
+    return os.path.basename(os.path.dirname(path)) == ".claude"
 
 
 def _hosted(seen: Examination) -> Iterator[StateRecord]:
@@ -147,12 +181,13 @@ def _hosted(seen: Examination) -> Iterator[StateRecord]:
             yield record
 
 
-def _last_beginning(projects: str, since: float) -> float | None:
-    """Return when the last session began, of those that began after a time; None without one."""
+def _begun_since(folders: list[str], since: float) -> dict[str, float]:
+    """Return when each session began that began after a time, the last active first."""
     changed: list[tuple[float, str]] = []
-    for folder in _scan(projects):
+    for folder in folders:
         for entry in _scan(folder):
-            if entry.endswith(".jsonl"):
+            # Earlier clients keep the transcripts of subagents beside those of sessions.
+            if entry.endswith(".jsonl") and not os.path.basename(entry).startswith("agent-"):
                 try:
                     modified = os.lstat(entry).st_mtime
                 except OSError:
@@ -160,8 +195,12 @@ def _last_beginning(projects: str, since: float) -> float | None:
                 if modified > since:
                     changed.append((modified, entry))
     changed.sort(reverse=True)
-    times = [_begun_at(path) for _, path in changed[:_MAX_TRANSCRIPTS]]
-    return max((begun for begun in times if begun is not None and begun > since), default=None)
+    begun = {}
+    for _, path in changed[:_MAX_TRANSCRIPTS]:
+        at = _begun_at(path)
+        if at is not None and at > since:
+            begun[os.path.basename(path).removesuffix(".jsonl")] = at
+    return begun
 
 
 def _scan(folder: str) -> list[str]:
