@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from client_home import ClientHome
-from needs import NOBODY, require_root
+from client_home import OTHER_HOOKS, ClientHome
+from needs import NOBODY, read_only, require_root, require_root_mount, unmount
 
 from ultramon.backends.local import LocalBackend
 from ultramon.cli.output import ExitCode
@@ -371,6 +371,48 @@ def test_the_doctor_changes_nothing(client):
     assert client.tree() == before
 
 
+# --- a state directory that takes nothing
+
+
+def test_a_read_only_state_directory_is_a_problem(client):
+    """A probe is written; the agents are warned without a store, and nobody else sees them."""
+    with read_only(client.states):
+        finding = only(client)
+        done = client.run("doctor")
+    assert (finding.check, finding.status) == ("state directory", PROBLEM)
+    assert finding.message == (
+        f"{client.states} takes no file (Read-only file system): no state is kept"
+    )
+    assert done.returncode == ExitCode.FAILURE
+
+
+def test_a_full_state_directory_is_a_problem(client):
+    """The folder of the states counts, and the probe leaves nothing behind."""
+    folder = client.states / "subagents"
+    folder.mkdir(mode=0o700)
+    require_root_mount(folder, "size=64k,mode=700")
+    try:
+        assert findings(client) == []
+        with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+        finding = only(client)
+        assert finding.message.startswith(f"{folder} takes no file (No space left on device)")
+        assert os.listdir(folder) == ["ballast"]
+    finally:
+        unmount(folder)
+
+
+def test_a_state_directory_that_cannot_be_made_is_a_problem(client):
+    """It would lie below a file."""
+    (client.home / "file").write_text("")
+    seen = Examination(str(client.project), str(client.home / "file" / "state"), time.time())
+    messages = [one.message for one in examine(seen) if one.check == "state directory"]
+    assert f"{client.home}/file/state cannot be made in {client.home}/file: no state is kept" in (
+        messages
+    )
+
+
 # --- sessions that nobody hears of
 
 
@@ -408,3 +450,71 @@ def test_sessions_without_our_hooks_are_not_blind(tmp_path, monkeypatch):
     own = client.home / ".claude" / "projects" / re.sub("[^A-Za-z0-9]", "-", str(client.project))
     (client.home / ".claude" / "projects" / "-work-shop").rename(own)
     assert only(client, now=now + 120).check == "sessions"
+
+
+# --- an installation that was overwritten
+
+
+def gone(client):
+    """The one problem that the doctor and its exit code name."""
+    finding = only(client)
+    assert (finding.check, finding.status) == ("hooks", PROBLEM)
+    assert client.run("doctor").returncode == ExitCode.FAILURE
+    return finding
+
+
+def test_hooks_that_were_overwritten_are_a_problem_with_a_name(client):
+    """The commands that stand there now, and were not there before, say who it was."""
+    client.take_out()
+    client.write(OTHER_HOOKS.encode())
+    client.put()
+    settings = json.loads(OTHER_HOOKS)
+    settings["hooks"]["Stop"] = [{"hooks": [{"type": "command", "command": "/opt/rival --on"}]}]
+    client.write(settings)
+    at = format_time(client.settings.stat().st_mtime)
+    finding = gone(client)
+    assert finding.message == (
+        f"{client.settings}: ultramon's hooks were installed here, and it was overwritten at {at}"
+        " with other hooks: /opt/rival --on"
+    )
+    assert finding.cure == (
+        "ultramon install claude-code; or, if that was meant, ultramon uninstall claude-code"
+    )
+    client.put()
+    assert findings(client) == []
+
+
+def test_settings_that_were_put_back_are_a_problem(client):
+    """Dotfiles that were restored hold what stood there before the installation."""
+    client.take_out()
+    client.write(OTHER_HOOKS.encode())
+    client.put(status_line="none")
+    client.write(OTHER_HOOKS.encode())
+    assert gone(client).message.endswith("with what stood there before")
+    client.write({"model": "opus"})
+    assert gone(client).message.endswith("without them")
+    client.settings.unlink()
+    assert gone(client).message.endswith("the file was deleted since")
+
+
+def test_an_installation_that_was_meant_to_go_is_forgotten_by_uninstall(client):
+    """Afterwards it is the warning of whoever never installed."""
+    client.write({"model": "opus"})
+    assert gone(client)
+    client.take_out()
+    assert (only(client).status, only(client).message) == (WARNING, "are not installed")
+
+
+def test_a_project_that_was_deleted_needs_no_hooks(client, tmp_path, monkeypatch):
+    """Nor does a plugin folder that somebody removed."""
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    client.project, project = other, client.project
+    client.put("local")
+    client.install("--plugin", str(tmp_path / "plugin"))
+    client.project = project
+    monkeypatch.chdir(project)
+    shutil.rmtree(other)
+    shutil.rmtree(tmp_path / "plugin")
+    assert findings(client) == []

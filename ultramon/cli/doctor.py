@@ -27,8 +27,9 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     """Say whether coding agents report themselves, and what to do where not.
 
     Looks at the client's settings for this directory, the commands in them, the state directory,
-    what hooks noted, and whether they are heard of at all. Changes nothing. Fails when something
-    is a problem; a warning is none.
+    what hooks noted, and whether they are heard of at all. Writes one file into the state
+    directory and deletes it again; changes nothing else. Fails when something is a problem; a
+    warning is none.
     """
     from ultramon.clock import SYSTEM_CLOCK
     from ultramon.hosts.claude_code.doctor import examine

@@ -1,6 +1,7 @@
 """What can be wrong with an installation: one small function for each question.
 
-To ask more, add a function to `CHECKS`. Looks only, changes nothing; never on a hook's path.
+To ask more, add a function to `CHECKS`. Changes nothing but for a probe file that it deletes; never
+on a hook's path.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from ultramon.core.files import make_private_directory
+from ultramon.core.files import delete_quietly, make_private_directory, write_new_file
+from ultramon.core.ids import random_hex
+from ultramon.core.statefile import StateDirectory
 from ultramon.core.switches import is_on
+from ultramon.core.times import format_time
 from ultramon.errors import StateCorruptError, StateDirectoryError
-from ultramon.hosts.claude_code.change import frozen_path
+from ultramon.hosts.claude_code.change import frozen_path, read_backup
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.doctor_server import check_requests, check_server
 from ultramon.hosts.claude_code.doctor_states import (
@@ -36,9 +40,15 @@ from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.interpreter import problem_of
 from ultramon.hosts.claude_code.launcher import read_launcher
 
+_PROBE_BYTES = 16 * 1024
+_ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"
+_MAX_NAMED = 3
+_MAX_COMMAND_CHARS = 120
+
 
 def check_settings(seen: Examination) -> Iterator[Finding]:
     """Every layer: readable, with our hooks or without, with all that are needed."""
+    overwritten: list[SeenLayer] = []
     for layer in seen.layers:
         name = f"{layer.name} settings"
         if layer.settings is None:
@@ -46,15 +56,44 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
             continue
         events = {hook.event for hook in layer.settings.our_hooks()}
         missing = [event for event in EVENTS if event not in events]
-        if not events:
+        if not events and seen.was_installed(layer.settings):
+            overwritten.append(layer)
+            message = (
+                f"{layer.path}: ultramon's hooks were installed here, and {_fate(seen, layer)}"
+            )
+            cure = f"{layer.install_command}; or, if that was meant, {layer.uninstall_command}"
+            yield Finding("hooks", PROBLEM, message, cure)
+        elif not events:
             yield Finding(name, OK, f"{layer.path}: no hooks of ultramon")
         elif missing:
             message = f"{layer.path}: no hook for {', '.join(missing)}"
             yield Finding(name, WARNING, message, layer.install_command)
         else:
             yield Finding(name, OK, f"{layer.path}: hooks of ultramon for {len(events)} events")
-    if not seen.installed and all(layer.settings for layer in seen.layers):
+    if not (seen.installed or overwritten) and all(layer.settings for layer in seen.layers):
         yield Finding("hooks", WARNING, "are not installed", INSTALL)
+
+
+def _fate(seen: Examination, layer: SeenLayer) -> str:
+    """Return what became of a settings file in which our hooks are missing."""
+    settings = layer.settings
+    assert settings is not None
+    if settings.original is None:
+        return "the file was deleted since"
+    at = format_time(os.stat(settings.target).st_mtime)
+    try:
+        before = read_backup(seen.state_directory, seen.frozen, settings)
+    except StateCorruptError:
+        before = None
+    known = before.other_commands() if before else []
+    new = [command[:_MAX_COMMAND_CHARS] for command in settings.other_commands()
+           if command not in known]  # fmt: skip
+    if new:
+        more = f" and {len(new) - _MAX_NAMED} more" if len(new) > _MAX_NAMED else ""
+        return f"it was overwritten at {at} with other hooks: {'; '.join(new[:_MAX_NAMED])}{more}"
+    if before is not None and settings.says_the_same_as(before.original or b""):
+        return f"it was overwritten at {at} with what stood there before"
+    return f"it was overwritten at {at} without them"
 
 
 def check_disabled(seen: Examination) -> Iterator[Finding]:
@@ -169,17 +208,41 @@ def check_status_line(seen: Examination) -> Iterator[Finding]:
 
 
 def check_directory(seen: Examination) -> Iterator[Finding]:
-    """Whether the state directory is ours alone."""
-    name = "state directory"
-    if not os.path.lexists(seen.state_directory):
-        yield Finding(name, OK, f"{seen.state_directory} does not exist yet")
+    """Whether the state directory is ours alone, and takes what hooks write."""
+    name, directory = "state directory", seen.state_directory
+    if not os.path.lexists(directory):
+        parent = os.path.dirname(directory)
+        while not os.path.lexists(parent):
+            parent = os.path.dirname(parent)
+        if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
+            yield Finding(name, OK, f"{directory} does not exist yet")
+        else:
+            message = f"{directory} cannot be made in {parent}: no state is kept"
+            yield Finding(name, PROBLEM, message, _ROOM)
         return
     try:
-        make_private_directory(seen.state_directory)
+        make_private_directory(directory)
     except StateDirectoryError as error:
         yield Finding(name, PROBLEM, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
-    else:
-        yield Finding(name, OK, seen.state_directory)
+        return
+    for folder in (directory, StateDirectory(directory).folder):
+        if os.path.isdir(folder) and (problem := _probe(folder)) is not None:
+            message = f"{folder} takes no file ({problem}): no state is kept"
+            yield Finding(name, PROBLEM, message, _ROOM)
+            return
+    yield Finding(name, OK, directory)
+
+
+def _probe(folder: str) -> str | None:
+    """Write a file as large as a state and delete it; return why that does not work."""
+    path = os.path.join(folder, f"doctor.{random_hex(6)}.tmp")
+    try:
+        write_new_file(path, bytes(_PROBE_BYTES))
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        delete_quietly(path)
+    return None
 
 
 CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (

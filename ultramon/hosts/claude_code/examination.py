@@ -6,12 +6,13 @@ import os
 from typing import Any, NamedTuple
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.change import frozen_path
+from ultramon.hosts.claude_code.change import frozen_path, record_of
 from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.settings import Settings, find_layers
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 INSTALL = "ultramon install claude-code"
+UNINSTALL = "ultramon uninstall claude-code"
 ELSEWHERE = "other"
 
 
@@ -47,7 +48,16 @@ class SeenLayer(NamedTuple):
     @property
     def install_command(self) -> str:
         """The command that installs into this file."""
-        return INSTALL if self.name in ("user", ELSEWHERE) else f"{INSTALL} --{self.name}"
+        return INSTALL + self._option
+
+    @property
+    def uninstall_command(self) -> str:
+        """The command that takes an installation out of this file."""
+        return UNINSTALL + self._option
+
+    @property
+    def _option(self) -> str:
+        return "" if self.name in ("user", ELSEWHERE) else f" --{self.name}"
 
 
 class SeenServer(NamedTuple):
@@ -110,6 +120,12 @@ class Examination:
             for layer in self.layers
             if layer.settings is not None and layer.settings.our_hooks()
         ]
+
+    def was_installed(self, settings: Settings) -> bool:
+        """Return whether an installation into a settings file is noted, and not undone since."""
+        # A project or plugin that was deleted as a whole needs no hooks.
+        is_there = settings.original is not None or os.path.isdir(os.path.dirname(settings.target))
+        return is_there and record_of(self.frozen, settings) is not None
 
     @property
     def installed_at(self) -> float | None:

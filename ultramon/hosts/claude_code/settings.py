@@ -201,6 +201,17 @@ class Settings:
                 found.append(OurHook(str(path[1]), path, matcher, runs))
         return found
 
+    def other_commands(self) -> list[str]:
+        """Return the commands of hooks that are not ours, in order, each once."""
+        commands = [
+            hook["command"]
+            for _, _, hook in self._hooks()
+            if isinstance(hook, dict)
+            and isinstance(hook.get("command"), str)
+            and recognise(hook, HOOK_SCRIPT) is None
+        ]
+        return list(dict.fromkeys(commands))
+
     def wrapped_hooks(self) -> list[str]:
         """Return the commands that run our hook among other things; they are not ours."""
         return [
