@@ -38,7 +38,7 @@ def test_the_screen_tells_the_story_of_a_session():
     assert "model claude-sonnet-4-5, limit 200,000 tokens (observed)" in text
     assert "peak 196,014 tokens reported, 98.0 % of the limit; 3 epochs, 2 compactions" in text
     assert text.count("▼") == 2
-    assert "critical 85%" in text
+    assert "critical 75%" in text
     events = [line.split()[1:3] for line in text.splitlines() if line.startswith("20:28:5")]
     assert events == [["compaction", "2,760"], ["critical", "196,014"], ["compaction", "2,761"]]
     assert "not in the recording (system prompt, tools)" in text

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from ultramon.hosts.claude_code import transcript as claude_code
 from ultramon.hosts.codex.transcript import identify, looks_like_transcript, read_transcript
-from ultramon.hosts.records import Boundary, Broken, Content, Record, Report, Window
+from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Record, Report, Window
 
 CAPTURES = Path(__file__).parent / "data" / "captures"
 ROLLOUT = CAPTURES / "codex-0.169.0" / "rollout_c1_user.jsonl"
+COMPACTED = ROLLOUT.with_name("rollout_compact.jsonl")
+OVERFLOWED = ROLLOUT.with_name("rollout_overflow.jsonl")
 THREAD = "01a1ffcf-40b5-7480-93ab-5556befda115"
 AT = "2026-11-21T20:32:15.064Z"
 
@@ -116,21 +118,39 @@ def test_two_lines_about_one_compaction_are_one_boundary():
     """The history is replaced and an event tells of it."""
     compacted = line("compacted", {"message": "In short.", "compaction_response_id": "resp_2"})
     event = line("event_msg", {"type": "context_compacted"})
-    records = read(
-        usage_record(150_000),
-        compacted,
-        event,
-        usage_record(150_100, "resp_2"),
-        usage_record(9_000, "resp_3"),
-        event,
-    )
-    assert [getattr(r, "tokens", "boundary") for r in records] == [
-        150_000,
-        "boundary",
-        9_000,
-        "boundary",
-    ]
+    records = read(usage_record(150_000), compacted, event, usage_record(9_000, "resp_3"), event)
     assert [type(r) for r in records] == [Report, Boundary, Report, Boundary]
+
+
+def test_the_request_that_made_the_summary_is_no_reading():
+    """It still saw the old window, and its usage is written before the line that names it."""
+    with COMPACTED.open("rb") as file:
+        records = [r for r in read_transcript(file) if not isinstance(r, Content)]
+    assert [getattr(r, "tokens", None) for r in records if not isinstance(r, Window)] == [
+        30_000, 96_000, 151_000, None, 12_000, 40_000, 52_000,
+    ]  # fmt: skip
+    assert [type(r) for r in records if isinstance(r, Boundary)] == [Boundary]
+
+
+def test_the_last_reply_of_a_rollout_counts():
+    """Also where nothing follows it, and where what follows cannot be read."""
+    broken = line("token_usage_record", {"response_id": "r", "usage": usage(-1)})
+    (report,) = read(usage_record(7))
+    assert report.tokens == 7
+    assert [type(r) for r in read(usage_record(7), broken)] == [Broken, Report]
+
+
+def test_an_overflow_is_a_record():
+    """The turn ends with it; its token count of nothing is no reading."""
+    with OVERFLOWED.open("rb") as file:
+        records = [r for r in read_transcript(file) if isinstance(r, Report | Overflow)]
+    *reports, overflow = records
+    assert [report.tokens for report in reports] == [21_000, 240_000]
+    assert overflow == Overflow(1795363353.982)
+    other = {"type": "task_complete", "error": {"codex_error_info": "usage_limit_exceeded"}}
+    assert (
+        of(Overflow, read(line("event_msg", other), line("event_msg", {**other, "error": 1}))) == []
+    )
 
 
 def test_a_subagent_is_named_after_its_parents_session():

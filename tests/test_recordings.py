@@ -63,8 +63,9 @@ def test_a_directory_of_recordings_gives_each_of_them():
     """Sorted by path; what describes them is no recording."""
     found = find_recordings([str(CAPTURES)])
     names = [os.path.basename(one.paths[0]) for one in found.recordings]
-    assert names == [*sorted(names[:-1]), "rollout_c1_user.jsonl"]
-    assert len(names) == 7
+    rollouts = ["rollout_c1_user.jsonl", "rollout_compact.jsonl", "rollout_overflow.jsonl"]
+    assert names == [*sorted(names[:-3]), *rollouts]
+    assert len(names) == 9
     assert {one.reason for one in found.skipped} == {"text beside recordings: name it to replay it"}
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from program import CAPTURES, ROOT, run
 from recorded import timeline, written
 
-from ultramon import ConfigurationError
+from ultramon import ConfigurationError, Ladder, Rung
 from ultramon.replay.player import ReplayClock
 from ultramon.replay.timeline import MAX_EVENTS, MAX_POINTS, Series
 
@@ -26,7 +26,7 @@ RECORDED = {
         CLAUDE / "transcript_r1_main.jsonl",
         "6f6361b3-1922-4905-86fa-32179dd59161",
         {"reports": 5, "peak": 150_516, "epochs": 1, "limit": 200_000},
-        [("warning", 140_515)],
+        [("warning", 140_515), ("critical", 150_516)],
         [],
     ),
     "r1 subagent": (
@@ -47,7 +47,7 @@ RECORDED = {
         CLAUDE / "transcript_r6_3af70d39_main.jsonl",
         "3af70d39-b23a-4db8-9937-376e8b93056a",
         {"reports": 5, "peak": 150_516, "epochs": 3, "limit": 200_000},
-        [("warning", 140_515)],
+        [("warning", 140_515), ("critical", 150_516)],
         [("fall", None, 12_718), ("boundary", "manual", 3_073)],
     ),
     "r6 subagent": (
@@ -62,6 +62,20 @@ RECORDED = {
         "01a1ffcf-40b5-7480-93ab-5556befda115",
         {"reports": 3, "peak": 160_000, "epochs": 1, "limit": 258_400},
         [],
+        [],
+    ),
+    "codex compaction": (
+        CODEX / "rollout_compact.jsonl",
+        "01a20330-66a9-7962-92ee-9efb7404527b",
+        {"reports": 6, "peak": 151_000, "epochs": 2, "limit": 190_000},
+        [("warning", 151_000)],
+        [("boundary", None, None)],
+    ),
+    "codex overflow": (
+        CODEX / "rollout_overflow.jsonl",
+        "01a203fe-b01a-7ed2-b6af-af8897ba1471",
+        {"reports": 2, "peak": 240_000, "epochs": 1, "limit": 258_400},
+        [("critical", 240_000)],
         [],
     ),
 }
@@ -105,7 +119,7 @@ def test_a_fall_is_dated_between_the_reports_that_show_it():
 
 def test_crossings_carry_the_recordings_times_and_the_runway():
     """r1 warned at the third report, when no further turn fitted under the next rung."""
-    (crossing,) = timeline(CLAUDE / "transcript_r1_main.jsonl").crossings
+    crossing, _ = timeline(CLAUDE / "transcript_r1_main.jsonl").crossings
     assert crossing.at.isoformat() == "2026-11-21T20:27:43.509000+00:00"
     assert (crossing.usage_ratio, crossing.tokens_source) == (0.702575, "reported")
     assert (crossing.previous_level, crossing.next_rung, crossing.turns_left) == (
@@ -113,6 +127,35 @@ def test_crossings_carry_the_recordings_times_and_the_runway():
         "critical",
         0,
     )
+
+
+def test_a_recording_is_judged_by_the_rungs_of_its_host():
+    """Claude Code's lie at 65 and 75 %, and where one is moved the other stays; others at 70."""
+    path = RECORDED["r1 main"][0]
+
+    def rungs(path, **config):
+        return [one.usage_ratio for one in timeline(path, **config).rungs]
+
+    assert rungs(path) == [0.65, 0.75]
+    assert timeline(path).rungs[0].tokens == 130_000
+    assert rungs(path, critical_threshold=0.9) == [0.65, 0.9]
+    assert rungs(path, ladder=Ladder([Rung("half", 0.5)])) == [0.5]
+    assert rungs(RECORDED["codex"][0]) == rungs(SESSION) == [0.7, 0.85]
+
+
+def test_an_overflow_is_shown():
+    """The last reading before it, its time, and in the words of the command."""
+    path = RECORDED["codex overflow"][0]
+    shown = timeline(path)
+    (overflow,) = shown.overflows
+    assert (shown.overflow_count, overflow.at.isoformat()) == (
+        1,
+        "2026-11-22T16:02:33.982000+00:00",
+    )
+    assert overflow.tokens in range(240_000, 241_000)
+    text = run("replay", path, COLUMNS="120").stdout
+    assert "1 epoch, 0 compactions, 1 overflow" in text
+    assert "the next request was refused as too large" in text
 
 
 def test_what_filled_the_window_adds_up():
@@ -162,7 +205,7 @@ def test_a_model_that_changes_brings_its_own_window(tmp_path):
         reply("m2", usage(160_000), requestedModel="claude-sonnet-4-5[1m]"),
     )
     shown = timeline(path)
-    assert [(one.level, one.context_limit) for one in shown.crossings] == [("warning", 200_000)]
+    assert [(one.level, one.context_limit) for one in shown.crossings] == [("critical", 200_000)]
     assert (shown.context_limit, shown.model) == (1_000_000, "claude-sonnet-4-5[1m]")
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ultramon.config import ContextConfig
-    from ultramon.replay import Compaction, Crossing, Skipped, Timeline
+    from ultramon.replay import Compaction, Crossing, Overflow, Skipped, Timeline
 
 _MAX_ROWS = 24
 _MAX_SOURCES = 12
@@ -59,14 +59,14 @@ _BAR_WIDTH = 10
     type=float,
     metavar="RATIO",
     show_envvar=True,
-    help="Usage ratio of the warning rung.  [default: 0.70]",
+    help="Usage ratio of the warning rung.  [default: Claude Code 0.65, others 0.70]",
 )
 @click.option(
     "--critical",
     type=float,
     metavar="RATIO",
     show_envvar=True,
-    help="Usage ratio of the critical rung.  [default: 0.85]",
+    help="Usage ratio of the critical rung.  [default: Claude Code 0.75, others 0.85]",
 )
 @click.option("--no-plot", is_flag=True, show_envvar=True, help="Leave the chart out.")
 @json_option
@@ -174,7 +174,9 @@ def _facts(timeline: Timeline) -> list[str]:
         limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
     if timeline.limit_suspect:
         limited += ", suspect: more was reported than the model should hold"
-    compacted = _plural(timeline.compaction_count, "compaction")
+    happened = _plural(timeline.compaction_count, "compaction")
+    if timeline.overflow_count:
+        happened += f", {_plural(timeline.overflow_count, 'overflow')}"
     reports = _plural(timeline.reports, "report") if timeline.reports else "no reports"
     read = f"{_plural(timeline.records, 'record')}, {reports}"
     if timeline.broken_lines:
@@ -186,7 +188,7 @@ def _facts(timeline: Timeline) -> list[str]:
         read,
         f"model {field(timeline.model) or 'not named'}, {limited}",
         f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
-        f"{_plural(timeline.epochs, 'epoch')}, {compacted}",
+        f"{_plural(timeline.epochs, 'epoch')}, {happened}",
     ]
 
 
@@ -211,13 +213,17 @@ def _events_table(timeline: Timeline) -> Table:
     started, ended = timeline.started_at, timeline.ended_at
     one_day = started is not None and ended is not None and started.date() == ended.date()
     clock = "%H:%M:%S" if one_day else "%m-%d %H:%M:%S"
-    events: list[Crossing | Compaction] = [*timeline.crossings, *timeline.compactions]
+    events: list[Crossing | Compaction | Overflow] = [
+        *timeline.crossings,
+        *timeline.compactions,
+        *timeline.overflows,
+    ]
     # A compaction takes the position of the first reading after it.
     events.sort(key=lambda event: (event.position, hasattr(event, "level")))
     for event in events[:_MAX_ROWS]:
         when = event.at.strftime(clock) if event.at else f"reading {event.position + 1:,}"
         table.add_row(when, *(Text(*cell) for cell in _event_cells(event)))
-    total = timeline.crossing_count + timeline.compaction_count
+    total = timeline.crossing_count + timeline.compaction_count + timeline.overflow_count
     if total > _MAX_ROWS:
         table.add_row("", f"{total - _MAX_ROWS:,} more in --json")
     if not total:
@@ -225,15 +231,19 @@ def _events_table(timeline: Timeline) -> Table:
     return table
 
 
-def _event_cells(event: Crossing | Compaction) -> list[tuple[str, str]]:
+def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str]]:
     """Return text and style of what happened, tokens, usage and how it is known."""
-    from ultramon.replay import Crossing
+    from ultramon.replay import Crossing, Overflow
 
+    if isinstance(event, Overflow):
+        how = "the last reading; the next request was refused as too large"
+        return [("overflow", "bold red"), (tokens(event.tokens), ""), ("", ""), (how, "")]
     if isinstance(event, Crossing):
         style = action_style(event.action)
         how = event.tokens_source
         if event.turns_left is not None:
-            how += f", {turns(event.turns_left)} left before {event.next_rung}"
+            left = f"{turns(event.turns_left)} left before {event.next_rung}"
+            how += f", {left if event.turns_left else f'next turn reaches {event.next_rung}'}"
         elif event.next_rung is not None:
             how += f", pace towards {event.next_rung} not known yet"
         count, share = tokens(event.tokens), percent(event.usage_ratio)

@@ -143,6 +143,19 @@ class Boundary(Record):
         self.at = at
 
 
+class Overflow(Record):
+    """The provider refused a request because it was larger than the context window.
+
+    Attributes:
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: float | None) -> None:
+        self.at = at
+
+
 class Window(Record):
     """The context window the host works with: at its first mention and whenever it changes.
 

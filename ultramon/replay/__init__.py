@@ -5,12 +5,13 @@
 
 from ultramon.replay.player import replay
 from ultramon.replay.recordings import Found, Recording, Skipped, find_recordings
-from ultramon.replay.timeline import Compaction, Crossing, RungLine, Timeline
+from ultramon.replay.timeline import Compaction, Crossing, Overflow, RungLine, Timeline
 
 __all__ = [
     "Compaction",
     "Crossing",
     "Found",
+    "Overflow",
     "Recording",
     "RungLine",
     "Skipped",

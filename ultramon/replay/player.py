@@ -9,7 +9,8 @@ from ultramon.config import ContextConfig
 from ultramon.core.ids import generate_agent_id
 from ultramon.core.limits import window_for_model
 from ultramon.core.thresholds import Ladder
-from ultramon.hosts.records import Boundary, Broken, Content, Report, Window
+from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
+from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.models import utc
 from ultramon.monitor import create_context_monitor
 from ultramon.replay.recordings import CLAUDE_CODE, read_records
@@ -22,6 +23,7 @@ from ultramon.replay.timeline import (
     Series,
     Timeline,
 )
+from ultramon.replay.timeline import Overflow as ShownOverflow
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
     from ultramon.models import AgentState
     from ultramon.replay.recordings import Recording
 
+_THRESHOLDS = (
+    "warning_threshold",
+    "critical_threshold",
+    "warning_tokens_left",
+    "critical_tokens_left",
+    "rearm_margin",
+)
 _LAST_TIME = 253_402_214_400.0
 _MAX_NAME_CHARS = 120
 
@@ -86,6 +95,8 @@ class _Replay:
         self._crossing_count = 0
         self._compactions: list[Compaction] = []
         self._compaction_count = 0
+        self._overflows: list[ShownOverflow] = []
+        self._overflow_count = 0
         self._by_source: dict[str, int] = {}
 
     def run(self) -> Timeline:
@@ -118,6 +129,10 @@ class _Replay:
             self._compact(record)
         elif isinstance(record, Window):
             self._observe_window(record.tokens)
+        elif isinstance(record, Overflow):
+            self._flush()
+            self._clock.advance_to(record.at)
+            self._overflow()
         elif isinstance(record, Broken):
             self._broken += 1
 
@@ -171,6 +186,16 @@ class _Replay:
         self._last_report_tokens = 0
         self._series.add(lambda: boundary.post_tokens or 0, exact=True)
         self._note(action)
+
+    def _overflow(self) -> None:
+        """Show a request that was refused; what was sent is not known, so it is no reading."""
+        self._overflow_count += 1
+        if len(self._overflows) < MAX_EVENTS:
+            self._overflows.append(
+                ShownOverflow(
+                    at=self._clock.stamp(), position=self._series.count, tokens=self._measure()
+                )
+            )
 
     def _use_model(self, model: str) -> None:
         self._model = model
@@ -268,6 +293,8 @@ class _Replay:
             crossing_count=self._crossing_count,
             compactions=tuple(self._compactions),
             compaction_count=self._compaction_count,
+            overflows=tuple(self._overflows),
+            overflow_count=self._overflow_count,
             by_source={source: tokens for source, tokens in largest_first if tokens},
             points=tuple(self._series.points),
             readings=self._series.count,
@@ -283,8 +310,8 @@ def _rungs(state: AgentState) -> list[RungLine]:
         RungLine(
             name=rung.name,
             action=rung.action,
-            usage_ratio=rung.ratio,
-            tokens=round(rung.ratio * limit),
+            usage_ratio=rung.nominal_ratio,
+            tokens=round(rung.nominal_ratio * limit),
         )
         for rung in Ladder.from_json(state.ladder).resolve(limit).rungs
     ]
@@ -299,10 +326,23 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> Timelin
     Args:
         recording: From `ultramon.replay.find_recordings`.
         config: Limits and thresholds; None = from environment, file and defaults. A model named
-            here stands above the recorded one.
+            here stands above the recorded one; thresholds that it leaves out are those of the
+            host that wrote the recording.
 
     Raises:
         OSError: The recording cannot be read.
         ConfigurationError: The reserved output leaves nothing of a model's window.
     """
-    return _Replay(recording, config or ContextConfig()).run()
+    return _Replay(recording, _judged_by_host(config or ContextConfig(), recording.kind)).run()
+
+
+def _judged_by_host(config: ContextConfig, kind: str) -> ContextConfig:
+    """Return a configuration with the thresholds of a host where it has none of its own."""
+    given = {name: getattr(config, name) for name in config.model_fields_set}
+    if kind != CLAUDE_CODE or "ladder" in given:
+        return config
+    if given.keys().isdisjoint(_THRESHOLDS):
+        return ContextConfig(**given, ladder=CLAUDE_CODE_LADDER)
+    for rung in CLAUDE_CODE_LADDER.rungs:
+        given.setdefault(f"{rung.name}_threshold", rung.ratio)
+    return ContextConfig(**given)

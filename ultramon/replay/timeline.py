@@ -46,6 +46,15 @@ class Compaction(Model):
     tokens_after: int | None
 
 
+class Overflow(Model):
+    """A request was refused: it was larger than the context window."""
+
+    at: datetime | None
+    position: int
+    tokens: int
+    """In the window at the last reading before it."""
+
+
 class RungLine(Model):
     """One rung against the limit that held at the end."""
 
@@ -81,6 +90,8 @@ class Timeline(Model):
     crossing_count: int
     compactions: tuple[Compaction, ...]
     compaction_count: int
+    overflows: tuple[Overflow, ...]
+    overflow_count: int
     by_source: dict[str, int]
     """Tokens that entered the windows, largest first."""
     points: tuple[int, ...]

@@ -1,7 +1,6 @@
 """Reads the rollout of a Codex thread as a stream of records.
 
-Standard library only: hooks import it. Reports and windows were learnt from a recording of version
-0.169.0; compaction lines were not in it and follow the client's published source.
+Standard library only: hooks import it. The format was learnt from recordings of version 0.169.0.
 """
 
 from __future__ import annotations
@@ -17,7 +16,15 @@ from ultramon.hosts.jsonl import (
     text_or_none,
     token_count,
 )
-from ultramon.hosts.records import Boundary, Content, Record, Report, TranscriptIdentity, Window
+from ultramon.hosts.records import (
+    Boundary,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    TranscriptIdentity,
+    Window,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +44,9 @@ def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
     Args:
         lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
     """
-    return read_lines(lines, _Reader().read, lambda line: False)
+    reader = _Reader()
+    yield from read_lines(lines, reader.read, lambda line: False)
+    yield from reader.held
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
@@ -102,17 +111,21 @@ def _instructed_model(instructions: object) -> str | None:
 
 
 class _Reader:
-    """What must be remembered from line to line of one rollout."""
+    """What must be remembered from line to line of one rollout.
+
+    Attributes:
+        held: The last report, until it is known that no summary was its reply.
+    """
 
     __slots__ = (
         "_compacted",
         "_has_usage_records",
         "_identity",
         "_model",
-        "_skipped_response_id",
         "_tools",
         "_total",
         "_window_tokens",
+        "held",
     )
 
     def __init__(self) -> None:
@@ -123,7 +136,7 @@ class _Reader:
         self._has_usage_records = False
         self._total: object = None
         self._compacted = False
-        self._skipped_response_id: str | None = None
+        self.held: tuple[Report, ...] = ()
 
     def read(self, entry: dict[str, Any]) -> Iterable[Record]:
         kind = entry.get("type")
@@ -131,14 +144,28 @@ class _Reader:
         if not isinstance(payload, dict):
             return ()
         at = parse_time(entry.get("timestamp"))
+        if kind == "event_msg" and payload.get("type") == "token_count":
+            return self._read_event(payload, at)
+        held = self.held
+        if kind == "compacted":
+            # The request that made the summary still saw the old window.
+            summary_id = payload.get("compaction_response_id")
+            held = tuple(report for report in held if report.message_id != summary_id)
+        if kind == "token_usage_record":
+            self._has_usage_records = True
+            response_id = text_or_none(payload.get("response_id"))
+            self.held = tuple(self._report(response_id, payload.get("usage"), at))
+            return held
+        records = (*held, *self._read(kind, payload, at))
+        self.held = ()
+        return records
+
+    def _read(self, kind: object, payload: dict[str, Any], at: float | None) -> Iterable[Record]:
         if kind == "response_item":
             return self._read_item(payload, at)
-        if kind == "token_usage_record":
-            return self._read_usage_record(payload, at)
         if kind == "event_msg":
             return self._read_event(payload, at)
         if kind == "compacted":
-            self._skipped_response_id = text_or_none(payload.get("compaction_response_id"))
             return self._boundary(at)
         if kind == "turn_context":
             self._model = text_or_none(payload.get("model")) or self._model
@@ -169,20 +196,16 @@ class _Reader:
             return _content(reasoning, "assistant", at, counted=True)
         return ()
 
-    def _read_usage_record(self, payload: dict[str, Any], at: float | None) -> Iterable[Record]:
-        self._has_usage_records = True
-        response_id = text_or_none(payload.get("response_id"))
-        if response_id is not None and response_id == self._skipped_response_id:
-            # The request that made the summary still saw the old window.
-            return ()
-        return self._report(response_id, payload.get("usage"), at)
-
     def _read_event(self, payload: dict[str, Any], at: float | None) -> Iterable[Record]:
         kind = payload.get("type")
         if kind == "task_started":
             return self._window(payload, at)
         if kind == "context_compacted":
             return self._boundary(at)
+        if kind == "task_complete":
+            error = payload.get("error")
+            reason = error.get("codex_error_info") if isinstance(error, dict) else None
+            return (Overflow(at),) if reason == "context_window_exceeded" else ()
         if kind != "token_count" or not isinstance(payload.get("info"), dict):
             return ()
         info = payload["info"]
