@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from hooked import SESSION, TRANSCRIPTS, HookedSession
 from program import draw, environment, run
 
 from ultramon import ContextConfig, create_context_monitor
@@ -153,7 +154,7 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
             explained = json.loads(run("explain", "sc", "--json", "--state-dir", tmp_path).stdout)
     assert (agent["usageRatio"], agent["liveness"]) == (0.713, "alive")
     assert "71.3 %" in line
-    assert "0 turns" in line
+    assert "next turn" in line
     assert "0/2" in line
     assert "a.py" in line
     assert "71,300 of 100,000 tokens = 71.3%  level warning" in screen
@@ -163,6 +164,32 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
     assert all(len(line) < 80 for line in screen.splitlines())
     assert explained["state"]["agentId"] == "scout-1"
     assert explained["rungs"][1]["turnsLeft"] == 0
+    assert "force_return, the next turn reaches it" in screen
+    assert not re.search(r"\b0 turns|~0|\b1 turns", line + screen)
+
+
+def test_a_hosted_agent_is_explained_in_the_words_of_its_texts(tmp_path):
+    """Rungs where the settings put them, whole percents, and what the client itself says."""
+    session = HookedSession(tmp_path)
+    recorded = (TRANSCRIPTS / "transcript_r1_main.jsonl").read_bytes().splitlines(keepends=True)
+    session.write(next(one for one in recorded if b"total_tokens_reminder" in one))
+    for tokens in (85_000, 107_000, 129_200):
+        session.tool(tokens, agent="a1")
+        session.tool(tokens)
+    screen = run("explain", SESSION, "--state-dir", session.state)
+    assert screen.returncode == 0, screen.stderr
+    assert "129,200 of 200,000 tokens = 65%  level warning" in screen.stdout
+    assert "warning       65%      130,000  prepare_handoff, reached" in screen.stdout
+    assert "critical      75%      150,000  force_return, the next turn reaches it" in screen.stdout
+    assert (
+        "  client    15,000,000  left of its session's token budget, another number"
+        in screen.stdout
+    )
+    assert all(len(line) < 80 for line in screen.stdout.splitlines())
+    child = run("explain", f"{SESSION}.a1", "--json", "--state-dir", session.state)
+    explained = json.loads(child.stdout)
+    assert [rung["usageRatio"] for rung in explained["rungs"]] == [0.65, 0.75]
+    assert explained["sessionTokensLeft"] is None
 
 
 def test_an_agent_whose_process_died_is_lost(tmp_path):

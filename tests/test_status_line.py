@@ -172,6 +172,13 @@ def test_the_line_says_what_is_asked_and_how_far_it_is_to_the_next_rung(session)
     assert "\x1b[33m███████░░░ 66%\x1b[0m" in write_line(record, color=True)
 
 
+def test_the_line_says_that_the_next_turn_reaches_a_rung(session):
+    """Nobody counts to nought."""
+    for tokens in (100_000, 120_000, 140_000):
+        session.tool(tokens)
+    assert write_line(session.record(), color=False).endswith(" · next turn: critical")
+
+
 def test_an_unknown_limit_shows_tokens_only(session):
     session.tool(20_000)
     record = session.record()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.core.liveness import Liveness
+from ultramon.core.note import whole_percent
 from ultramon.core.thresholds import Ladder
 from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError
@@ -51,13 +52,15 @@ class Explanation(Model):
     """Tokens beyond what a provider counted."""
     calibration: float
     rungs: tuple[RungAhead, ...]
+    session_tokens_left: int | None = None
+    """What the agent's client says is left of a token budget of the session."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> list[str]:
         state = self.state
-        share = "" if state.usage_ratio is None else f" = {state.usage_ratio:.1%}"
+        share = "" if state.usage_ratio is None else f" = {self._percent(state.usage_ratio)}"
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
@@ -76,6 +79,11 @@ class Explanation(Model):
             )
         if self.reading_age_seconds is not None:
             lines.append(f"  age     {_age(self.reading_age_seconds):>12}")
+        if self.session_tokens_left is not None:
+            lines.append(
+                f"  client  {self.session_tokens_left:>12,}"
+                "  left of its session's token budget, another number"
+            )
         lines += ["", f"limit     {limit}, source {state.limit_source}"]
         if state.limit_suspect:
             lines.append("  suspect: the provider counted more tokens than the window holds")
@@ -88,13 +96,19 @@ class Explanation(Model):
         lines += ["", f"ladder    {state.ladder_status}"]
         for rung in self.rungs:
             ahead = "reached" if rung.reached else _ahead(rung)
-            at = f"{rung.usage_ratio:.1%}"
+            at = f"{round(rung.usage_ratio * 100, 1):g}%"
             lines.append(f"  {rung.name:<9} {at:>7} {rung.tokens:>12,}  {rung.action}, {ahead}")
         lines += ["", f"liveness  {self.liveness}: {self.liveness_reason}"]
         if self.heartbeat_age_seconds is not None:
             lines.append(f"  heartbeat {_age(self.heartbeat_age_seconds)}")
         lines.append(f"  epoch {state.epoch}, generation {state.generation}, phase {state.phase}")
         return lines
+
+    def _percent(self, ratio: float) -> str:
+        # Where a ladder rounds, a window may be at 65 % before it is at 65.0 %.
+        return (
+            f"{whole_percent(ratio)}%" if self.state.ladder.get("roundPercent") else f"{ratio:.1%}"
+        )
 
 
 def _age(seconds: float) -> str:
@@ -108,17 +122,22 @@ def _age(seconds: float) -> str:
 def _ahead(rung: RungAhead) -> str:
     if rung.turns_left is None or rung.seconds_left is None:
         return "the pace is not known yet"
+    if not rung.turns_left:
+        return "the next turn reaches it"
     turns = "1 turn" if rung.turns_left == 1 else f"{rung.turns_left} turns"
     return f"about {turns} ({rung.seconds_left:.0f} s) ahead"
 
 
-def explain(record: StateRecord, liveness: Liveness, now: float) -> Explanation:
+def explain(
+    record: StateRecord, liveness: Liveness, now: float, *, session_tokens_left: int | None = None
+) -> Explanation:
     """Explain a stored or present state.
 
     Args:
         record: The state.
         liveness: What `core.liveness.judge` says of it.
         now: Epoch seconds.
+        session_tokens_left: See `Explanation`; None = its client says nothing of that kind.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
@@ -132,6 +151,7 @@ def explain(record: StateRecord, liveness: Liveness, now: float) -> Explanation:
         estimated_delta_tokens=state.estimated_tokens - (anchor.tokens if anchor else 0),
         calibration=anchor.calibration if anchor else 1.0,
         rungs=tuple(_rungs(record)),
+        session_tokens_left=session_tokens_left,
     )
 
 
@@ -150,8 +170,8 @@ def _rungs(record: StateRecord) -> list[RungAhead]:
             RungAhead(
                 name=rung.name,
                 action=rung.action,
-                usage_ratio=rung.ratio,
-                tokens=round(rung.ratio * record.context_limit),
+                usage_ratio=rung.nominal_ratio,
+                tokens=round(rung.nominal_ratio * record.context_limit),
                 reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
                 turns_left=pace.get("turns"),
                 seconds_left=pace.get("seconds"),

@@ -63,7 +63,7 @@ def take_snapshot(
         measured_at=None if measured_at is None else utc(measured_at),
         state=_state(record, ladder, ratio, is_compacting=is_compacting),
         thresholds=[
-            Threshold(name=rung.name, ratio=rung.ratio)
+            Threshold(name=rung.name, ratio=rung.nominal_ratio)
             for rung in (ladder.resolve(record.context_limit).rungs if ladder else ())
         ],
         threshold_source=source,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.agents import json_option, open_store, state_dir_option
-from ultramon.cli.output import CommandFailed, ExitCode, print_json, sanitize, say
+from ultramon.cli.output import CommandFailed, ExitCode, plural, print_json, sanitize, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to show")
     names = standard_library_files(items)
     if len(names) < items:
-        say(f"only {len(names)} files are installed")
+        say(f"installed: only {plural(len(names), 'file')}")
     if not names:
         raise CommandFailed("the sources of the standard library are not installed")
     with _folder_and_store(state_dir) as (folder, backend):

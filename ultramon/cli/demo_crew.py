@@ -16,6 +16,7 @@ import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.demo_worker import files_of
+from ultramon.cli.output import plural
 from ultramon.fleet import Fleet
 from ultramon.levels import get_threshold_action
 
@@ -180,7 +181,7 @@ class Crew:
         verb = "handoff rebuilt" if handoff.reason == "lost" else "handed off"
         half = f", {len(handoff.interrupted)} half read" if handoff.interrupted else ""
         done, left = len(handoff.completed), len(handoff.remaining)
-        self._tell(event, f"{verb}: {done} files read{half}, {left} left")
+        self._tell(event, f"{verb}: {plural(done, 'file')} read{half}, {left} left")
         successor = f"{_chain(handoff.agent_id)}.{_generation(handoff.agent_id) + 1}"
         # Events come at least once; a handoff has one successor.
         if left + len(handoff.interrupted) and successor not in self._processes:

@@ -15,6 +15,7 @@ from ultramon.cli.output import (
     make_console,
     make_table,
     percent,
+    plural,
     sanitize,
     say,
     short_tokens,
@@ -85,7 +86,7 @@ def _frame(crew: Crew, console: Console, lines: list[str]) -> RenderableType:
     return Group(
         _live_table(shown, ascii_only=ascii_only),
         Text(""),
-        Text(f"{crew.files_read} files read", "bold"),
+        Text(f"{plural(crew.files_read, 'file')} read", "bold"),
         *(Text(sanitize(line), "dim", no_wrap=True, overflow=overflow) for line in lines),
     )
 

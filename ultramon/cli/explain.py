@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ultramon.cli.agents import find_agent, json_option, open_store, state_dir_option
@@ -13,6 +15,9 @@ from ultramon.cli.output import (
     sanitize,
     sanitize_values,
 )
+
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
 
 
 @click.command("explain")
@@ -38,11 +43,13 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     if record is None:
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
+    told = _session_tokens_left(record)
     if not json:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
-        explanation = explain(record, judge(record, stored.heartbeat_at, now, this_host()), now)
+        liveness = judge(record, stored.heartbeat_at, now, this_host())
+        explanation = explain(record, liveness, now, session_tokens_left=told)
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
         reason = str(error).partition("\n")[0]
@@ -54,3 +61,16 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     else:
         click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
     return ExitCode.OK
+
+
+def _session_tokens_left(record: StateRecord) -> int | None:
+    """Return what the agent's client wrote last of a token budget, where it runs on this host."""
+    from ultramon.core.liveness import this_host
+    from ultramon.hosts.claude_code.agents import HOST, MEMORY
+    from ultramon.hosts.claude_code.tail import read_token_budget
+
+    if record.host != HOST or record.hostname != this_host().hostname:
+        return None
+    memory = record.extra.get(MEMORY)
+    path = memory.get("transcriptPath") if isinstance(memory, dict) else None
+    return read_token_budget(path) if isinstance(path, str) else None

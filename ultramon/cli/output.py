@@ -248,11 +248,18 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds)} s"
 
 
+def plural(count: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def turns(count: int | None) -> str:
-    """Write a number of turns."""
+    """Write how many turns still end below a rung; without any the next turn reaches it."""
     if count is None:
         return ""
-    return "1 turn" if count == 1 else f"{count:,} turns"
+    if not count:
+        return "next turn"
+    return plural(count, "turn")
 
 
 def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:

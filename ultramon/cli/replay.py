@@ -16,6 +16,7 @@ from ultramon.cli.output import (
     make_console,
     make_table,
     percent,
+    plural,
     print_json,
     sanitize,
     say,
@@ -174,13 +175,13 @@ def _facts(timeline: Timeline) -> list[str]:
         limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
     if timeline.limit_suspect:
         limited += ", suspect: more was reported than the model should hold"
-    happened = _plural(timeline.compaction_count, "compaction")
+    happened = plural(timeline.compaction_count, "compaction")
     if timeline.overflow_count:
-        happened += f", {_plural(timeline.overflow_count, 'overflow')}"
-    reports = _plural(timeline.reports, "report") if timeline.reports else "no reports"
-    read = f"{_plural(timeline.records, 'record')}, {reports}"
+        happened += f", {plural(timeline.overflow_count, 'overflow')}"
+    reports = plural(timeline.reports, "report") if timeline.reports else "no reports"
+    read = f"{plural(timeline.records, 'record')}, {reports}"
     if timeline.broken_lines:
-        read += f", {_plural(timeline.broken_lines, 'broken line')}"
+        read += f", {plural(timeline.broken_lines, 'broken line')}"
     if timeline.started_at is not None and timeline.ended_at is not None:
         read += f", {_moment(timeline.started_at)} to {_moment(timeline.ended_at)} UTC"
     return [
@@ -188,12 +189,8 @@ def _facts(timeline: Timeline) -> list[str]:
         read,
         f"model {field(timeline.model) or 'not named'}, {limited}",
         f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
-        f"{_plural(timeline.epochs, 'epoch')}, {happened}",
+        f"{plural(timeline.epochs, 'epoch')}, {happened}",
     ]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _moment(at: datetime) -> str:
@@ -243,7 +240,7 @@ def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str
         how = event.tokens_source
         if event.turns_left is not None:
             left = f"{turns(event.turns_left)} left before {event.next_rung}"
-            how += f", {left if event.turns_left else f'next turn reaches {event.next_rung}'}"
+            how += f", {left if event.turns_left else f'the next turn reaches {event.next_rung}'}"
         elif event.next_rung is not None:
             how += f", pace towards {event.next_rung} not known yet"
         count, share = tokens(event.tokens), percent(event.usage_ratio)

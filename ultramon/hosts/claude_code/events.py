@@ -412,8 +412,9 @@ class HookCall:
             record.cwd = payload.cwd
         if self._parent_id is not None:
             agent.name(payload.agent_type)
-        elif payload.transcript_path:
-            agent.memory["transcriptPath"] = payload.transcript_path
+        path = self._transcript_path(self.agent_id)
+        if path:
+            agent.memory["transcriptPath"] = path
 
     def _read_tail(self) -> Tail:
         tail = self._look()

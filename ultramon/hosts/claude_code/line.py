@@ -174,7 +174,10 @@ def write_line(record: StateRecord, *, color: bool) -> str:
     name = next(iter(rungs), None)
     if name is not None:
         turns = rungs[name]["turns"]
-        line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}"
+        if turns:
+            line += f" · ~{turns} turn{'' if turns == 1 else 's'} to {name}"
+        else:
+            line += f" · next turn: {name}"
     return line
 
 
