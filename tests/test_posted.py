@@ -125,6 +125,23 @@ def test_an_agent_ends_once(posted, store, clock):
     assert posted.take_usage(AGENT, clock.now(), used_percentage=5)["status"] == "not_registered"
 
 
+def test_an_end_cancels_the_levels_that_nobody_received(posted, store, clock):
+    """Who was to hear that it fills hears that it ended; back again, it is announced again."""
+    store.registry.register(
+        AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=clock.now()
+    )
+
+    def kinds():
+        return [one.facts["kind"] for one in store.queue.peek("boss", now=clock.now())]
+
+    posted.take_usage(AGENT, clock.now(), used_percentage=90)
+    assert kinds() == ["level"]
+    posted.finish(AGENT, "completed", clock.now())
+    assert kinds() == ["ended"]
+    posted.start(AGENT, clock.now())
+    assert kinds() == ["ended", "level"]
+
+
 def test_an_end_that_cannot_be(posted, store, clock):
     """An unknown outcome, an unknown agent, and one that ends itself."""
     own = start(store, "own")

@@ -334,3 +334,20 @@ def test_one_key_from_two_hosts_is_one_message(queue, url):
     assert other.queue.queue_message("boss", "three", now=START, dedupe_key="k") == first
     assert queue.claim("boss", now=START) == []
     other.close()
+
+
+def test_a_notice_does_not_overtake_one_that_is_just_being_claimed(backend, queue):
+    """What another claimer has locked looks claimable until that one commits."""
+    facts = {"kind": "level"}
+    for level in ("warning", "critical"):
+        queue.queue_message(
+            "boss", level, now=START, sender=AGENT, category="context_monitor", facts=facts
+        )
+    other = queue.queue_message("boss", "free", now=START, sender=AGENT)
+    database = backend.database
+    with database.transaction() as connection:
+        connection.execute(
+            database.sql("SELECT 1 FROM ultramon.messages WHERE text = 'warning' FOR UPDATE")
+        )
+        assert [message.id for message in queue.claim("boss", now=START)] == [other]
+    assert [message.text for message in queue.claim("boss", now=START)] == ["warning", "critical"]

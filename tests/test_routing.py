@@ -297,6 +297,18 @@ def test_thresholds_can_be_plain_ratios(backend, clock):
     assert [notice.delivery for notice in notices] == ["sequential"] * 2
 
 
+def test_an_agent_that_ends_takes_its_levels_along(backend, clock):
+    """A notice that its window is full would send its parent to an agent that is gone."""
+    with create_context_monitor(
+        AGENT, parent_id="boss", notify="parent", backend=backend, clock=clock
+    ) as monitor:
+        fill(monitor, 0.75)
+        fill(monitor, 0.9)
+        inbox = Inbox("boss", backend=backend, clock=clock)
+        assert [notice.facts["level"] for notice in inbox.peek()] == ["warning", "critical"]
+    assert [notice.facts["kind"] for notice in inbox.receive()] == ["ended"]
+
+
 def test_clearing_needs_a_right_or_a_person(backend, clock):
     """An agent may clear itself and its children; who gives no name is a person."""
     put(backend, AGENT, parent_id="boss")
