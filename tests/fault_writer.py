@@ -112,6 +112,41 @@ def once(directory: str, with_event: str) -> None:
     say(outcome)
 
 
+def live(directory: str, lives: str) -> None:
+    """Start when told, between two calls of getppid, then work, hand off and end; say the log.
+
+    With two lives the agent has ended once before it starts.
+    """
+    import logging
+    import sqlite3  # noqa: F401 - to load a module is no part of a start
+
+    from ultramon import ContextConfig, create_context_monitor
+    from ultramon.testing import FakeClock
+
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("ultramon").addHandler(handler)
+    clock = FakeClock()
+    near = {"backend": LocalBackend(directory), "clock": clock}
+    config = ContextConfig(context_limit_tokens=1_000)
+    for _ in range(1, int(lives)):
+        create_context_monitor(AGENT, config, **near).start().stop()
+    monitor = create_context_monitor(AGENT, config, **near)
+    say("ready")
+    select.select([0], [], [])
+    os.getppid()
+    monitor.start()
+    os.getppid()
+    monitor.plan(["one", "two"])
+    clock.advance(10)
+    monitor.report_usage(input_tokens=900)
+    monitor.complete_task("one")
+    monitor.hand_off(notes="what was learned")
+    monitor.stop("returned")
+    say(lines)
+
+
 def own(store: str, takeover: str) -> None:
     """Own the agent; for each line of input write so many times and say (written, fenced)."""
     backend = open_backend(store)
@@ -249,7 +284,9 @@ VERBS = {
     "start": lambda m: m.start(),
     "track_content": lambda m: m.track_content("some words " * 20, source="tool:read"),
     "report_usage": lambda m: m.report_usage(input_tokens=7500, output_tokens=10),
-    "report_response": lambda m: m.report_response({"usage": {"input_tokens": 7600}}),
+    "report_response": lambda m: m.report_response(
+        {"usage": {"input_tokens": 7600, "output_tokens": 1}}
+    ),
     "report_overflow": lambda m: m.report_overflow("nothing of the kind"),
     "fits": lambda m: m.fits("a large tool result"),
     "set_model": lambda m: m.set_model("claude-sonnet-4-5"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import subprocess
@@ -25,9 +26,9 @@ CALLS = (
 )
 
 
-def traced(directory, log, event, *inject):
-    """Run one update under strace; return what it said in the end, and the calls it made."""
-    writer = run_writer(directory, "once", event)
+def traced(directory, log, argument, *inject, mode="once"):
+    """Run a writer under strace; return what it said in the end, and the calls of its update."""
+    writer = run_writer(directory, mode, argument)
     assert answer(writer) == "ready"
     command = [require_tool("strace"), "-e", f"trace={CALLS},getppid", "-o", str(log), *inject]
     with subprocess.Popen(
@@ -113,7 +114,7 @@ def problem_afterwards(directory, said):
     return None
 
 
-def sweep_faults(tmp_path, calls, event, faults):
+def sweep_faults(tmp_path, calls, argument, faults, mode="once", problem_of=problem_of):
     """Inject each fault at each call; return the problems by fault and call."""
     number = itertools.count()
 
@@ -123,9 +124,8 @@ def sweep_faults(tmp_path, calls, event, faults):
         path.mkdir()
         what = "signal=KILL" if fault == "KILL" else f"error={fault}"
         inject = ("-e", f"inject={name}:{what}:when={nth}")
-        found = problem_of(
-            path / "state", fault, *traced(path / "state", path / "trace", event, *inject)
-        )
+        traces = traced(path / "state", path / "trace", argument, *inject, mode=mode)
+        found = problem_of(path / "state", fault, *traces)
         return found and f"{fault} at {name} {nth}: {found}"
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -159,6 +159,51 @@ def test_a_fault_at_any_call_of_a_crossing_loses_and_repeats_no_event(
 ):
     """The same with the journal written first: each event is stored once or waits in the state."""
     assert sweep_faults(tmp_path, update_calls["event"], "event", [fault]) == []
+
+
+def problem_of_life(lives, directory, fault, said, update):
+    """Return what is wrong with an agent in whose start a call failed, None when nothing is."""
+    if not any("(INJECTED)" in line for _, _, line in update):
+        return f"{fault} was not injected into the start"
+    if len(said) != 1 or any("taken over" in line for line in said[0]):
+        return f"said {said}"
+    backend = LocalBackend(str(directory))
+    record = backend.load(AGENT).record
+    stored = [*backend.events().events, *(record.pending or ())]
+    backend.close()
+    events = [(event["type"], event["generation"]) for event in stored]
+    kinds = ("agent_started", "context_threshold_reached", "handoff_ready", "agent_stopped")
+    ended = [("agent_started", 1), ("agent_stopped", 1)] if lives == 2 else []
+    if events != [*ended, *((kind, lives) for kind in kinds)]:
+        return f"events {events}"
+    if (record.generation, record.active, record.outcome) != (lives, False, "returned"):
+        return f"generation {record.generation}, outcome {record.outcome}"
+    if record.handoff["completed"] != ["one"] or record.handoff["remaining"] != ["two"]:
+        return f"handoff {record.handoff}"
+    left = [path.name for path in Path(directory).rglob("*.corrupt-*")]
+    return f"set aside {left}" if left else None
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("lives", "fault"),
+    [
+        (2, "EIO"),
+        *(
+            pytest.param(lives, fault, marks=pytest.mark.slow)
+            for lives, fault in itertools.product((1, 2), ("EIO", "ENOSPC", "EINTR", "EMFILE"))
+            if (lives, fault) != (2, "EIO")
+        ),
+    ],
+)
+def test_a_fault_at_any_call_of_a_start_does_not_silence_the_agent(tmp_path, lives, fault):
+    """It tries again and knows its own state: one generation, and every event is there once."""
+    said, update = traced(tmp_path / "state", tmp_path / "trace", lives, mode="live")
+    assert said == [[]]
+    calls = [(name, nth) for name, nth, _ in update]
+    assert "rename" in [name for name, _ in calls]
+    judge = functools.partial(problem_of_life, lives)
+    assert sweep_faults(tmp_path, calls, lives, [fault], mode="live", problem_of=judge) == []
 
 
 PERMANENT = {

@@ -237,6 +237,109 @@ def test_a_store_that_refuses_a_start_can_raise(tmp_path, ultramon_monitor):
     assert stored(LocalBackend(str(tmp_path / "store"))).active
 
 
+class LostAnswers:
+    """A store that refuses the next starts: before they are stored, or only in its answer."""
+
+    def __init__(self, store, *refusals):
+        self._store = store
+        self._refusals = list(refusals)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def start_agent(self, agent_id, build, **given):
+        refusal = self._refusals.pop(0) if self._refusals else None
+        if refusal == "before":
+
+            def refused(stored, generation):
+                build(stored, generation)
+                raise StateWriteError("store", "refused before it was stored")
+
+            self._store.start_agent(agent_id, refused, **given)
+        answer = self._store.start_agent(agent_id, build, **given)
+        if refusal == "after":
+            raise StateWriteError("store", "is written, durability unknown")
+        return answer
+
+
+def test_a_start_refused_after_it_was_stored_goes_on(store, ultramon_clock):
+    """The retry knows its own state: same generation, and everything is stored once."""
+    near = {"backend": LostAnswers(store, "after"), "clock": ultramon_clock}
+    monitor = create_context_monitor("scout-1", ContextConfig(**LIMIT), **near).start()
+    assert stored(store).active
+    ultramon_clock.advance(5)
+    fill(monitor, 0.9)
+    monitor.hand_off(notes="what was learned")
+    monitor.stop()
+    record = stored(store)
+    assert (record.generation, record.epoch, record.active) == (1, 1, False)
+    assert record.handoff["notes"] == "what was learned"
+    assert kinds(store, "generation") == [
+        ("agent_started", 1),
+        ("context_threshold_reached", 1),
+        ("handoff_ready", 1),
+        ("agent_stopped", 1),
+    ]
+
+
+def test_a_refused_start_may_be_repeated_by_its_caller(store, ultramon_clock):
+    """Where refusals are raised, start of the same monitor is called again and succeeds."""
+    near = {"backend": LostAnswers(store, "after"), "clock": ultramon_clock}
+    monitor = create_context_monitor("scout-1", ContextConfig(on_error="raise"), **near)
+    with pytest.raises(StateWriteError, match="durability unknown"):
+        monitor.start()
+    monitor.start().stop()
+    assert kinds(store, "generation") == [("agent_started", 1), ("agent_stopped", 1)]
+
+
+def test_a_refused_takeover_is_not_repeated(make, store, ultramon_clock):
+    """An owner that took an agent over does not take it over from itself."""
+    make("scout-1")
+    near = {"backend": LostAnswers(store, "after"), "clock": ultramon_clock}
+    monitor = create_context_monitor("scout-1", takeover=True, **near).start()
+    ultramon_clock.advance(5)
+    assert stored(store).generation == 2
+    monitor.stop()
+    assert kinds(store, "generation")[1:] == [("agent_started", 2), ("agent_stopped", 2)]
+
+
+@pytest.mark.parametrize("refusals", [["before", "before"], ["before", "after"]])
+def test_a_refused_restart_continues_the_window_once(make, store, ultramon_clock, refusals):
+    """However often the start is refused, the epoch of the vanished owner goes on."""
+    fill(make("scout-1", **LIMIT), 0.72)
+    ultramon_clock.advance(100)
+    near = {"backend": LostAnswers(store, *refusals), "clock": ultramon_clock, "takeover": True}
+    monitor = create_context_monitor("scout-1", ContextConfig(**LIMIT), **near).start()
+    ultramon_clock.advance(10)
+    record = stored(store)
+    assert (record.generation, record.epoch, record.threshold_status) == (2, 1, "warning")
+    assert kinds(store, "generation", "epoch")[2:] == [("agent_started", 2, 1)]
+    monitor.stop()
+
+
+@pytest.mark.parametrize("refusal", ["before", "after"])
+def test_two_owners_in_one_process_exclude_each_other_after_a_refusal(
+    make, store, ultramon_clock, refusal
+):
+    """Only the monitor whose start was stored goes on; pid and session tell nothing."""
+    near = {"clock": ultramon_clock, "session_id": "one conversation"}
+    first = create_context_monitor("scout-1", backend=LostAnswers(store, refusal), **near).start()
+    if refusal == "before":
+        second = make("scout-1", **near)
+    else:
+        with pytest.raises(AgentAlreadyRunningError):
+            make("scout-1", **near)
+    ultramon_clock.advance(5)
+    owner, other = (first, None) if refusal == "after" else (second, first)
+    owner.set_current_task("mine")
+    if other is not None:
+        other.set_current_task("not mine")
+    ultramon_clock.advance(5)
+    assert (stored(store).generation, stored(store).current_task) == (1, "mine")
+    owner.stop()
+    assert kinds(store) == ["agent_started", "agent_stopped"]
+
+
 FORK = """
 import os, sys
 from ultramon import ContextConfig, create_context_monitor

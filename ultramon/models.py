@@ -103,6 +103,7 @@ class AgentState(Model):
     pid_started_at: str | None
     boot_id: str
     hostname: str
+    start_id: str | None
     generation: Annotated[int, Field(ge=0)]
     """0 until the agent is stored for the first time."""
     epoch: Annotated[int, Field(ge=1)]

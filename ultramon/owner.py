@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import RecordsTogether, Save
@@ -12,7 +13,14 @@ from ultramon.core.ids import random_hex
 from ultramon.core.liveness import process_started_at, this_host
 from ultramon.core.record import StateRecord
 from ultramon.core.times import format_time
-from ultramon.errors import FencedError, StateError, StateSchemaError, UltramonError
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    FencedError,
+    StateError,
+    StateSchemaError,
+    UltramonError,
+)
 from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
 
 if TYPE_CHECKING:
@@ -83,6 +91,9 @@ class Owner:
         self._raises = config.on_error == "raise"
         self.save_lock = threading.Lock()
         """Held while a state is on its way to the store."""
+        self._start_id = random_hex(16)
+        self._has_tried = False
+        self._resumed_from: tuple[int, int] | None = None
         self._seq = 0
         self._dirty = False
         self._ended = False
@@ -129,7 +140,7 @@ class Owner:
         self._keeper.add(self)
         try:
             with self.save_lock:
-                self._register()
+                self._store(durable=True)
         except StateError as error:
             if self._raises or isinstance(error, StateSchemaError):
                 self._abandon()
@@ -144,7 +155,52 @@ class Owner:
         self._outbox.clear()
         self._counts.clear()
 
-    def _register(self) -> None:
+    def _store(self, *, durable: bool) -> bool:
+        """Store the newest state, as a new owner where it is none yet; see `save`."""
+        if not self.generation:
+            known = False
+            # A store that cannot say so says it to the next question, and may keep what it is told.
+            with suppress(StateError):
+                known = self._recognise()
+            if not known:
+                return self._register()
+        save = self.next_save(durable=durable)
+        if save is None:
+            return True
+        try:
+            stored = self.backend.record(save.record, save.events, durable=save.durable)
+        except UltramonError as error:
+            return self._note_refusal(error)
+        return self._note_stored(save, events_stored=stored)
+
+    def _recognise(self) -> bool:
+        """Go on as the owner where an earlier try to start was refused after it had been stored.
+
+        Otherwise the agent would take its own state, with its own living process in it, for that
+        of another owner.
+
+        Raises:
+            StateError: The store refused.
+        """
+        if not self._has_tried:
+            return False
+        try:
+            stored = self.backend.load(self.agent_id).record
+        except AgentNotFoundError:
+            return False
+        if stored is None or stored.start_id != self._start_id:
+            return False
+        with self.lock:
+            self.generation = stored.generation
+            self._seq = max(self._seq, stored.seq)
+            own = {event["eventId"] for event in self._outbox}
+            for event in self._outbox:
+                event["generation"] = stored.generation
+            waiting = [event for event in stored.pending or () if event["eventId"] not in own]
+            self._outbox[:0] = waiting
+        return True
+
+    def _register(self) -> bool:
         inherited: list[dict[str, Any]] = []
         own: list[dict[str, Any]] = []
 
@@ -156,7 +212,11 @@ class Owner:
                     self._extra = stored.extra
                     self._seq = stored.seq + 1
                     inherited.extend(stored.pending or [])
-                    self._move_epochs(self._resume(stored))
+                    found = stored.generation, stored.seq
+                    # A try that was refused has come after this state already.
+                    if self._resumed_from != found:
+                        self._move_epochs(self._resume(stored))
+                        self._resumed_from = found
                 self.generation = generation
                 self._dirty = False
                 for event in self._outbox:
@@ -164,16 +224,23 @@ class Owner:
                 own.extend(self._outbox)
                 return self.snapshot(), inherited + own
 
+        tried, self._has_tried = self._has_tried, True
         try:
             stored_events = self.backend.start_agent(
                 self.agent_id, build, takeover=self.takeover, now=self._clock.now(), host=self._host
             )
+        except AgentAlreadyRunningError:
+            # The state that could not be read a moment ago may be its own after all.
+            if not (tried and self._recognise()):
+                raise
+            return self._store(durable=True)
         except BaseException:
             self.generation = 0
             raise
         with self.lock:
             self._outbox[: len(own)] = [] if stored_events else inherited + own
         self._saved()
+        return not self._outbox
 
     def _move_epochs(self, steps: int) -> None:
         for event in self._outbox:
@@ -207,6 +274,7 @@ class Owner:
                 boot_id=self._host.boot_id,
                 hostname=self._host.hostname,
                 generation=self.generation,
+                start_id=self._start_id,
                 seq=self._seq,
             )
             self._fill(record)
@@ -281,14 +349,10 @@ class Owner:
         with self.save_lock:
             if self.muted:
                 return True
-            save = self.next_save(durable=durable)
-            if save is None:
-                return self._begin()
             try:
-                stored = self.backend.record(save.record, save.events, durable=save.durable)
+                return self._store(durable=durable)
             except UltramonError as error:
-                return self.note_saved(save, error)
-            return self.note_saved(save, None, events_stored=stored)
+                return self._refused(error)
 
     def next_save(self, *, durable: bool) -> Save | None:
         """Return what to store now, None without a generation. See `keeper.Kept`."""
@@ -300,27 +364,27 @@ class Owner:
             events = list(self._outbox)
             return Save(self.snapshot(), events, durable or bool(events))
 
-    def note_saved(
-        self, save: Save, refusal: UltramonError | None, *, events_stored: bool = True
-    ) -> bool:
+    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
         """Note what became of a save; True when nothing is left to store. See `keeper.Kept`."""
-        if isinstance(refusal, FencedError) and refusal.current_generation is None:
-            # Somebody deleted the record of a living agent: it starts again, unless another did.
-            self.takeover = False
-            return self._begin()
-        if refusal is not None:
-            return self._refused(refusal)
+        if refusal is None:
+            return self._note_stored(save, events_stored=True)
+        try:
+            return self._note_refusal(refusal)
+        except UltramonError as error:
+            return self._refused(error)
+
+    def _note_stored(self, save: Save, *, events_stored: bool) -> bool:
         with self.lock:
             del self._outbox[: len(save.events) if events_stored else 0]
         self._saved()
         return not self._outbox
 
-    def _begin(self) -> bool:
-        try:
-            self._register()
-        except UltramonError as error:
-            return self._refused(error)
-        return not self._outbox
+    def _note_refusal(self, refusal: UltramonError) -> bool:
+        if isinstance(refusal, FencedError) and refusal.current_generation is None:
+            # Somebody deleted the record of a living agent: it starts again, unless another did.
+            self.takeover = False
+            return self._register()
+        raise refusal
 
     def _refused(self, error: UltramonError) -> bool:
         if isinstance(error, StateError):

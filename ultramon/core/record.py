@@ -45,6 +45,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("pid_started_at", "pidStartedAt", "str?"),
     ("boot_id", "bootId", "str"),
     ("hostname", "hostname", "str"),
+    ("start_id", "startId", "str?"),
     ("generation", "generation", "int"),
     ("epoch", "epoch", "int"),
     ("epoch_started_at", "epochStartedAt", "time"),
@@ -127,6 +128,7 @@ class StateRecord:
         pid_started_at: str | None
         boot_id: str
         hostname: str
+        start_id: str | None
         generation: int
         epoch: int
         epoch_started_at: float

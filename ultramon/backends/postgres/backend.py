@@ -19,7 +19,7 @@ from ultramon.backends.postgres.database import (
     Database,
     DatabaseAwayError,
 )
-from ultramon.backends.postgres.delivery import Delivery, is_unstarted, life_of
+from ultramon.backends.postgres.delivery import Delivery, is_unstarted
 from ultramon.backends.postgres.log import EventLog
 from ultramon.backends.postgres.messages import MessageRows
 from ultramon.backends.postgres.outbox import Outbox
@@ -93,7 +93,6 @@ class PostgresBackend:
         delivery.queue = self.queue
         self._courier = self.queue.courier
         self._kept: dict[str, set[str]] = {}
-        self._in_doubt: dict[str, tuple[object, StateRecord | None]] = {}
         _alive.add(self)
 
     def after_fork(self) -> None:
@@ -108,26 +107,13 @@ class PostgresBackend:
         """See `Backend.start_agent`; waits a second for a database that does not answer.
 
         What begins during an outage is kept on this host, and stored from there should its owner
-        end before it could do that itself. A start whose answer was lost may have been stored: the
-        next try finds it and is the same start, of the same generation and with the same events.
+        end before it could do that itself; under the same start, where the server had heard it.
         """
-        began: list[tuple[object, StateRecord | None]] = []
-
-        def begin(former: StateRecord | None, generation: int) -> Begun:
-            record, events = build(former, generation)
-            began.append((_first_save(record), former))
-            return record, events
-
         try:
-            self._start_agent(agent_id, begin, takeover=takeover, now=now, host=host)
-        except BaseException as error:
-            if began:
-                # The last word may have been heard all the same.
-                self._in_doubt[agent_id] = began[0]
-            if isinstance(error, DatabaseAwayError):
-                self._keep(*build(None, 0))
+            self._start_agent(agent_id, build, takeover=takeover, now=now, host=host)
+        except DatabaseAwayError:
+            self._keep(*build(None, 0))
             raise
-        self._in_doubt.pop(agent_id, None)
         self._forget_kept(agent_id)
         return True
 
@@ -139,10 +125,7 @@ class PostgresBackend:
             former = None if stored is None else stored.record
             if stored is not None and stored.problem is not None:
                 self._set_aside(connection, stored)
-            mine, before = self._in_doubt.get(agent_id, (None, None))
-            if former is not None and mine == _first_save(former):
-                former, generation = before, generation - 1
-            elif former is not None:
+            if former is not None:
                 refuse_newer(former, f"{self.url}#{agent_id}")
                 beat = None if stored is None else stored.heartbeat_at
                 if not takeover and judge(former, beat, now, host).verdict == ALIVE:
@@ -318,11 +301,6 @@ class PostgresBackend:
         self.queue.close()
         self.database.close()
         self.outbox.close()
-
-
-def _first_save(record: StateRecord) -> object:
-    """Return what tells the first state of a start from all others."""
-    return record.generation, record.seq, life_of(record)
 
 
 def _after_fork() -> None:

@@ -14,7 +14,7 @@ from ultramon.backends.postgres.outbox import STATE
 from ultramon.core import routes
 from ultramon.core.liveness import ALIVE, judge, process_started_at, this_host
 from ultramon.core.record import decode_state
-from ultramon.core.times import format_time, parse_time
+from ultramon.core.times import parse_time
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Delivery:
                 return False
         generation, stored = self._states.lock(connection, record.agent_id)
         former = None if stored is None else stored.record
-        is_stored = former is not None and life_of(former) == life_of(record)
+        is_stored = former is not None and former.start_id == record.start_id is not None
         if former is not None and not is_stored:
             beat = None if stored is None else stored.heartbeat_at
             if judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
@@ -174,18 +174,6 @@ class Delivery:
         rows = self._registry.rows(connection, new, is_kept=True)
         routes.route(rows, record, new, record.last_heartbeat)
         return True
-
-
-def life_of(record: StateRecord) -> object:
-    """Return what all states of one life of an agent have in common, and no other's."""
-    return (
-        record.session_id,
-        format_time(record.started_at),
-        record.hostname,
-        record.boot_id,
-        record.pid,
-        record.pid_started_at,
-    )
 
 
 def _age_of(record: StateRecord) -> tuple[int, float]:
