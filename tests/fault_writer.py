@@ -147,6 +147,24 @@ def live(directory: str, lives: str) -> None:
     say(lines)
 
 
+def hand_off_and_vanish(directory: str) -> None:
+    """Cross a rung and hand off, then end at once; say what was stored at each step."""
+    from ultramon import ContextConfig, create_context_monitor, on
+
+    files = StateDirectory(directory)
+
+    @on("threshold")
+    def say_level(event):
+        say(["crossing", event.stored, files.read(AGENT).threshold_status])
+
+    config = ContextConfig(context_limit_tokens=1_000, store_timeout_seconds=600)
+    monitor = create_context_monitor(AGENT, config, backend=LocalBackend(directory)).start()
+    say(["start", monitor.is_stored])
+    monitor.report_usage(input_tokens=900)
+    say(["hand_off", monitor.hand_off(notes="what was learned").stored])
+    os._exit(0)
+
+
 def own(store: str, takeover: str) -> None:
     """Own the agent; for each line of input write so many times and say (written, fenced)."""
     backend = open_backend(store)

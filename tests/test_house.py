@@ -61,6 +61,7 @@ OFF_THE_HOOK_PATH = {
 BROAD_EXCEPTS = {
     "alerts/alert.py": 1,
     "fleet.py": 1,
+    "keeper.py": 1,
     "hosts/claude_code/entry.py": 2,
     "routing.py": 1,
     "server/claude_code.py": 1,

@@ -77,6 +77,8 @@ class ContextConfig(BaseModel):
     """Time an agent has to hand off after it was told to return."""
     lost_after_seconds: Seconds | None = None
     """Silence after which the agent is lost; None = max(10 min, 10 heartbeat intervals)."""
+    store_timeout_seconds: Seconds = 5.0
+    """Longest time that `start`, `hand_off` and `stop` wait until their change is stored."""
     on_error: Literal["log", "raise"] = "log"
     """What a failed save does: one log line and a retry, or an exception (for tests)."""
 

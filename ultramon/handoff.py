@@ -105,6 +105,8 @@ class HandoffRecord(Model):
     notes: str | None = None
     tokens: Annotated[int, Field(ge=0)]
     created_at: datetime
+    stored: Annotated[bool, Field(exclude=True)] = True
+    """False only as `hand_off` returned it, for one that the store has not confirmed."""
 
     _backend: Backend | None = PrivateAttr(default=None)
 

@@ -18,7 +18,7 @@ from ultramon.clock import SYSTEM_CLOCK, Clock
 from ultramon.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ultramon.backends.base import Backend, Save
     from ultramon.errors import UltramonError
@@ -125,16 +125,54 @@ class Keeper:
                 job.save_at = due
                 self._wake()
 
-    def save_now(self, monitor: Kept, *, durable: bool, wait_seconds: float | None) -> None:
-        """Save a monitor at once, waiting at most so long (None = until it is done)."""
+    def save_now(self, monitor: Kept, *, durable: bool, wait_seconds: float | None) -> bool:
+        """Save a monitor at once, waiting at most so long (None = until it is done).
+
+        Returns:
+            Whether the save ended in time, whatever came of it.
+        """
         if not self._threaded or threading.current_thread() is self._thread:
             monitor.save(durable=durable)
-            return
+            return True
         done = threading.Event()
         with self._condition:
             self._urgent.append((monitor, durable, done))
             self._wake()
-        done.wait(wait_seconds)
+        return done.wait(wait_seconds)
+
+    def run_within(self, work: Callable[[], object], wait_seconds: float | None) -> bool:
+        """Do blocking work, waiting at most so long; after that it goes on in a thread of its own.
+
+        Args:
+            work: What to do. What it raises in time is raised here.
+            wait_seconds: None = until it is done.
+
+        Returns:
+            Whether it ended in time.
+        """
+        if wait_seconds is None or not self._threaded:
+            work()
+            return True
+        failures: list[BaseException] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as failure:  # noqa: BLE001 - raised again where it is waited for
+                failures.append(failure)
+            finally:
+                done.set()
+
+        try:
+            threading.Thread(target=run, name="ultramon-start", daemon=True).start()
+        except RuntimeError:  # the process may have no more threads
+            run()
+        if not done.wait(wait_seconds):
+            return False
+        if failures:
+            raise failures[0]
+        return True
 
     def _wake(self) -> None:
         if not self._threaded:

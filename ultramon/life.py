@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,7 +18,7 @@ from ultramon.owner import Owner
 from ultramon.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from ultramon.backends.base import Backend
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ultramon.levels import ThresholdAction
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+Monitor = TypeVar("Monitor", bound="AgentLife")
 
 SELF = "self"
 PARENT = "parent"
@@ -38,6 +41,36 @@ NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
 """The variable that says at which usage ratios."""
 
 _log = logging.getLogger("ultramon.monitor")
+
+
+async def to_its_end(
+    work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Result:
+    """Do blocking work in a thread, and all of it, even when the task is cancelled meanwhile."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from running.exception()
+    return running.result()
+
+
+def in_thread(
+    verb: Callable[Concatenate[Monitor, Arguments], Result],
+) -> Callable[Concatenate[Monitor, Arguments], Coroutine[Any, Any, Result]]:
+    """Return the async twin of a method: all of it happens in a thread, even when cancelled."""
+
+    @wraps(verb)
+    async def run(
+        self: Monitor, /, *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        return await to_its_end(partial(verb, self), *arguments, **named)
+
+    return run
 
 
 class AgentLife:
@@ -97,8 +130,16 @@ class AgentLife:
         """Whether the agent was started and has not ended."""
         return self._active
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has everything that this agent has to store; False when disabled."""
+        return self._owner.is_stored
+
     def start(self) -> Self:
-        """Take the agent and store its first state.
+        """Take the agent and store its first state; waits `store_timeout_seconds` at most.
+
+        Where the store is too slow or refuses, the agent runs on and is stored later; `is_stored`
+        says whether it is. In an event loop use ``async with`` or `start_async`.
 
         Raises:
             LifecycleError: It was started before.
@@ -123,7 +164,7 @@ class AgentLife:
         self._lifecycle.begin()
         if self._notify is not None and self._owner.generation:
             self._owner.guard(self._register)
-        self._emit([(signals.agent_started, event)])
+        self._emit([(signals.agent_started, event)], stored=self._owner.is_stored)
         return self
 
     def _register(self) -> None:
@@ -136,12 +177,25 @@ class AgentLife:
                 return
         register(self.agent_id, notify, None, ladder, backend=backend, clock=self._clock)
 
-    def stop(self, outcome: str = "completed") -> None:
+    async def start_async(self) -> Self:
+        """Do what `start` does in a thread; one that is cancelled ends the agent as cancelled."""
+        try:
+            return await to_its_end(self.start)
+        except asyncio.CancelledError:
+            if self._active:
+                await self.stop_async("cancelled")
+            raise
+
+    def stop(self, outcome: str = "completed") -> bool:
         """End the agent, finally. A second call changes nothing.
 
         Args:
             outcome: ``completed``, ``returned``, ``failed``, ``cancelled``, ``expired`` or
                 ``lost``.
+
+        Returns:
+            Whether the end is stored. It waits for that `store_timeout_seconds` at most; an end
+            that is not stored is tried again for as long as the process lives.
 
         Raises:
             LifecycleError: It was never started.
@@ -150,14 +204,18 @@ class AgentLife:
         self._lifecycle.require("stop")
         with self._owner.lock:
             if not self._active:
-                return
+                return self._owner.is_stored
             self._lifecycle.finish(outcome)
             self._active = False
             event = self._owner.event("agent_stopped", self._gauge.epoch, outcome=outcome)
+        stored = False
         try:
-            self._owner.end()
+            stored = self._owner.end()
         finally:
-            self._emit([(signals.agent_stopped, event)])
+            self._emit([(signals.agent_stopped, event)], stored=stored)
+        return stored
+
+    stop_async = in_thread(stop)
 
     def __enter__(self) -> Self:
         return self.start() if self._lifecycle.phase == CREATED else self
@@ -179,12 +237,7 @@ class AgentLife:
             self.stop("failed")
 
     async def __aenter__(self) -> Self:
-        try:
-            return await _to_its_end(self.__enter__)
-        except asyncio.CancelledError:
-            if self._active:
-                await _to_its_end(self.stop, "cancelled")
-            raise
+        return await self.start_async() if self._lifecycle.phase == CREATED else self
 
     async def __aexit__(
         self,
@@ -192,7 +245,7 @@ class AgentLife:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await _to_its_end(self.__exit__, kind, error, traceback)
+        await to_its_end(self.__exit__, kind, error, traceback)
 
     def _count_tasks(self) -> tuple[int, int | None]:
         return self._plan.completed_count, self._plan.total_count
@@ -218,8 +271,7 @@ class AgentLife:
         if not self._active:
             return action
         if facts:
-            owner.commit()
-            self._emit(facts)
+            self._emit(facts, stored=owner.commit())
         else:
             owner.changed()
         return action
@@ -247,12 +299,12 @@ class AgentLife:
             tokensSource=gauge.tokens_source,
         )
 
-    def _emit(self, facts: list[tuple[Any, dict[str, Any]]]) -> None:
+    def _emit(self, facts: list[tuple[Any, dict[str, Any]]], *, stored: bool) -> None:
         if self._owner.muted:
             return
         for signal, event in facts:
             if signal.receivers:
-                signals.emit(signal, self.agent_id, parse_event(event))
+                signals.emit(signal, self.agent_id, parse_event({**event, "stored": stored}))
 
     def _fill(self, record: StateRecord) -> None:
         self._gauge.fill(record)
@@ -299,17 +351,3 @@ def _is_sound(stored: StateRecord) -> bool:
         _log.warning("agent %s begins anew, its state has no meaning: %s", stored.agent_id, error)
         return False
     return True
-
-
-async def _to_its_end(work: Callable[..., Result], *arguments: object) -> Result:
-    """Do blocking work in a thread, and all of it, even when the task is cancelled meanwhile."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from running.exception()
-    return running.result()

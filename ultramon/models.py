@@ -161,6 +161,8 @@ class Event(Model):
     occurred_at: datetime
     n: Annotated[int, Field(ge=0)] = 0
     """Counts repetitions of the same fact in one epoch."""
+    stored: Annotated[bool, Field(exclude=True)] = True
+    """False in a handler that runs before the fact is stored: the store was too slow or refused."""
 
 
 class ThresholdEvent(Event):
@@ -192,7 +194,7 @@ class AgentEvent(Event):
 
 
 class HandoffEvent(Event):
-    """A handoff record is stored; ``handoff`` is the record as it stands in the state file."""
+    """An agent left a handoff record; ``handoff`` is the record as it stands in the state file."""
 
     handoff: dict[str, Any]
 

@@ -73,7 +73,8 @@ class ContextMonitor(AgentWork):
             TypeError: Not text.
 
         Emits:
-            context_threshold_reached: Once per upward crossing, after the state was saved.
+            context_threshold_reached: Once per upward crossing, in this thread, after the state was
+                saved or 50 ms have passed; ``event.stored`` says which.
         """
         if not self._active:
             self._lifecycle.require("track_content")
@@ -268,14 +269,17 @@ class ContextMonitor(AgentWork):
         self._phase = phase
         self._owner.changed(TASK_SAVE_SECONDS)
 
-    def update_heartbeat(self) -> None:
+    def update_heartbeat(self) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
+
+        Returns:
+            Whether it is stored; False where that took longer than 50 ms, or was refused.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("update_heartbeat")
-        self._owner.commit()
+        return self._owner.commit()
 
     def get_threshold_action(self) -> ThresholdAction:
         """Return the action of the present level. A pure read."""

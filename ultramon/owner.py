@@ -19,6 +19,7 @@ from ultramon.errors import (
     FencedError,
     StateError,
     StateSchemaError,
+    StateWriteError,
     UltramonError,
 )
 from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
@@ -96,7 +97,10 @@ class Owner:
         self._resumed_from: tuple[int, int] | None = None
         self._seq = 0
         self._dirty = False
-        self._ended = False
+        self._snapshots = 0
+        self._stored = 0
+        """The last snapshot of the state that reached the store, counted as they were taken."""
+        self._ended_at: float | None = None
         self._outbox: list[dict[str, Any]] = []
         self._counts: dict[tuple[int, str, str], int] = {}
         self._extra: dict[str, Any] = {}
@@ -125,9 +129,9 @@ class Owner:
         return event
 
     def start(self, *, takeover: bool) -> None:
-        """Take the agent in the backend and begin to beat.
+        """Take the agent in the backend and begin to beat; wait for it `store_timeout_seconds`.
 
-        Where the store refuses, the agent runs on unsaved and the keeper tries again.
+        Where the store refuses or is too slow, the agent runs on unsaved and is stored later.
 
         Raises:
             AgentAlreadyRunningError: Its owner provably lives.
@@ -138,17 +142,24 @@ class Owner:
             return
         self.takeover = takeover
         self._keeper.add(self)
+        seconds = self._config.store_timeout_seconds
         try:
-            with self.save_lock:
-                self._store(durable=True)
+            if not self._keeper.run_within(self._begin, None if self._raises else seconds):
+                raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
         except StateError as error:
             if self._raises or isinstance(error, StateSchemaError):
                 self._abandon()
                 raise
             self._failed(error)
-        except UltramonError:
+        except BaseException:
             self._abandon()
             raise
+
+    def _begin(self) -> None:
+        with self.save_lock:
+            # A save in the background may have come first where this one had to wait.
+            if not self.generation:
+                self._store(durable=True)
 
     def _abandon(self) -> None:
         self._keeper.discard(self, saved=True)
@@ -219,6 +230,7 @@ class Owner:
                         self._resumed_from = found
                 self.generation = generation
                 self._dirty = False
+                self._snapshots += 1
                 for event in self._outbox:
                     event["generation"] = generation
                 own.extend(self._outbox)
@@ -253,7 +265,7 @@ class Owner:
     def snapshot(self) -> StateRecord:
         """Return the state as it is now, whether stored or not."""
         with self.lock:
-            now = self._clock.now()
+            now = self._clock.now() if self._ended_at is None else self._ended_at
             config = self._config
             record = StateRecord(
                 self.agent_id,
@@ -301,18 +313,38 @@ class Owner:
         else:
             self._obey(request)
 
-    def commit(self) -> None:
-        """Save now, durably; wait for it no longer than an agent may be kept waiting.
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has everything that there is to store."""
+        with self.lock:
+            return self._stored == self._snapshots > 0 and not self._dirty
+
+    def commit(self, wait_seconds: float = AGENT_WAIT_SECONDS) -> bool:
+        """Save now, durably.
+
+        Args:
+            wait_seconds: Longest time to wait; the save goes on after it.
+
+        Returns:
+            Whether what there was to store is stored.
 
         Raises:
             UltramonError: The save failed and ``on_error`` is ``raise``.
         """
         self.last_activity = self._clock.now()
         if self.muted:
-            return
-        wait = None if self._raises else AGENT_WAIT_SECONDS
-        self._keeper.save_now(self, durable=True, wait_seconds=wait)
+            return False
+        with self.lock:
+            self._dirty = True
+            before = self._snapshots
+        wait = None if self._raises else wait_seconds
+        has_ended = self._keeper.save_now(self, durable=True, wait_seconds=wait)
         self.raise_failure()
+        return has_ended and self._stored > before
+
+    def commit_patiently(self) -> bool:
+        """Do what `commit` does for what must not be lost: wait `store_timeout_seconds`."""
+        return self.commit(self._config.store_timeout_seconds)
 
     def guard(self, change: Callable[[], None]) -> None:
         """Do something in the store that the agent can do without.
@@ -333,16 +365,14 @@ class Owner:
             error, self._error = self._error, None
             raise error
 
-    def end(self) -> None:
-        """Save the last state and stop beating."""
-        self._ended = True
+    def end(self) -> bool:
+        """Save the last state and stop beating; return whether it is stored."""
+        self._ended_at = self._clock.now()
         try:
-            self.commit()
+            return self.commit_patiently()
         finally:
             if not self.muted:
-                with self.lock:
-                    saved = not self._outbox and not self._dirty
-                self._keeper.discard(self, saved=saved)
+                self._keeper.discard(self, saved=self.is_stored and not self._outbox)
 
     def save(self, *, durable: bool) -> bool:
         """Store the newest state; True when nothing is left to store. See `keeper.Kept`."""
@@ -360,6 +390,7 @@ class Owner:
             return None
         with self.lock:
             self._seq += 1
+            self._snapshots += 1
             self._dirty = False
             events = list(self._outbox)
             return Save(self.snapshot(), events, durable or bool(events))
@@ -394,11 +425,13 @@ class Owner:
         return True
 
     def _saved(self) -> None:
+        # Nobody can have taken another snapshot meanwhile: `save_lock` is held.
+        self._stored = self._snapshots
         # With nothing new to store the state is still replaced for those who poll plain JSON.
         if self._outbox:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
             self._keeper.schedule(self, interval)
-        elif not self._ended:
+        elif self._ended_at is None:
             in_database = isinstance(self.backend, RecordsTogether)
             interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
             self._keeper.schedule(self, interval)

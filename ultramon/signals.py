@@ -1,8 +1,8 @@
 """The signals of ultramon: what happened, in the past tense, for receivers in the same process.
 
 The sender is the agent id as text; the fact itself comes as the keyword ``event``. Receivers run
-in the thread that noticed the fact, after the state was saved and outside all locks, in no
-particular order. A receiver that raises is logged by name and stops nobody. `blinker` keeps weak
+in the thread that noticed the fact, outside all locks, in no particular order, after the state was
+saved or, where ``event.stored`` is false, after the agent has waited long enough for that. A receiver that raises is logged by name and stops nobody. `blinker` keeps weak
 references: a lambda or a bound method of a temporary is dropped silently; `on` keeps strong ones.
 """
 
@@ -42,7 +42,7 @@ agent_recovered = _namespace.signal(
 )
 agent_lost = _namespace.signal("agent_lost", "An agent vanished. event: AgentEvent")
 handoff_ready = _namespace.signal(
-    "handoff_ready", "A handoff record is stored. event: HandoffEvent"
+    "handoff_ready", "An agent left a handoff record. event: HandoffEvent"
 )
 notice_queued = _namespace.signal(
     "notice_queued", "An inbox received a notice; the sender is its recipient. event: Notice"

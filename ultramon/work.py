@@ -17,7 +17,7 @@ from ultramon.handoff import (
     handoff_id_of,
     look_at_workspace,
 )
-from ultramon.life import AgentLife
+from ultramon.life import AgentLife, in_thread
 from ultramon.models import utc
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 
@@ -140,6 +140,10 @@ class AgentWork(AgentLife):
     ) -> HandoffRecord:
         """Leave a record for a successor and store it durably.
 
+        Waits `store_timeout_seconds` at most; ``stored`` of the record says whether it is stored.
+        If not, that is tried again for as long as the process lives. In an event loop use
+        `hand_off_async`.
+
         What is done, may be half done and remains is taken from the plan. Leaving the monitor's
         block afterwards ends the agent as ``returned``. A later call replaces the record; only one
         successor can claim what an agent leaves in one epoch.
@@ -198,9 +202,12 @@ class AgentWork(AgentLife):
             self._handoff = record.model_dump(mode="json", by_alias=True)
             self._handed_off = True
             event = self._owner.event("handoff_ready", gauge.epoch, handoff=self._handoff)
-        self._owner.commit()
-        self._emit([(signals.handoff_ready, event)])
+        stored = self._owner.commit_patiently()
+        self._emit([(signals.handoff_ready, event)], stored=stored)
+        record = record.model_copy(update={"stored": stored})
         return record.bind(self._backend) if self._backend is not None else record
+
+    hand_off_async = in_thread(hand_off)
 
     def _handoff_reason(self) -> str:
         if self._overflow_epoch == self._gauge.epoch:

@@ -54,6 +54,11 @@ def use() -> HandoffRecord | None:
 async def use_async() -> None:
     async with ultramon.create_context_monitor() as monitor:
         assert_type(monitor, ContextMonitor)
+        assert_type(await monitor.hand_off_async("cancelled", notes="learned"), HandoffRecord)
+        assert_type(await monitor.stop_async("returned"), bool)
+        assert_type(monitor.update_heartbeat(), bool)
+        assert_type(monitor.is_stored, bool)
+    assert_type(await ultramon.create_context_monitor().start_async(), ContextMonitor)
 
 
 fleet = Fleet(run="audit")
