@@ -66,14 +66,37 @@ def test_task_changes_are_saved_together(make, store, ultramon_clock):
 def test_content_is_saved_within_five_seconds(make, store, ultramon_clock):
     """Tracking does no I/O; the count is saved when the interval is over, once."""
     monitor = make("scout-1", **LIMIT)
+    monitor.track_content("x" * 40)
+    ultramon_clock.advance(0)
     for _ in range(100):
         monitor.track_content("x" * 40)
     ultramon_clock.advance(4.99)
-    assert stored(store).cumulative_chars == 0
+    assert stored(store).cumulative_chars == 40
     before = stored(store).seq
     ultramon_clock.advance(0.01)
     record = stored(store)
-    assert (record.cumulative_chars, record.seq) == (4_000, before + 1)
+    assert (record.cumulative_chars, record.seq) == (4_040, before + 1)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda monitor: monitor.track_content("x" * 4_000), lambda monitor: fill(monitor, 0.01)],
+    ids=["tracked", "reported"],
+)
+def test_the_first_reading_of_an_epoch_is_saved_in_the_background_at_once(
+    make, store, ultramon_clock, read
+):
+    """Others need not wait for the save interval; the call itself does no I/O."""
+    monitor = make("scout-1", **LIMIT)
+    for _ in range(2):
+        before = stored(store).seq
+        read(monitor)
+        assert stored(store).seq == before
+        ultramon_clock.advance(0)
+        record = stored(store)
+        assert (record.seq, record.estimated_tokens) == (before + 1, 1_000)
+        assert record.measured_at is not None
+        monitor.record_compaction()
 
 
 def test_the_save_interval_can_be_chosen(make, store, ultramon_clock):

@@ -255,6 +255,7 @@ class AgentLife:
         owner, gauge = self._owner, self._gauge
         with owner.lock:
             before = gauge.level
+            is_first = gauge.measured_at is None
             started = change()
             facts: list[tuple[Any, dict[str, Any]]] = []
             if started is not None:
@@ -273,7 +274,8 @@ class AgentLife:
         if facts:
             self._emit(facts, stored=owner.commit())
         else:
-            owner.changed()
+            is_first = is_first and gauge.measured_at is not None
+            owner.changed(0.0 if is_first else None)
         return action
 
     def _epoch_event(self, started: EpochStart) -> dict[str, Any]:

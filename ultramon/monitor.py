@@ -84,8 +84,9 @@ class ContextMonitor(AgentWork):
             )
         owner, gauge = self._owner, self._gauge
         with owner.lock:
+            is_first = gauge.measured_at is None
             if not gauge.add(text, source):
-                owner.changed()
+                owner.changed(0.0 if is_first else None)
                 return gauge.action
         return self._read(lambda: None)
 

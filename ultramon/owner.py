@@ -293,7 +293,10 @@ class Owner:
             return record
 
     def changed(self, delay_seconds: float | None = None) -> None:
-        """Note progress, to be saved with others; None = within the save interval."""
+        """Note progress, to be saved with others; None = within the save interval, 0 = now.
+
+        In either case a thread in the background saves; the caller does no I/O.
+        """
         self.last_activity = self._clock.now()
         if self.muted:
             return

@@ -2,8 +2,9 @@
 
 The sender is the agent id as text; the fact itself comes as the keyword ``event``. Receivers run
 in the thread that noticed the fact, outside all locks, in no particular order, after the state was
-saved or, where ``event.stored`` is false, after the agent has waited long enough for that. A receiver that raises is logged by name and stops nobody. `blinker` keeps weak
-references: a lambda or a bound method of a temporary is dropped silently; `on` keeps strong ones.
+saved or, where ``event.stored`` is false, after the agent has waited long enough for that. A
+receiver that raises is logged by name and stops nobody. `blinker` keeps weak references: a lambda
+or a bound method of a temporary is dropped silently; `on` keeps strong ones.
 """
 
 from __future__ import annotations
