@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import shutil
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -114,14 +115,21 @@ def problem_afterwards(directory, said):
     return None
 
 
-def sweep_faults(tmp_path, calls, argument, faults, mode="once", problem_of=problem_of):
-    """Inject each fault at each call; return the problems by fault and call."""
+def sweep_faults(
+    tmp_path, calls, argument, faults, *, mode="once", problem_of=problem_of, before=None
+):
+    """Inject each fault at each call; return the problems by fault and call.
+
+    With a directory ``before`` each begins with a copy of it.
+    """
     number = itertools.count()
 
     def one(case):
         fault, (name, nth) = case
         path = tmp_path / f"{next(number)}"
         path.mkdir()
+        if before is not None:
+            shutil.copytree(before, path / "state")
         what = "signal=KILL" if fault == "KILL" else f"error={fault}"
         inject = ("-e", f"inject={name}:{what}:when={nth}")
         traces = traced(path / "state", path / "trace", argument, *inject, mode=mode)
@@ -204,6 +212,31 @@ def test_a_fault_at_any_call_of_a_start_does_not_silence_the_agent(tmp_path, liv
     assert "rename" in [name for name, _ in calls]
     judge = functools.partial(problem_of_life, lives)
     assert sweep_faults(tmp_path, calls, lives, [fault], mode="live", problem_of=judge) == []
+
+
+def problem_of_journal(directory, fault, said, update):
+    """Return what is wrong with the journal of two lives after one failed read."""
+    if not any("(INJECTED)" in line for _, _, line in update):
+        return f"{fault} was not injected into the start"
+    backend = LocalBackend(str(directory))
+    stored = [*backend.events().events, *(backend.load(AGENT).record.pending or ())]
+    backend.close()
+    left = [path.name for path in Path(directory).rglob("*.corrupt-*")]
+    generations = [event["generation"] for event in stored]
+    return None if (left, generations) == ([], [1] * 4 + [2] * 4) else f"{generations}, {left}"
+
+
+@pytest.mark.timeout(300)
+def test_a_read_that_fails_once_does_not_set_a_good_journal_aside(tmp_path):
+    """SQLite calls a page that could not be read damage; the next look finds none."""
+    first = tmp_path / "first"
+    assert finish(run_writer(first, "live", 1)) == ["ready", []]
+    shutil.copytree(first, tmp_path / "state")
+    _, update = traced(tmp_path / "state", tmp_path / "trace", 1, mode="live")
+    calls = [(name, nth) for name, nth, _ in update if name == "pread64"]
+    assert len(calls) > 4
+    judged = {"mode": "live", "problem_of": problem_of_journal, "before": first}
+    assert sweep_faults(tmp_path, calls, 1, ["EIO"], **judged) == []
 
 
 PERMANENT = {

@@ -128,7 +128,8 @@ class LocalBackend:
         try:
             self._journal.append(events, AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
-            _log.warning("%s; set aside as %s", error, self._journal.quarantine())
+            if kept := self._journal.quarantine():
+                _log.warning("%s; set aside as %s", error, kept)
             return not events
         except StateWriteError as error:
             _log.info("events wait in the state file: %s", error)

@@ -23,7 +23,7 @@ from ultramon.core.schema import SCHEMA_VERSION, migrate
 from ultramon.core.times import format_time
 from ultramon.core.transaction import Transaction
 from ultramon.core.watch import is_due, remove_mark, write_mark
-from ultramon.errors import StateError, StateSchemaError, StateWriteError
+from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,12 +197,15 @@ class Journal:
         """Set an unreadable journal aside as evidence, with its write-ahead log.
 
         Returns:
-            The new path, or None when somebody else has set it aside already.
+            The new path, or None when somebody else has set it aside already, or it can be read
+            after all.
 
         Raises:
             StateWriteError: The file system refused.
         """
         self.close()
+        if self._is_sound():
+            return None
         kept = f"{self.path}.corrupt-{random_hex(4)}"
         try:
             found = os.lstat(self.path)
@@ -219,6 +222,18 @@ class Journal:
         except OSError as error:
             raise StateWriteError(self.path, f"cannot be set aside: {error.strerror}") from error
         return kept
+
+    def _is_sound(self) -> bool:
+        """Return whether no damage is found: SQLite says "malformed" of a read that failed once."""
+        try:
+            with self.transaction(0.0, "DEFERRED") as connection:
+                return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+        except StateCorruptError:
+            return False
+        except StateError:
+            return True  # busy, or gone
+        finally:
+            self.close()
 
     def append(
         self,
