@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -24,15 +25,14 @@ def open_backend(url: str | None = None) -> Backend:
     Args:
         url: ``file:///absolute/directory``, ``memory:`` (one per process; for a private one make
             a `MemoryBackend`), ``postgresql://user@host/database`` (extra ``postgres``), or a plain
-            directory path. None = ``ULTRAMON_BACKEND``, else the state directory
-            (``ULTRAMON_STATE_DIR``, else the platform's for this user).
+            directory path that is absolute or begins with ``.`` or ``~``. None =
+            ``ULTRAMON_BACKEND``, else the state directory (``ULTRAMON_STATE_DIR``, else the
+            platform's for this user).
 
     Raises:
         ConfigurationError: The URL names no backend.
         MissingExtraError: The driver for it is not installed.
     """
-    import os
-
     source = "argument"
     if url is None:
         source = "ULTRAMON_BACKEND"
@@ -50,21 +50,24 @@ def _create(url: str, source: str) -> Backend:
         from ultramon.backends.memory import MemoryBackend
 
         return MemoryBackend()
-    allowed = "file:///directory, memory: or postgresql://user@host/database"
+    allowed = "file:///directory, memory:, postgresql://user@host/database or an absolute path"
+    if os.path.isabs(url) or url.startswith((".", "~")):
+        from ultramon.backends.local import LocalBackend
+
+        return LocalBackend(os.path.expanduser(url))
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigurationError("backend", "…", allowed, source) from error
     if parts.scheme in ("postgresql", "postgres"):
-        return _open_postgres(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        try:
+            return _open_postgres(url)
+        except ConfigurationError as error:
+            raise ConfigurationError(error.name, error.value, error.allowed, source) from error
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path[:1] == "/":
         from ultramon.backends.local import LocalBackend
 
         return LocalBackend(unquote(parts.path))
-    if not parts.scheme and parts.path:
-        from ultramon.backends.local import LocalBackend
-
-        return LocalBackend(url)
     shown = url if "@" not in url else f"{parts.scheme}://…"
     raise ConfigurationError("backend", shown, allowed, source)
 
