@@ -1,12 +1,14 @@
 """Levels, actions and notes: what a caller is answered."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from ultramon.config import ContextConfig
 from ultramon.core.thresholds import Ladder, Rung
+from ultramon.errors import ConfigurationError
 from ultramon.levels import (
     Action,
     Level,
@@ -50,15 +52,48 @@ def test_messages_show_the_configured_numbers():
 
 
 def test_a_ladder_of_ones_own_answers_with_its_names():
-    """Names beyond the default ladder stay plain text; an unknown one asks nothing."""
+    """Names beyond the default ladder stay plain text."""
     ladder = Ladder([Rung("busy", 0.5, action="prepare_handoff")], base="calm")
     assert detect_threshold(0.1, ladder) == "calm"
     assert detect_threshold(0.5, ladder) == "busy"
     assert get_threshold_action("busy", ladder).should_prepare
-    unknown = get_threshold_action("critical", ladder)
-    assert (unknown.level, unknown.action) == ("calm", Action.NONE)
+    assert get_threshold_action("calm", ladder).action is Action.NONE
     assert as_level("warning") is Level.WARNING
     assert as_level("busy") == "busy"
+
+
+@pytest.mark.parametrize("level", ["bogus", "", "Warning", "busy", 0.7])
+def test_a_level_that_the_ladder_does_not_have_is_refused(level):
+    """A misspelt level is no reason to do nothing."""
+    with pytest.raises(ConfigurationError) as caught:
+        get_threshold_action(level)
+    assert (caught.value.name, caught.value.value) == ("level", level)
+    assert caught.value.allowed == "one of normal, warning, critical, or None where it is unknown"
+
+
+@pytest.mark.parametrize(
+    "ratio", [math.nan, math.inf, -math.inf, -0.01, "0.7", True, [0.7]], ids=repr
+)
+def test_a_usage_ratio_that_is_none_is_refused(ratio):
+    """What no division gives has no level: NaN would be normal, whatever the thresholds are."""
+    with pytest.raises(ConfigurationError, match="must be a finite number >= 0"):
+        detect_threshold(ratio)
+
+
+@pytest.mark.parametrize("ladder", [None, Ladder([Rung("busy", 0.5)], base="calm")])
+def test_an_unknown_usage_has_an_unknown_level_that_asks_for_nothing(ladder):
+    """None goes in, unknown comes out, and the message names the cure."""
+    assert detect_threshold(None, ladder) == "unknown"
+    for level in (None, "unknown"):
+        action = get_threshold_action(level, ladder)
+        assert (action.level, action.action) == ("unknown", Action.NONE)
+        assert "name the model or set context_limit_tokens" in action.message
+
+
+def test_a_ladder_may_have_a_rung_called_unknown():
+    """Then it is that rung."""
+    ladder = Ladder([Rung("unknown", 0.5, action="force_return")])
+    assert get_threshold_action("unknown", ladder).should_return
 
 
 def test_tokens_left_count_where_the_configured_limit_is_known():

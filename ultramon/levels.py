@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.core import thresholds
 from ultramon.core.thresholds import Ladder, Rung
+from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +30,10 @@ class Action(StrEnum):
     PREPARE_HANDOFF = thresholds.PREPARE_HANDOFF
     FORCE_RETURN = thresholds.FORCE_RETURN
 
+
+UNKNOWN = "unknown"
+"""What the level is called while usage or limit is not known."""
+_UNKNOWN_MESSAGE = "Context unknown - name the model or set context_limit_tokens"
 
 _LEVELS: dict[str, Level] = {level.value: level for level in Level}
 _ACTIONS: dict[str, Action] = {action.value: action for action in Action}
@@ -111,27 +116,54 @@ def _ladder(config: ContextConfig | Ladder | None) -> Ladder:
     return config.effective_ladder
 
 
-def detect_threshold(usage_ratio: float, config: ContextConfig | Ladder | None = None) -> str:
+def detect_threshold(
+    usage_ratio: float | None, config: ContextConfig | Ladder | None = None
+) -> str:
     """Return the level of a usage ratio, without memory.
 
     Args:
-        usage_ratio: 0.0 and more.
+        usage_ratio: 0.0 and more; None = unknown.
         config: A configuration or a ladder; None = warning at 0.70, critical at 0.85, inclusive.
+
+    Returns:
+        The level, `UNKNOWN` for None.
+
+    Raises:
+        ConfigurationError: No finite number from 0 on.
     """
+    if usage_ratio is None:
+        return UNKNOWN
+    is_number = isinstance(usage_ratio, int | float) and not isinstance(usage_ratio, bool)
+    if not (is_number and 0 <= usage_ratio < float("inf")):
+        allowed = "a finite number >= 0 (1.0 is the limit), or None where it is unknown"
+        raise ConfigurationError("usage_ratio", usage_ratio, allowed)
     ladder = _ladder(config)
     resolved = ladder.resolve(getattr(config, "context_limit_tokens", None))
     return as_level(resolved.names[resolved.rank_at(usage_ratio)])
 
 
 def get_threshold_action(
-    level: str, config: ContextConfig | Ladder | None = None
+    level: str | None, config: ContextConfig | Ladder | None = None
 ) -> ThresholdAction:
-    """Return the action and message of a level; a level the ladder does not have asks nothing."""
+    """Return the action and message of a level.
+
+    Args:
+        level: A level of the ladder; None or `UNKNOWN` = unknown, which asks for nothing.
+        config: As for `detect_threshold`.
+
+    Raises:
+        ConfigurationError: The ladder has no such level.
+    """
     ladder = _ladder(config)
-    rung = ladder.rung(level)
-    name = rung.name if rung else ladder.base
-    action = rung.action if rung else thresholds.NONE
-    return ThresholdAction(as_level(name), action, ladder.message(name))
+    rung = None if level is None else ladder.rung(level)
+    if rung is not None:
+        return ThresholdAction(as_level(rung.name), rung.action, ladder.message(rung.name))
+    if level == ladder.base:
+        return ThresholdAction(as_level(ladder.base), Action.NONE, ladder.message(ladder.base))
+    if level in (None, UNKNOWN):
+        return ThresholdAction(UNKNOWN, Action.NONE, _UNKNOWN_MESSAGE)
+    names = ", ".join([ladder.base, *(rung.name for rung in ladder.rungs)])
+    raise ConfigurationError("level", level, f"one of {names}, or None where it is unknown")
 
 
 def should_emit_event(previous: str | None, current: str | None) -> bool:
