@@ -103,6 +103,21 @@ def test_the_total_can_be_fixed(make):
     assert monitor.get_state().tasks_total == 1
 
 
+def test_what_cannot_be_meant_of_tasks_is_logged_once(make, caplog):
+    """A task completed again, and more tasks than there are, are a warning and no error."""
+    monitor = make("scout-1")
+    monitor.plan(["a"])
+    monitor.set_tasks_total(1)
+    for _ in range(3):
+        monitor.complete_task("a")
+    monitor.complete_task()
+    assert [record.getMessage() for record in caplog.records] == [
+        "agent scout-1: task 'a' was done already and counts once"
+    ]
+    state = monitor.get_state()
+    assert (state.tasks_completed, state.tasks_total) == (2, 2)
+
+
 @pytest.mark.parametrize("total", [-1, True, 1.5, "3"])
 def test_a_total_that_is_no_number_is_refused(make, total):
     """Totals are whole numbers from 0 on."""

@@ -53,9 +53,9 @@ def walk(made, taken):
 
 def test_items_keep_their_order_and_are_there_once():
     """Adding again changes nothing; paths and texts name the same item."""
-    made = plan("b", "a", "b", Path("c/d"))
+    made = plan("b", "a", Path("c/d"))
     made.complete("a", None)
-    made.add(["a", "e"])
+    made.add(["a", "c/d", "e"])
     assert made.pending() == ["b", "c/d", "e"]
     assert made.with_status("done") == ("a",)
     assert (made.completed_count, made.total_count) == (1, 4)
@@ -191,9 +191,38 @@ def test_a_plan_that_is_full_is_left_as_it_was():
     assert made.pending() == ["a"]
 
 
-def test_the_same_name_twice_counts_once():
-    """Ten thousand times one item is one item."""
-    assert plan(*["x" * 1000] * 10_000).total_count == 1
+@pytest.mark.parametrize("items", [["a", "b", "a", "a"], ["a", Path("a"), "a"]])
+def test_items_of_one_name_are_refused(items):
+    """Done and handed over by name, two of them would be one; nothing of the list is added."""
+    made = plan("z")
+    with pytest.raises(ConfigurationError, match="must be there once, not 3 times: number items"):
+        made.add(items)
+    assert made.pending() == ["z"]
+
+
+def test_a_task_completed_again_is_named_and_counts_once():
+    """A result that comes later is none of that, nor is a block around a completed task."""
+    made = plan("a", "b")
+    assert made.complete("a", None) is None
+    assert made.complete("a", "out/a.md") is None
+    assert made.complete("a", None) == "task 'a' was done already and counts once"
+    made.begin("b")
+    assert made.complete("b", None) is None
+    assert made.finish("b") is None
+    assert (made.completed_count, made.current) == (2, None)
+
+
+def test_more_tasks_than_there_are_raise_the_total():
+    """Three of one task does not stand in a state, and is said."""
+    made = Plan()
+    made.set_total(1)
+    assert made.complete(None, None) is None
+    assert made.complete(None, None) == "2 tasks are done, the total was 1 and follows"
+    made.complete("named", None)
+    assert (made.completed_count, made.total_count) == (3, 3)
+    with pytest.raises(ConfigurationError, match="must be at least the 3 that are done"):
+        made.set_total(2)
+    assert made.total_count == 3
 
 
 def test_a_result_for_which_there_is_no_room_is_marked():

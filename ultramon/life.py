@@ -150,7 +150,8 @@ class AgentLife:
         """
         self._lifecycle.require("start")
         if self._predecessor is not None:
-            self._plan.add((*self._predecessor.interrupted, *self._predecessor.remaining))
+            left = (*self._predecessor.interrupted, *self._predecessor.remaining)
+            self._plan.add(dict.fromkeys(left))  # the record may come from elsewhere
             if self._backend is not None:
                 self._predecessor.claim(self.agent_id, self._backend)
         with self._owner.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ultramon.core.codec import dumps
@@ -61,17 +62,21 @@ class Plan:
         """Add items that are not in the plan yet.
 
         Raises:
-            ConfigurationError: An item is no text or path, or the plan grows beyond 640 KiB as
-                a state stores it; then nothing is added.
+            ConfigurationError: An item is no text or path, two have one name, or the plan grows
+                beyond 640 KiB as a state stores it; then nothing is added.
         """
         if isinstance(items, str | bytes):
             raise ConfigurationError("plan", items, "a list of items, not one text")
-        self._add(items)
+        names = Counter(map(_name_of, items))
+        for name, count in names.most_common(1):
+            if count > 1:
+                allowed = f"there once, not {count} times: number items that are to be done again"
+                raise ConfigurationError("plan item", name, allowed)
+        self._add(names)
         self._is_planned = bool(self._status)
 
-    def _add(self, items: Iterable[object]) -> None:
-        wanted = dict.fromkeys(map(_name_of, items))
-        names = [name for name in wanted if name not in self._status]
+    def _add(self, names: Iterable[str]) -> None:
+        names = [name for name in names if name not in self._status]
         added = sum(map(_item_bytes, names))
         if self._size_bytes + added > MAX_PLAN_BYTES:
             raise ConfigurationError(
@@ -98,25 +103,45 @@ class Plan:
         self._current.append(name)
         return name
 
+    def finish(self, name: str) -> str | None:
+        """Mark an item that was begun as done, as `complete`, unless it is done already."""
+        if self._status.get(name) != DONE:
+            return self.complete(name, None)
+        self._leave(name)
+        return None
+
     def interrupt(self, name: str) -> None:
         """Mark an item that was begun as possibly half done."""
         self._leave(name)
         if self._status.get(name) == IN_PROGRESS:
             self._status[name] = INTERRUPTED
 
-    def complete(self, item: object | None, result: str | None) -> None:
-        """Mark an item as done; None = the current one, or one without a name."""
-        if item is None:
-            if not self._current:
-                self._unnamed_done += 1
-                return
-            item = self._current[-1]
-        name = _name_of(item)
+    def complete(self, item: object | None, result: str | None) -> str | None:
+        """Mark an item as done; None = the current one, or one without a name.
+
+        Returns:
+            What cannot be meant so, in words: an item was done already and gets no result, or more
+            tasks are done than there are in all. The total then follows.
+        """
+        if item is None and not self._current:
+            self._unnamed_done += 1
+            return self._raise_total()
+        name = _name_of(self._current[-1] if item is None else item)
         self._add([name])
         self._leave(name)
-        self._status[name] = DONE
+        was_done, self._status[name] = self._status[name] == DONE, DONE
         if result is not None:
             self._keep_result(name, str(result)[:_MAX_TEXT_CHARS])
+        elif was_done:
+            return f"task {name!r} was done already and counts once"
+        return self._raise_total()
+
+    def _raise_total(self) -> str | None:
+        total = self._total
+        if total is None or (done := self.completed_count) <= total:
+            return None
+        self._total = done
+        return f"{done} tasks are done, the total was {total} and follows"
 
     def _keep_result(self, name: str, result: str) -> None:
         former = self._results.get(name)
@@ -140,12 +165,14 @@ class Plan:
         """Fix the number of tasks; None = as many as the plan has.
 
         Raises:
-            ConfigurationError: Not a whole number from 0 on.
+            ConfigurationError: Not a whole number from 0 on, or fewer than are done.
         """
         if total is not None and (
             not isinstance(total, int) or isinstance(total, bool) or total < 0
         ):
             raise ConfigurationError("tasks_total", total, "None or a whole number >= 0")
+        if total is not None and total < (done := self.completed_count):
+            raise ConfigurationError("tasks_total", total, f"at least the {done} that are done")
         self._total = total
 
     @property

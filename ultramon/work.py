@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     Item = str | PathLike[str]
 
+_log = logging.getLogger("ultramon.monitor")
+
 TASK_SAVE_SECONDS = 0.1
 """Task changes within this time are saved together."""
 
@@ -35,15 +38,18 @@ class AgentWork(AgentLife):
     """Plan, tasks and handoff; base of `ContextMonitor`."""
 
     _overflow_epoch: int | None = None
+    _has_warned = False
 
     def plan(self, items: Iterable[Item]) -> None:
         """Add items to the plan, in order; items that are in it already stay as they are.
 
-        A successor made with ``continues=`` starts with what its predecessor left.
+        An item is known by its name, so two of one name cannot both be done or handed over: number
+        them. A successor made with ``continues=`` starts with what its predecessor left.
 
         Raises:
             LifecycleError: The monitor is already stopped.
-            ConfigurationError: An item is no text or path, or the plan would not fit a state.
+            ConfigurationError: An item is no text or path, two have one name, or the plan would
+                not fit a state.
         """
         self._lifecycle.require("plan")
         with self._owner.lock:
@@ -79,7 +85,7 @@ class AgentWork(AgentLife):
             self._task_changed()
             raise
         with self._owner.lock:
-            self._plan.complete(name, None)
+            self._warn(self._plan.finish(name))
         self._task_changed()
 
     def set_current_task(self, item: Item | None) -> None:
@@ -98,7 +104,7 @@ class AgentWork(AgentLife):
 
         Raises:
             LifecycleError: The monitor is already stopped.
-            ConfigurationError: Not a whole number from 0 on.
+            ConfigurationError: Not a whole number from 0 on, or fewer than are done.
         """
         self._lifecycle.require("set_tasks_total")
         with self._owner.lock:
@@ -107,6 +113,9 @@ class AgentWork(AgentLife):
 
     def complete_task(self, item: Item | None = None, *, result: str | None = None) -> None:
         """Count a task as done.
+
+        A name counts once, however often it is completed; that, and more tasks than
+        `set_tasks_total` said, is logged as a warning, once for each agent.
 
         Args:
             item: Which; None = the current one, or one without a name.
@@ -117,8 +126,13 @@ class AgentWork(AgentLife):
         """
         self._lifecycle.require("complete_task")
         with self._owner.lock:
-            self._plan.complete(item, result)
+            self._warn(self._plan.complete(item, result))
         self._task_changed()
+
+    def _warn(self, oddity: str | None) -> None:
+        if oddity is not None and not self._has_warned:
+            self._has_warned = True
+            _log.warning("agent %s: %s", self.agent_id, oddity)
 
     def _task_changed(self) -> None:
         if self._active:
