@@ -89,6 +89,24 @@ def test_a_fenced_owner_is_only_warned(make, caplog):
     assert "scout-1 was taken over by another process" in caplog.text
 
 
+def test_a_fenced_owner_says_so_and_asks_to_return(make, store, ultramon_clock):
+    """It learns it from its next heartbeat; the action names the new owner, at any level."""
+    former = make("scout-1", **LIMIT, on_error="log")
+    assert (former.is_fenced, former.get_threshold_action().should_return) == (False, False)
+    make("scout-1", **LIMIT, takeover=True).stop()
+    ultramon_clock.advance(15)
+    assert former.is_fenced
+    for action in (former.get_threshold_action(), former.track_content("x"), fill(former, 0.72)):
+        assert action.should_return
+        assert action.message == (
+            "Agent belongs to another process (generation 2) - nothing more is stored here, "
+            "initiating return"
+        )
+    assert former.get_state().action == "force_return"
+    assert (former.hand_off().reason, former.hand_off().stored) == ("cancelled", False)
+    assert (former.stop(), stored(store).generation) == (False, 2)
+
+
 def test_a_restart_goes_on_where_the_vanished_owner_was(make, store, ultramon_clock):
     """Same epoch, level and plan, one generation on; what was announced is not said again."""
     former = make("scout-1", **LIMIT)
@@ -330,6 +348,7 @@ def test_two_owners_in_one_process_exclude_each_other_after_a_refusal(
         with pytest.raises(AgentAlreadyRunningError):
             make("scout-1", **near)
     ultramon_clock.advance(5)
+    assert first.is_fenced is (refusal == "before")
     owner, other = (first, None) if refusal == "after" else (second, first)
     owner.set_current_task("mine")
     if other is not None:

@@ -114,13 +114,14 @@ def test_a_start_says_whether_it_is_stored(begin, slow):
     assert stored(slow).generation == 1
 
 
-def test_a_slow_start_of_a_living_agent_is_fenced_later(begin, slow, caplog):
+def test_a_slow_start_of_a_living_agent_is_fenced_later(begin, slow):
     """That the id is taken comes too late to be raised; the agent that had it is not disturbed."""
     owner = begin(**LIMIT).start()
     slow.gate.clear()
     monitor = begin(**IMPATIENT).start()
     slow.gate.set()
-    wait_until(lambda: "scout-1 was taken over" in caplog.text)
+    wait_until(lambda: monitor.is_fenced)
+    assert "nothing more is stored here" in monitor.get_threshold_action().message
     assert monitor.stop() is False
     owner.update_heartbeat()
     assert (stored(slow).active, stored(slow).generation) == (True, 1)

@@ -79,6 +79,7 @@ class Gauge:
         self.announced: dict[str, int] = {}
         self._return_requested = False
         self._compacts = False
+        self._fence: str | None = None
         self.limit: Limit
         self._resolved: ResolvedLadder
         self._resolve()
@@ -106,7 +107,9 @@ class Gauge:
         rung = self.ladder.rung(level) if limit is not None else None
         name = rung.name if rung else self.ladder.base
         action, message = rung.action if rung else NONE, self.ladder.message(name)
-        if self._return_requested and action != FORCE_RETURN:
+        if self._fence is not None:
+            action, message = FORCE_RETURN, self._fence
+        elif self._return_requested and action != FORCE_RETURN:
             action, message = FORCE_RETURN, _RETURN_REQUESTED
         self._steady = ThresholdAction(as_level(name), action, message, note=self.note)
 
@@ -121,6 +124,11 @@ class Gauge:
         self._return_requested = requested
         self._settle()
         return is_new
+
+    def fence(self, message: str) -> None:
+        """Ask for a return for good: the agent belongs to another owner now."""
+        self._fence = message
+        self._settle()
 
     @property
     def tokens(self) -> int:

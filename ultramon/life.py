@@ -120,6 +120,7 @@ class AgentLife:
             fill=self._fill,
             resume=self._resume,
             obey=self._obey,
+            yield_to=self._yield_to,
         )
 
     def __repr__(self) -> str:
@@ -134,6 +135,14 @@ class AgentLife:
     def is_stored(self) -> bool:
         """Whether the store has everything that this agent has to store; False when disabled."""
         return self._owner.is_stored
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process owns the agent: nothing of this one is stored any more.
+
+        Its action is ``force_return`` then, and the message names the other.
+        """
+        return self._owner.is_fenced
 
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
@@ -328,6 +337,12 @@ class AgentLife:
             if not (self._active and self._gauge.request_return(asked)):
                 return
         self._owner.changed(0.0)
+
+    def _yield_to(self, owner: str) -> None:
+        with self._owner.lock:
+            self._gauge.fence(
+                f"Agent belongs to {owner} - nothing more is stored here, initiating return"
+            )
 
     def _resume(self, stored: StateRecord) -> int:
         """Come after the owner that held the agent before; return the epochs that this moves."""

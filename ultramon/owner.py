@@ -53,6 +53,7 @@ class Owner:
         resume: Called with the state of an owner that vanished, to continue it, or with the one
             of an agent that ended, to come after it; returns by how many epochs that moved it.
         obey: Called with the request left for the agent, None when there is none.
+        yield_to: Called with the new owner, in words, when this one is fenced.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Owner:
         fill: Callable[[StateRecord], None],
         resume: Callable[[StateRecord], int],
         obey: Callable[[dict[str, Any] | None], None],
+        yield_to: Callable[[str], None],
     ) -> None:
         self.agent_id = agent_id
         self.lock = threading.RLock()
@@ -74,6 +76,7 @@ class Owner:
         self.backend: Backend = backend  # type: ignore[assignment]
         self.started_at = self.last_activity = clock.now()
         self.takeover = False
+        self.is_fenced = False
         self.muted = backend is None
         """True where nothing is stored or announced: disabled, fenced, or a forked copy."""
         self._identity = identity
@@ -82,6 +85,7 @@ class Owner:
         self._fill = fill
         self._resume = resume
         self._obey = obey
+        self._yield_to = yield_to
         self._keeper = keeper_for(clock)
         self._host = this_host()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
@@ -448,7 +452,8 @@ class Owner:
 
     def _fence(self, error: UltramonError) -> None:
         self._error = error
-        self.muted = True
+        self.muted = self.is_fenced = True
+        self._yield_to(_owner_of(error))
         _log.warning(
             "agent %s was taken over by another process (%s); this one writes nothing more",
             self.agent_id,
@@ -467,6 +472,14 @@ class Owner:
                 "stored, create a monitor of its own here",
                 self.agent_id,
             )
+
+
+def _owner_of(refusal: UltramonError) -> str:
+    if isinstance(refusal, FencedError):
+        return f"another process (generation {refusal.current_generation})"
+    if isinstance(refusal, AgentAlreadyRunningError):
+        return f"process {refusal.pid} on {refusal.hostname}"
+    return "another process"
 
 
 def _working_directory() -> str | None:

@@ -226,7 +226,7 @@ class AgentWork(AgentLife):
     def _handoff_reason(self) -> str:
         if self._overflow_epoch == self._gauge.epoch:
             return "context_overflow"
-        if self._gauge.returns_on_request:
+        if self._gauge.returns_on_request or self.is_fenced:
             return "cancelled"
         action = self._gauge.action
         if action.should_return:

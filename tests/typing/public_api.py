@@ -58,6 +58,7 @@ async def use_async() -> None:
         assert_type(await monitor.stop_async("returned"), bool)
         assert_type(monitor.update_heartbeat(), bool)
         assert_type(monitor.is_stored, bool)
+        assert_type(monitor.is_fenced, bool)
     assert_type(await ultramon.create_context_monitor().start_async(), ContextMonitor)
 
 
