@@ -42,10 +42,21 @@ CASES = [
     (
         InvalidAgentIdError("../x", "it does not start with a letter or digit"),
         ValueError,
-        {"agent_id": "../x", "reason": "it does not start with a letter or digit"},
+        {
+            "agent_id": "../x",
+            "reason": "it does not start with a letter or digit",
+            "name": "agent id",
+        },
         "agent id '../x' is not allowed: it does not start with a letter or digit; "
         "use 1-128 of A-Z a-z 0-9 . _ - starting with a letter or digit, "
         "or leave the id out to have one generated",
+    ),
+    (
+        InvalidAgentIdError("", "it is empty", "ULTRAMON_RUN"),
+        ValueError,
+        {"agent_id": "", "reason": "it is empty", "name": "ULTRAMON_RUN"},
+        "ULTRAMON_RUN '' is not allowed: it is empty; "
+        "use 1-128 of A-Z a-z 0-9 . _ - starting with a letter or digit, or leave it out",
     ),
     (
         InvalidUsageError("a", "input_tokens", -1),

@@ -6,7 +6,9 @@ from contextlib import nullcontext
 import pytest
 
 from ultramon import (
+    AgentState,
     ContextConfig,
+    ContextMonitor,
     InvalidAgentIdError,
     LifecycleError,
     create_context_monitor,
@@ -54,6 +56,54 @@ def test_names_that_cannot_be_file_names_are_refused(names):
     """Ids are refused before anything is created."""
     with pytest.raises(InvalidAgentIdError):
         create_context_monitor(**names)
+
+
+@pytest.mark.parametrize("name", ["agent_id", "run", "parent_id"])
+def test_an_empty_name_is_refused(monkeypatch, ultramon_backend, name):
+    """Empty is no way to say none; an empty variable is one that is not set."""
+    with pytest.raises(InvalidAgentIdError, match="is not allowed: it is empty"):
+        create_context_monitor(**{name: ""}, backend=ultramon_backend)
+    monkeypatch.setenv(f"ULTRAMON_{name.upper()}", "")
+    create_context_monitor(backend=ultramon_backend)
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "message"),
+    [
+        ({"run": "a b"}, {}, "run 'a b' is not allowed"),
+        ({"parent_id": "a b"}, {}, "parent_id 'a b' is not allowed"),
+        ({}, {"ULTRAMON_RUN": "a b"}, "ULTRAMON_RUN 'a b' is not allowed"),
+        ({}, {"ULTRAMON_AGENT_ID": "a b"}, "ULTRAMON_AGENT_ID 'a b' is not allowed"),
+        ({}, {"ULTRAMON_NOTIFY": "boss"}, r"notify='boss' \(from ULTRAMON_NOTIFY\) is not"),
+        ({"notify": ""}, {}, r"notify='' \(from argument\) is not allowed: must be None, self"),
+        ({}, {"ULTRAMON_NOTIFY": "parent"}, r"\(from ULTRAMON_NOTIFY\) .* given with a parent_id"),
+    ],
+)
+def test_a_refusal_names_what_was_given_and_where(monkeypatch, given, variables, message):
+    """An error about a run does not speak of an agent id, and a variable is no argument."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        create_context_monitor(**given)
+
+
+def test_a_monitor_made_by_hand_names_the_factory():
+    """Who calls the class learns what to call instead."""
+    for arguments in ((), ("a1",), ("a1", ContextConfig())):
+        with pytest.raises(TypeError, match=r"made by ultramon\.create_context_monitor\("):
+            ContextMonitor(*arguments)
+
+
+def test_the_state_of_an_ended_agent_does_not_move(make, store, ultramon_clock):
+    """It was alive until its end and not until somebody looks."""
+    monitor = make("scout-1", **LIMIT)
+    ultramon_clock.advance(1)
+    monitor.stop()
+    before = monitor.get_state()
+    ultramon_clock.advance(100)
+    assert monitor.get_state() == before
+    assert before.last_heartbeat == before.last_activity
+    assert before == AgentState.from_record(stored(store))
 
 
 def test_the_default_backend_is_the_state_directory(tmp_path, ultramon_clock):

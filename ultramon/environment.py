@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.core.ids import check_agent_id
 from ultramon.core.switches import is_on
 from ultramon.errors import ConfigurationError
 
@@ -18,6 +19,18 @@ TOML_NAME = "ultramon.toml"
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` turns every call into a no-op."""
     return is_on("ULTRAMON_DISABLED", environ)
+
+
+def given_or_named(given: str | None, name: str, variable: str) -> str | None:
+    """Return an id that was given, else the one in a variable; None without either.
+
+    Raises:
+        InvalidAgentIdError: It is none; an empty one is an error where it was given.
+    """
+    if given is not None:
+        return check_agent_id(given, name)
+    named = os.environ.get(variable)
+    return check_agent_id(named, variable) if named else None
 
 
 def state_directory() -> str:

@@ -62,22 +62,25 @@ class ConfigurationError(UltramonError, ValueError):
 
 
 class InvalidAgentIdError(UltramonError, ValueError):
-    """An agent id cannot be used as a file name on every system.
+    """An agent id, or the name of a run, cannot be used as a file name on every system.
 
     Attributes:
         agent_id: The id as given.
         reason: What is wrong with it.
+        name: What it was given as: ``agent id``, ``run``, or the variable it came from.
     """
 
-    def __init__(self, agent_id: object, reason: str) -> None:
+    def __init__(self, agent_id: object, reason: str, name: str = "agent id") -> None:
         self.agent_id = agent_id
         self.reason = reason
+        self.name = name
         shown = ascii(agent_id)
         if len(shown) > 80:
             shown = shown[:77] + "..."
+        omitted = "the id out to have one generated" if name == "agent id" else "it out"
         super().__init__(
-            f"agent id {shown} is not allowed: {reason}; use 1-128 of A-Z a-z 0-9 . _ - "
-            "starting with a letter or digit, or leave the id out to have one generated"
+            f"{name} {shown} is not allowed: {reason}; use 1-128 of A-Z a-z 0-9 . _ - "
+            f"starting with a letter or digit, or leave {omitted}"
         )
 
 

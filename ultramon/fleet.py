@@ -17,7 +17,7 @@ from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.ids import check_agent_id, random_hex
 from ultramon.core.liveness import STALE, judge, this_host
 from ultramon.core.times import format_time
-from ultramon.environment import disabled
+from ultramon.environment import disabled, given_or_named
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.fleet_event import (
     CHANGE_CHECK_SECONDS,
@@ -91,8 +91,8 @@ class Fleet:
     ) -> None:
         from ultramon.backends import open_backend
 
-        self.run_name = check_agent_id(run or os.environ.get("ULTRAMON_RUN") or "default")
-        check_agent_id(consumer)
+        self.run_name = given_or_named(run, "run", "ULTRAMON_RUN") or "default"
+        check_agent_id(consumer, "consumer")
         if backend is None or isinstance(backend, str):
             backend = open_backend(backend)
         if not poll_interval_seconds > 0:

@@ -6,17 +6,17 @@ import logging
 import os
 from datetime import datetime
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.core.windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.config import ContextConfig
-from ultramon.core.ids import check_agent_id, generate_agent_id, random_hex
+from ultramon.core.ids import generate_agent_id, random_hex
 from ultramon.core.limits import parse_overflow
 from ultramon.core.liveness import judge, this_host
-from ultramon.environment import disabled
+from ultramon.environment import disabled, given_or_named
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.explain import Explanation, explain
 from ultramon.levels import as_ladder
@@ -55,6 +55,18 @@ class ContextMonitor(AgentWork):
     """
 
     _unknown_types: frozenset[str] = frozenset()
+
+    def __new__(cls, *_given: object, **parts: object) -> Self:
+        """Refuse to be called by hand.
+
+        Raises:
+            TypeError: It was not called by `create_context_monitor`.
+        """
+        if "identity" not in parts:
+            raise TypeError(
+                f"{cls.__name__} is made by ultramon.create_context_monitor(agent_id, config, ...)"
+            )
+        return super().__new__(cls)
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the agent's context and say what to do now.
@@ -332,7 +344,8 @@ def create_context_monitor(
 
     Args:
         agent_id: 1-128 of ``A-Z a-z 0-9 . _ -``, starting with a letter or digit; None =
-            ``ULTRAMON_AGENT_ID``, else a generated one. Two living agents never share an id.
+            ``ULTRAMON_AGENT_ID``, else a generated one; empty is refused. Two living agents never
+            share an id.
         config: Limits, thresholds, intervals; None = from environment, file and defaults.
         run: The orchestration it belongs to; None = ``ULTRAMON_RUN``, else ``default``.
         parent_id: The agent that started it; None = ``ULTRAMON_PARENT_ID``.
@@ -350,26 +363,27 @@ def create_context_monitor(
         clock: For tests; None = the system's.
 
     Raises:
-        InvalidAgentIdError: An id that cannot name a state file.
+        InvalidAgentIdError: An id or run that cannot name a file.
         ConfigurationError: A configured value is out of range, or there is nobody to notify.
     """
     from ultramon.backends import open_backend
 
-    environ = os.environ
-    agent_id = agent_id or environ.get("ULTRAMON_AGENT_ID") or generate_agent_id()
-    parent_id = parent_id or environ.get("ULTRAMON_PARENT_ID") or None
+    agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
+    parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")
     identity = {
-        "run": check_agent_id(run or environ.get("ULTRAMON_RUN") or "default"),
+        "run": given_or_named(run, "run", "ULTRAMON_RUN") or "default",
         "session_id": session_id or random_hex(16),
-        "parent_id": None if parent_id is None else check_agent_id(parent_id),
+        "parent_id": parent_id,
         "predecessor_id": None if continues is None else continues.agent_id,
         "label": label,
     }
-    notify = notify or environ.get("ULTRAMON_NOTIFY") or None
+    source = "argument" if notify is not None else "ULTRAMON_NOTIFY"
+    if notify is None:
+        notify = os.environ.get("ULTRAMON_NOTIFY") or None
     if notify not in (None, SELF, PARENT):
-        raise ConfigurationError("notify", notify, "None, self or parent")
+        raise ConfigurationError("notify", notify, "None, self or parent", source)
     if notify == PARENT and parent_id is None:
-        raise ConfigurationError("notify", notify, "given with a parent_id")
+        raise ConfigurationError("notify", notify, "given with a parent_id", source)
     rungs = _notify_ladder(notify_thresholds) if notify is not None else None
     if disabled():
         backend = None
@@ -378,7 +392,7 @@ def create_context_monitor(
     if notify is not None and backend is not None:
         registry_of(backend)
     return ContextMonitor(
-        check_agent_id(agent_id),
+        agent_id,
         config or ContextConfig(),
         identity=identity,
         backend=backend,

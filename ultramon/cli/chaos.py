@@ -89,7 +89,9 @@ def command(
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to judge by")
     if not hasattr(signal, "SIGKILL"):
         raise CommandFailed("this system has no SIGKILL")
-    prey = Prey(open_shared_store(state_dir), check_agent_id(run or f"chaos-{random_hex(4)}"))
+    prey = Prey(
+        open_shared_store(state_dir), check_agent_id(run or f"chaos-{random_hex(4)}", "run")
+    )
     ending = _attack(prey, command_line, kills=kills, every_seconds=every, timeout_seconds=timeout)
     prey.look_at_the_end()
     problems = _problems(prey, ending)

@@ -13,29 +13,33 @@ _DEVICES = {"con", "prn", "aux", "nul"}
 _DEVICES.update(f"{port}{number}" for port in ("com", "lpt") for number in range(10))
 
 
-def check_agent_id(agent_id: object) -> str:
+def check_agent_id(agent_id: object, name: str = "agent id") -> str:
     """Return the id unchanged, or raise.
 
     An id is never repaired: two ids that differ only in stripped characters would share a file.
+
+    Args:
+        agent_id: The id, or the name of a run, which has the same form.
+        name: What it was given as, for the error.
 
     Raises:
         InvalidAgentIdError: It is not 1-128 of ``A-Z a-z 0-9 . _ -`` starting with a letter or
             digit, ends with a dot, or names a Windows device.
     """
     if not isinstance(agent_id, str):
-        raise InvalidAgentIdError(agent_id, "it is not text")
+        raise InvalidAgentIdError(agent_id, "it is not text", name)
     if not agent_id:
-        raise InvalidAgentIdError(agent_id, "it is empty")
+        raise InvalidAgentIdError(agent_id, "it is empty", name)
     if len(agent_id) > MAX_ID_LENGTH:
-        raise InvalidAgentIdError(agent_id, f"it has {len(agent_id)} characters")
+        raise InvalidAgentIdError(agent_id, f"it has {len(agent_id)} characters", name)
     if agent_id[0] not in _FIRST:
-        raise InvalidAgentIdError(agent_id, "it does not start with a letter or digit")
+        raise InvalidAgentIdError(agent_id, "it does not start with a letter or digit", name)
     if not _REST.issuperset(agent_id):
-        raise InvalidAgentIdError(agent_id, "it has characters that are not allowed")
+        raise InvalidAgentIdError(agent_id, "it has characters that are not allowed", name)
     if agent_id[-1] == ".":
-        raise InvalidAgentIdError(agent_id, "it ends with a dot")
+        raise InvalidAgentIdError(agent_id, "it ends with a dot", name)
     if agent_id.split(".", 1)[0].lower() in _DEVICES:
-        raise InvalidAgentIdError(agent_id, "it names a device on Windows")
+        raise InvalidAgentIdError(agent_id, "it names a device on Windows", name)
     return agent_id
 
 
