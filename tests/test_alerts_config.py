@@ -150,5 +150,34 @@ def test_the_file_is_named_where_it_is_wrong(text, name):
 def test_a_variable_is_named_where_it_is_wrong(monkeypatch):
     """A text that is no number stays what it is in the message."""
     monkeypatch.setenv("ULTRAMON_ALERT_QUIET_SECONDS", "long")
-    with pytest.raises(ConfigurationError, match=r"quiet_seconds='long' \(from environment\)"):
+    where = r"quiet_seconds='long' \(from ULTRAMON_ALERT_QUIET_SECONDS\) is not allowed"
+    with pytest.raises(ConfigurationError, match=where):
         AlertConfig()
+    monkeypatch.delenv("ULTRAMON_ALERT_QUIET_SECONDS")
+    monkeypatch.setenv("ULTRAMON_ALERT_ACTION_OK", "two\nlines")
+    with pytest.raises(ConfigurationError, match=r"\(from ULTRAMON_ALERT_ACTION_OK\)"):
+        AlertConfig()
+
+
+@pytest.mark.parametrize("source", ["argument", "ultramon.toml"])
+def test_a_misspelt_setting_is_answered_with_the_one_that_is_meant(monkeypatch, tmp_path, source):
+    """As a keyword and in the file; a variable, which may belong to others, is logged."""
+    monkeypatch.chdir(tmp_path)
+    given = {"warning_treshold": 0.6}
+    if source != "argument":
+        (tmp_path / source).write_text("[alerts]\nwarning_treshold = 0.6\n")
+        given = {}
+    with pytest.raises(ConfigurationError, match=r"did you mean warning_threshold\?$") as caught:
+        AlertConfig(**given)
+    assert (caught.value.value, caught.value.source) == ("warning_treshold", source)
+
+
+def test_a_misspelt_variable_is_logged_with_the_one_that_is_meant(monkeypatch, caplog):
+    """Once, however often a configuration is made."""
+    monkeypatch.setenv("ULTRAMON_ALERT_QUIET_SECOND", "5")
+    for _ in range(2):
+        AlertConfig()
+    assert [record.getMessage() for record in caplog.records] == [
+        "ULTRAMON_ALERT_QUIET_SECOND is no variable of ultramon; "
+        "did you mean ULTRAMON_ALERT_QUIET_SECONDS?"
+    ]

@@ -3,10 +3,14 @@
 import math
 import pickle
 
+import click
 import pytest
 
+from ultramon.alerts import AlertConfig
+from ultramon.cli import COMMANDS, PLUMBING, cli
 from ultramon.config import ContextConfig
 from ultramon.core.thresholds import DEFAULT_LADDER, Ladder, Rung
+from ultramon.environment import VARIABLES
 from ultramon.errors import ConfigurationError
 
 
@@ -141,6 +145,7 @@ def test_a_threshold_out_of_range_is_refused(name, value):
         ("critical_tokens_left", [*BAD_NUMBERS, 0, 10**10]),
         ("reserved_output_tokens", [*BAD_NUMBERS, 0.5, None]),
         ("rearm_margin", [*BAD_NUMBERS, 1, 1.5]),
+        ("store_timeout_seconds", [*BAD_NUMBERS, 0, None, 10**9]),
         ("save_interval_seconds", [*BAD_NUMBERS, 0, None, 10**9]),
         ("heartbeat_interval_seconds", [*BAD_NUMBERS, 0, None]),
         ("grace_seconds", [*BAD_NUMBERS, None]),
@@ -212,7 +217,7 @@ def test_a_default_is_not_blamed_on_an_argument(monkeypatch):
     assert refused().source == "default"
 
 
-@pytest.mark.parametrize("source", ["argument", "ultramon.toml [context]"])
+@pytest.mark.parametrize("source", ["argument", "ultramon.toml"])
 def test_an_unknown_setting_is_refused_with_the_known_ones(source):
     """A misspelt name would silently leave the default in force."""
     if source == "argument":
@@ -220,8 +225,91 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(source):
     else:
         toml("[context]\nwarning_treshold = 0.7\n")
         error = refused()
-    assert (error.name, error.value, error.source) == ("warning_treshold", 0.7, source)
-    assert "warning_threshold" in error.allowed
+    assert (error.value, error.source) == ("warning_treshold", source)
+    assert error.name == ("setting" if source == "argument" else "[context] setting")
+    assert error.allowed.startswith("one of context_limit_tokens, ")
+    assert error.allowed.endswith("; did you mean warning_threshold?")
+
+
+def test_a_setting_like_no_other_is_refused_without_a_guess():
+    """A guess that is wrong is worse than none."""
+    assert "did you mean" not in refused(colour="blue").allowed
+
+
+def test_a_misspelt_rung_setting_is_answered_with_the_one_that_is_meant():
+    """In the file a rung is a table."""
+    toml('[context]\nladder = [{name = "low", rato = 0.5}]\n')
+    error = refused()
+    assert (error.name, error.value) == ("ladder setting", "rato")
+    assert error.allowed.endswith("; did you mean ratio?")
+
+
+def test_a_misspelt_table_is_answered_with_the_one_that_is_meant():
+    """All its settings would silently count for nothing."""
+    toml("[contxt]\nwarning_threshold = 0.6\n")
+    error = refused()
+    assert (error.name, error.value, error.source) == ("table", "contxt", "ultramon.toml")
+    assert error.allowed == "one of context, alerts, webhooks; did you mean context?"
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("ULTRAMON_WARNING_TRESHOLD", "ULTRAMON_WARNING_THRESHOLD"),
+        ("ULTRAMON_CONTEXT_LIMIT", "ULTRAMON_CONTEXT_LIMIT_TOKENS"),
+        ("ULTRAMON_STATEDIR", "ULTRAMON_STATE_DIR"),
+        ("ULTRAMON_BACKENT", "ULTRAMON_BACKEND"),
+    ],
+)
+def test_a_misspelt_variable_is_logged_with_the_one_that_is_meant(
+    monkeypatch, caplog, misspelt, meant
+):
+    """It may belong to another program, so nothing is refused; it is said once."""
+    monkeypatch.setenv(misspelt, "0.6")
+    for _ in range(2):
+        ContextConfig()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{misspelt} is no variable of ultramon; did you mean {meant}?"
+    ]
+
+
+def test_no_variable_of_ours_is_taken_for_a_misspelt_one(monkeypatch, caplog):
+    """Neither a setting nor the variable of any option of any command; nor what is like none."""
+    names = {f"ULTRAMON_{name}" for name in VARIABLES} | {"ULTRAMON_BUILD_NUMBER"}
+    root = cli.make_context("ultramon", [], resilient_parsing=True)
+
+    def collect(command, prefix):
+        for name, child in getattr(command, "commands", {}).items():
+            collect(child, f"{prefix}_{name}")
+        for option in command.params:
+            if isinstance(option, click.Option) and option.envvar is None:
+                names.add(f"{prefix}_{option.name}".upper().replace("-", "_"))
+
+    for command in (*COMMANDS, *PLUMBING):
+        collect(cli.get_command(root, command), f"ULTRAMON_{command}")
+    assert len(names) > 100
+    for name in names - {"ULTRAMON_CONFIG"}:
+        monkeypatch.setenv(name, "")
+    ContextConfig()
+    AlertConfig()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"save_interval_seconds": 0}, "greater than 0"),
+        ({"context_limit_tokens": "many"}, "a valid integer"),
+        ({"on_error": "ignore"}, "'log' or 'raise'"),
+        ({"rearm_margin": 1}, "less than 1"),
+        ({"store_timeout_seconds": math.inf}, "a finite number"),
+    ],
+)
+def test_a_refusal_is_one_sentence(given, allowed):
+    """The range follows "must be", whoever checked it."""
+    ((name, value),) = given.items()
+    message = f"{name}={value!r} (from argument) is not allowed: must be {allowed}"
+    assert str(refused(**given)) == message
 
 
 @pytest.mark.parametrize(

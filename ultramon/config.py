@@ -20,11 +20,17 @@ from ultramon.core.estimator import check_family, family_for_model
 from ultramon.core.limits import default_window_from_environment
 from ultramon.core.note import check_critical_note
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
-from ultramon.environment import read_toml
+from ultramon.environment import (
+    VARIABLES,
+    check_settings,
+    read_toml,
+    warn_of_misspelt_variables,
+)
 from ultramon.errors import ConfigurationError
 
 _SECTION = "context"
 _PREFIX = "ULTRAMON_"
+_RUNG_SETTINGS = ("name", "ratio", "tokens_left", "action", "rearm_ratio")
 
 TokenCount = Annotated[int, Field(gt=0, le=1_000_000_000, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False, strict=True)]
@@ -158,8 +164,7 @@ class ContextConfig(BaseModel):
 
 
 def _allowed(message: str) -> str:
-    message = message[0].lower() + message[1:]
-    return f"known: {', '.join(ContextConfig.model_fields)}" if "extra" in message else message
+    return message.removeprefix("Input should be ")
 
 
 def _from_text(name: str, text: str) -> Any:
@@ -178,10 +183,15 @@ def _merged(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     table, path = read_toml(_SECTION)
+    known = tuple(ContextConfig.model_fields)
+    check_settings(table, known, path, f"[{_SECTION}]")
+    check_settings(given, known, "argument")
+    variables = (*(name.upper() for name in known), *VARIABLES)
+    warn_of_misspelt_variables(_PREFIX, variables, skip="ULTRAMON_ALERT_")
     for name, value in table.items():
         merged[name] = value
         origins[name] = f"{path} [{_SECTION}]"
-    for name in ContextConfig.model_fields:
+    for name in known:
         text = os.environ.get(_PREFIX + name.upper())
         if text and name != "ladder":
             merged[name] = _from_text(name, text)
@@ -197,11 +207,11 @@ def _merged(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _ladder_from_toml(rows: list[Any], rearm_margin: float | None, origin: str) -> Ladder:
+    for row in rows:
+        if not isinstance(row, dict) or "name" not in row:
+            raise ConfigurationError("ladder", row, "tables that have a name", origin)
+        check_settings(row, _RUNG_SETTINGS, origin, "ladder")
     try:
         return Ladder([Rung(**row) for row in rows], rearm_margin=rearm_margin)
-    except TypeError as error:
-        raise ConfigurationError(
-            "ladder", str(error), "tables of name, ratio, tokens_left, action, rearm_ratio", origin
-        ) from None
     except ConfigurationError as error:
         raise ConfigurationError(error.name, error.value, error.allowed, origin) from None

@@ -10,10 +10,68 @@ from ultramon.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
 TOML_NAME = "ultramon.toml"
+TABLES = ("context", "alerts", "webhooks")
+"""The tables of that file; one that is nearly called so is refused, any other belongs to others."""
+VARIABLES = (
+    "AGENT_ID", "AUDIENCE", "BACKEND", "CONFIG", "DISABLED", "HOOK_SECRET", "NO_ALERT", "NOTIFY",
+    "NOTIFY_THRESHOLDS", "PARENT_ID", "RUN", "STATE_DIR", "TOKEN_FILE", "TOKEN_MINT_FILE",
+)  # fmt: skip
+"""The variables, behind ``ULTRAMON_``, that belong to no table and to no flag of a command."""
+
+_LEAST_LIKENESS = 0.75
+"""Of two names, as `difflib` measures it; between any two variables of ours it is below that."""
+_looked_at: set[str] = set()
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return ``; did you mean …?`` for the known name most like one, nothing where none is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1, _LEAST_LIKENESS)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+def check_settings(
+    names: Iterable[str], known: Collection[str], source: str, table: str = ""
+) -> None:
+    """Refuse a setting that there is not: the default would silently stay in force.
+
+    Raises:
+        ConfigurationError: Names it, the known ones, and the one that may be meant.
+    """
+    for name in names:
+        if name not in known:
+            allowed = f"one of {', '.join(known)}{did_you_mean(name, known)}"
+            raise ConfigurationError(f"{table} setting".lstrip(), name, allowed, source)
+
+
+def warn_of_misspelt_variables(
+    prefix: str, known: Collection[str], skip: str | None = None
+) -> None:
+    """Log each variable that is none of the known and nearly one of them, once per process.
+
+    It may belong to another program, so that it cannot be refused.
+
+    Args:
+        prefix: What they begin with.
+        known: The others' names behind it.
+        skip: A prefix of those to leave alone; None = of none.
+    """
+    for variable in os.environ:
+        name = variable.removeprefix(prefix)
+        if name == variable or name in known or variable in _looked_at:
+            continue
+        if skip is not None and variable.startswith(skip):
+            continue
+        _looked_at.add(variable)
+        if hint := did_you_mean(name, known, prefix):
+            from logging import getLogger
+
+            getLogger("ultramon").warning("%s is no variable of ultramon%s", variable, hint)
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:
@@ -68,10 +126,14 @@ def read_toml(section: str) -> tuple[dict[str, Any], str]:
 
         try:
             with open(path, "rb") as file:
-                table = tomllib.load(file).get(section, {})
+                tables = tomllib.load(file)
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             source = "ULTRAMON_CONFIG" if named else path
             raise ConfigurationError(path, str(error), "a readable TOML file", source) from error
+        for name in tables:
+            if name not in TABLES and (hint := did_you_mean(name, TABLES)):
+                raise ConfigurationError("table", name, f"one of {', '.join(TABLES)}{hint}", path)
+        table = tables.get(section, {})
         if not isinstance(table, dict):
             raise ConfigurationError(section, table, "a table", path)
         return table, path

@@ -6,13 +6,13 @@ import os
 
 from ultramon.core.switches import is_on
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
-from ultramon.environment import read_toml
+from ultramon.environment import check_settings, read_toml, warn_of_misspelt_variables
 from ultramon.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
+    from typing import Any, Never
 
 OK = "ok"
 WARNING = "warning"
@@ -36,6 +36,7 @@ DEFAULT_ACTIONS = {
 
 _SECTION = "alerts"
 _PREFIX = "ULTRAMON_ALERT_"
+_ENVIRONMENT = "environment"
 _NO_ALERT = "ULTRAMON_NO_ALERT"
 _MAX_TEXT_CHARS = 500
 _MOST_SECONDS = 31_536_000
@@ -46,6 +47,14 @@ _NAMES = (
     "enabled", "directory", *_RATIOS, "rearm_margin", "minimum_status", "commands", "quiet_seconds",
     "stale_seconds", *_TABLES,
 )  # fmt: skip
+
+
+_VARIABLES = (
+    "DIR",
+    *(name.upper() for name in _NAMES if name not in ("enabled", "directory", *_TABLES)),
+    *(f"ACTION_{status.upper()}" for status in STATUSES),
+    "COMMAND",  # of the command `ultramon alert`, whose variables begin in the same way
+)
 
 
 class AlertConfig:
@@ -109,7 +118,9 @@ class AlertConfig:
         stale_seconds: float | None = None,
         actions: Mapping[str, str] | None = None,
         every: Mapping[str, int] | None = None,
+        **misspelt: Never,
     ) -> None:
+        check_settings(misspelt, _NAMES, "argument")
         values = _Values(
             {
                 "enabled": enabled,
@@ -143,13 +154,11 @@ class _Values:
 
     def __init__(self, given: dict[str, Any]) -> None:
         table, path = read_toml(_SECTION)
-        for name in table:
-            if name not in _NAMES:
-                allowed = f"one of {', '.join(_NAMES)}"
-                raise ConfigurationError(f"[{_SECTION}] setting", name, allowed, path)
+        check_settings(table, _NAMES, path, f"[{_SECTION}]")
+        warn_of_misspelt_variables(_PREFIX, _VARIABLES)
         self._layers = [
             ({name: value for name, value in given.items() if value is not None}, "argument"),
-            (_from_environment(), "environment"),
+            (_from_environment(), _ENVIRONMENT),
             (table, f"{path} [{_SECTION}]"),
         ]
 
@@ -157,7 +166,7 @@ class _Values:
         """Return the value that counts and its source; None where nobody gives one."""
         for layer, source in self._layers:
             if name in layer:
-                return layer[name], source
+                return layer[name], _variable(name) if source == _ENVIRONMENT else source
         return None, "default"
 
     def flag(self, name: str) -> bool:
@@ -174,7 +183,7 @@ class _Values:
 
     def lines(self, name: str) -> tuple[str, ...]:
         value, source = self._find(name)
-        if isinstance(value, str) and source == "environment":
+        if isinstance(value, str) and source.startswith(_PREFIX):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, str) or not (value is None or hasattr(value, "__iter__")):
             raise ConfigurationError(name, value, "a list of command names", source)
@@ -229,10 +238,11 @@ class _Values:
         actions = dict(DEFAULT_ACTIONS)
         for layer, source in reversed(self._layers):
             for status, text in _check_table("actions", layer.get("actions"), source).items():
+                where = f"{_PREFIX}ACTION_{status.upper()}" if source == _ENVIRONMENT else source
                 if status not in STATUSES:
                     allowed = f"one of {', '.join(STATUSES)}"
                     raise ConfigurationError("actions: status", status, allowed, source)
-                actions[status] = _check_line(f"actions: {status}", text, source)
+                actions[status] = _check_line(f"actions: {status}", text, where)
         return actions
 
     def counts(self, name: str) -> dict[str, int]:
@@ -268,14 +278,16 @@ def _check_table(name: str, value: object, source: str) -> dict[str, Any]:
         raise ConfigurationError(name, value, "a table", source) from None
 
 
+def _variable(name: str) -> str:
+    return f"{_PREFIX}DIR" if name == "directory" else _PREFIX + name.upper()
+
+
 def _from_environment() -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in _NAMES:
-        text = os.environ.get(_PREFIX + name.upper())
-        if text and name not in ("enabled", "directory", *_TABLES):
+        text = os.environ.get(_variable(name))
+        if text and name not in ("enabled", *_TABLES):
             values[name] = text
-    if directory := os.environ.get(f"{_PREFIX}DIR"):
-        values["directory"] = directory
     if is_on(_NO_ALERT):
         values["enabled"] = False
     values["actions"] = {
@@ -288,7 +300,7 @@ def _from_environment() -> dict[str, Any]:
 
 def _to_float(value: Any, source: str) -> Any:
     """Return a text of the environment as a number where it is one."""
-    if source != "environment" or not isinstance(value, str):
+    if not source.startswith(_PREFIX) or not isinstance(value, str):
         return value
     try:
         return float(value)

@@ -22,7 +22,7 @@ from ultramon import __version__
 from ultramon.core.files import read_private_file
 from ultramon.core.ids import check_agent_id
 from ultramon.core.messages import DELIVERIES
-from ultramon.environment import read_toml
+from ultramon.environment import check_settings, read_toml
 from ultramon.errors import (
     ConfigurationError,
     InvalidAgentIdError,
@@ -97,7 +97,7 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
         ConfigurationError: Something is wrong with it; names the setting and the file.
     """
     table, path = read_toml("webhooks")
-    _check_names("webhooks", table, _NAMES, path)
+    check_settings(table, _NAMES, path, "[webhooks]")
     hosts = AllowedHosts(_list("webhooks.allow_hosts", table, path), path, lookup=lookup)
     targets: list[Target] = []
     for number, row in enumerate(_list("webhooks.targets", table, path), 1):
@@ -114,7 +114,8 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
 def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
     if not isinstance(row, dict):
         raise ConfigurationError(name, row, "a table", path)
-    _check_names(name, row, ("recipient", "url", "secret_file", "deliveries", "ca_file"), path)
+    known = ("recipient", "url", "secret_file", "deliveries", "ca_file")
+    check_settings(row, known, path, f"[{name}]")
     try:
         recipient = check_agent_id(row.get("recipient"))
     except InvalidAgentIdError as error:
@@ -133,12 +134,6 @@ def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
         deliveries=deliveries,
         trust=_trust(f"{name} ca_file", row["ca_file"], path) if "ca_file" in row else True,
     )
-
-
-def _check_names(name: str, table: dict[str, Any], known: Sequence[str], path: str) -> None:
-    for key in table:
-        if key not in known:
-            raise ConfigurationError(f"[{name}] setting", key, f"one of {', '.join(known)}", path)
 
 
 def _list(name: str, table: dict[str, Any], path: str) -> list[Any]:
