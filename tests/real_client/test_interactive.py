@@ -2,14 +2,18 @@
 
 import json
 import os
+import threading
+from contextlib import closing
 
 import pytest
 from needs import require_tool
 
-from real_client.api import Reply, bash, marked
+from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, until
 from real_client.watch import Note, new_notes
+from ultramon.backends.local import LocalBackend
 from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS
+from ultramon.routing import Inbox, register, registrations
 
 pytestmark = pytest.mark.real_client
 
@@ -115,12 +119,71 @@ def test_compact_and_clear_are_followed(installed, on_terminal, api, states):
     until(lambda: at_rest(states), "the session is at its prompt after the compaction")
     screen.enter("/clear")
     second = until(
-        lambda: (one := at_rest(states)) and one.agent_id != first.agent_id and one,
-        "another session began",
+        lambda: (one := at_rest(states)) and not states.all()[first.agent_id].label and one,
+        "another session began in the place of the first",
     )
     assert (second.epoch, second.threshold_status, second.usage_ratio) == (1, None, None)
     assert not states.all()[first.agent_id].active
     assert second.pid == first.pid
+    assert (second.label, states.all()[first.agent_id].label) == (first.label, None)
+    assert list(states.status(show_all=False)) == [second.agent_id]
+
+
+def test_a_clear_leaves_subagents_at_work_and_notices_on_their_way(
+    installed, on_terminal, api, states
+):
+    """What is registered for a session holds for the one that follows, in the same process."""
+    gate = threading.Event()
+    api.play(
+        agent(20_000, "scout"),
+        Reply(161_000, "First."),
+        bash(20_000, "echo 1"),
+        bash(162_000, "echo 2"),
+        Reply(163_000, "Second."),
+    )
+    api.whenever(Reply(1_000, "Fine."), conversation="")
+    api.play(
+        bash(20_000, "echo 1"),
+        bash(50_000, "echo 2", gate=gate),
+        Reply(60_000, "Seen."),
+        conversation="scout",
+    )
+    screen = on_terminal(ULTRAMON_PARENT_ID="boss")
+    (first,) = living(states)
+    with closing(LocalBackend(str(states.directory))) as backend:
+        register(first.agent_id, "boss", thresholds=[0.8], backend=backend)
+        screen.enter(marked("begin"))
+        screen.wait_for("First.")
+        api.wait_for_turns(2, "scout")
+        told = until(lambda: Inbox("boss", backend=backend).peek(), "the parent is notified")
+        assert [(one.agent_id, one.facts["kind"]) for one in told] == [(first.agent_id, "level")]
+        label = states.all()[first.agent_id].label
+        screen.enter("/clear")
+        until(lambda: not states.all()[first.agent_id].active, "the first session ended")
+        (moved,) = until(
+            lambda: [
+                one for one in registrations(backend=backend) if one.agent_id != first.agent_id
+            ],
+            "the registration has moved",
+        )
+        until(lambda: len(living(states)) == 2, "the second session and the subagent live")
+        second, child = sorted(living(states), key=lambda one: one.agent_id != moved.agent_id)
+        assert (second.parent_id, second.pid, second.label) == ("boss", first.pid, label)
+        gate.set()
+        until(lambda: states.all()[child.agent_id].outcome == "completed", "the subagent ended")
+        child = states.all()[child.agent_id]
+        assert (child.parent_id, child.estimated_tokens) == (second.agent_id, 60_000)
+        until(lambda: at_rest(states), "the session has heard of the subagent")
+        screen.enter(marked("go on"))
+        (level,) = until(
+            lambda: [
+                one for one in Inbox("boss", backend=backend).peek() if one.facts["kind"] == "level"
+            ],
+            "the parent is notified of the second session",
+        )
+        assert level.agent_id == second.agent_id
+        screen.wait_for("Second.")
+    assert set(states.all()) == {first.agent_id, second.agent_id, child.agent_id}
 
 
 def test_a_compaction_shows_no_shell_command(installed, on_terminal, api, states):

@@ -59,8 +59,9 @@ class States:
         (record,) = self.all().values()
         return record
 
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return what `ultramon status --all --json` prints, by agent id."""
-        done = program.run("status", "--all", "--json", "--state-dir", self.directory)
+    def status(self, *, show_all: bool = True) -> dict[str, dict[str, Any]]:
+        """Return what `ultramon status --json` prints, with or without `--all`, by agent id."""
+        choice = ["--all"] if show_all else []
+        done = program.run("status", *choice, "--json", "--state-dir", self.directory)
         assert done.returncode == 0, done.stderr
         return {agent["agentId"]: agent for agent in json.loads(done.stdout)["agents"]}

@@ -246,3 +246,38 @@ def clear(
         said = notices.epoch_notice(record, event, recipient)
         _send(rows, record.agent_id, recipient, said, now=now)
     return cancelled
+
+
+def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float) -> None:
+    """Note that an agent was cleared and goes on under another id; its registration follows.
+
+    Doing it again changes nothing more.
+
+    Args:
+        rows: Within a transaction.
+        record: The agent as it was stored under its old id.
+        successor_id: Its new id.
+        now: Epoch seconds.
+    """
+    registration, newer = rows.registration(record.agent_id), rows.registration(successor_id)
+    if registration is None and newer is not None:
+        return  # done before; clearing again would cancel the notice of the clear
+    clear(rows, record, None, now)
+    if registration is None or not registration.is_enforced:
+        return
+    rows.delete_registration(record.agent_id)
+    if newer is not None:
+        return
+    ladder = registration.ladder
+
+    def follow(agent_id: str) -> str:
+        return successor_id if agent_id == record.agent_id else agent_id
+
+    rows.put_registration(
+        successor_id,
+        follow(registration.notify_id),
+        source=registration.source,
+        ladder=None if ladder is None else codec.dumps(ladder),
+        registered_by=follow(registration.registered_by),
+        registered_at=registration.registered_at,
+    )

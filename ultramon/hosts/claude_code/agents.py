@@ -31,11 +31,19 @@ WORKING = "working"
 IN_TOOL = "in_tool"
 WAITING = "waiting"
 
+CLEAR = "clear"
+"""Why a session ended or began, where its user emptied the conversation."""
+PREDECESSORS = "predecessors"
+SUCCESSOR = "successorId"
+IS_CLEARED = "isCleared"
+"""Kept until all that belonged to the predecessor is moved."""
+
 _TERMINAL = "cli"
 """What the client's ``CLAUDE_CODE_ENTRYPOINT`` says on a terminal."""
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_RUNNING = 32
+_MAX_PREDECESSORS = 8
 _MAX_TASK_CHARS = 120
 _MAX_LABEL_CHARS = 80
 _MAX_MODEL_CHARS = 200
@@ -126,8 +134,31 @@ class HostedAgent:
         if record.active and not is_other:
             return
         record.generation += 1
+        self.memory.pop(SUCCESSOR, None)
         record.active, record.outcome, record.exit = True, None, None
         self.gauge.event("agent_started")
+
+    @property
+    def predecessors(self) -> list[str]:
+        """The sessions that this one goes on for after a clear, the last one first."""
+        names = self.memory.get(PREDECESSORS)
+        return [name for name in names if _id_or(name, None)] if isinstance(names, list) else []
+
+    def follow(self, old: HostedAgent) -> None:
+        """Go on for a session that was cleared: with its parent, its label, and its inbox."""
+        record = self.record
+        record.parent_id = old.record.parent_id or record.parent_id
+        record.label = old.record.label or record.label
+        names = [old.record.agent_id, *old.predecessors]
+        self.memory[PREDECESSORS] = names[:_MAX_PREDECESSORS]
+
+    def give_way(self, successor_id: str, report: Report | None) -> None:
+        """End a session that was cleared, where its own end was not told, and name who goes on."""
+        if self.record.active:
+            self.take(report)
+            self.finish(CLEAR)
+        self.record.label = None
+        self.memory[SUCCESSOR] = successor_id
 
     def resolve_limit(self) -> None:
         """Work out the limit from what the client is set to, and what is known of the model."""

@@ -16,7 +16,7 @@ from ultramon.core.ids import check_agent_id
 from ultramon.core.inbox import is_raised, raise_flag
 from ultramon.core.record import StateRecord
 from ultramon.errors import InvalidAgentIdError, StateError
-from ultramon.hosts.claude_code.agents import HostedAgent
+from ultramon.hosts.claude_code.agents import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.tail import (
     Tail,
@@ -67,13 +67,23 @@ class HookCall:
         self._parent_id: str | None = None
         self._problem = ""
         self._is_warning = False
-        self._delivery: Delivery | None = None
+        self._deliveries: list[Delivery] = []
         if payload.host_agent_id is not None:
             self.agent_id = self._child_id(payload.host_agent_id)
             self._parent_id = self._session_id
 
     def _child_id(self, host_agent_id: str) -> str:
-        return check_agent_id(f"{self._session_id}.{check_agent_id(host_agent_id)}")
+        """Return a subagent's id, which it keeps when its session is cleared and renamed."""
+        name = check_agent_id(host_agent_id)
+        own = check_agent_id(f"{self._session_id}.{name}")
+        if self._store.is_known(own):
+            return own
+        return next((known for known in self._adopted(name) if self._store.is_known(known)), own)
+
+    def _adopted(self, name: str) -> list[str]:
+        session = self._store.find(self._session_id)
+        names = [] if session is None else self._store.hosted(session).predecessors
+        return [check_agent_id(f"{one}.{name}") for one in names]
 
     def answer(self) -> bytes:
         """Do what the event asks for; return what the client is to read, often nothing.
@@ -100,8 +110,8 @@ class HookCall:
 
         Whoever ends before repeats them later, and loses none.
         """
-        if self._delivery is not None:
-            self._delivery.acknowledge()
+        for delivery in self._deliveries:
+            delivery.acknowledge()
         if self._is_warning:
             try:
                 self._store.update(
@@ -133,13 +143,15 @@ class HookCall:
                 # It may be known all the same: the status line is sometimes drawn first.
                 agent.memory["readingsAfter"] = self._store.now
             elif source != "resume":
-                agent.gauge.begin_epoch("clear")
+                agent.gauge.begin_epoch(CLEAR)
+            if source == CLEAR:
+                agent.memory[IS_CLEARED] = True
             tokens = optional_token_count(payload.fields, "context_tokens")
             if tokens is not None:
                 agent.gauge.take(tokens, 0, self._store.now)
             agent.rest()
 
-        self._store.update(self.agent_id, change)
+        self._follow_clear(self._store.update(self.agent_id, change))
         if source == "resume":
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
@@ -149,8 +161,19 @@ class HookCall:
 
         return self._context(write_compaction(self._store.now))
 
+    def _follow_clear(self, agent: HostedAgent | None) -> None:
+        """Take over from the session before a clear; tried again at the next call if it fails."""
+        if agent is None or IS_CLEARED not in agent.memory:
+            return
+        from ultramon.hosts.claude_code.succession import succeed
+
+        try:
+            succeed(self._store, agent.record)
+        except StateError as error:
+            self._store.fail(self.agent_id, f"the session before the clear: {error}")
+
     def end(self) -> None:
-        """SessionEnd: the session has ended, and with it its subagents."""
+        """SessionEnd: the session has ended, and with it its subagents but for a clear."""
         reason = self._payload.text("reason")
         tail = self._read_tail()
 
@@ -161,11 +184,19 @@ class HookCall:
                 agent.note_failure(tail.error)
             agent.finish(reason)
 
-        self._store.update(self.agent_id, finish, create=False)
-        for child_id in self._store.children(self.agent_id):
-            child = self._store.find(child_id)
-            if child is not None and child.active and child.session_id == self._session_id:
-                self._end_child(child_id, self._look(child_id))
+        agent = self._store.update(self.agent_id, finish, create=False)
+        if agent is None or reason == CLEAR:
+            return
+        pid = agent.record.pid
+        for session_id in (self.agent_id, *agent.predecessors):
+            for child_id in self._store.children(session_id):
+                child = self._store.find(child_id)
+                if child is None or not child.active or child.session_id != session_id:
+                    continue
+                # A session that was cleared may have been resumed in another process.
+                if session_id == self.agent_id or child.pid == pid:
+                    name = child_id.removeprefix(f"{session_id}.")
+                    self._end_child(child_id, self._look_at_child(name, session_id))
 
     def _end_child(self, child_id: str, tail: Tail) -> None:
         """End a subagent that the client ended without a SubagentStop."""
@@ -274,7 +305,7 @@ class HookCall:
         if child is None or not child.active or "<status>failed</status>" not in news:
             return
         tail = self._await(
-            lambda: self._look(child_id), lambda tail: tail.error is not None, END_WAIT_SECONDS
+            lambda: self._look(name), lambda tail: tail.error is not None, END_WAIT_SECONDS
         )
         if tail.error is not None:
             self._end_child(child_id, tail)
@@ -343,6 +374,7 @@ class HookCall:
             self._store.fail(self.agent_id, str(error))
             self._is_warning = False
             note = self._unstored_note(tail) if audience in (AGENT, BOTH) else ""
+        self._follow_clear(agent)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         # What waited is older than the note.
         told = "\n".join([*lines, note] if note else lines)
@@ -359,7 +391,7 @@ class HookCall:
         The agent is told a rung once, where its last reply reached it and the one before had not.
         Of parallel calls the first tells, and a prompt tells what no call could.
         """
-        path = self._transcript_path(self.agent_id)
+        path = self._own_transcript_path()
         try:
             is_subagent = self._parent_id is not None
             replies = read_last_replies(path, is_subagent=is_subagent) if path else []
@@ -381,7 +413,7 @@ class HookCall:
     def _note(self, agent: HostedAgent) -> str:
         from ultramon.hosts.claude_code.note import write_note
 
-        path = self._transcript_path(self.agent_id)
+        path = self._own_transcript_path()
         return write_note(
             agent.record,
             pace=agent.gauge.describe_pace(),
@@ -392,27 +424,40 @@ class HookCall:
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
+        for recipient in (self.agent_id, *agent.predecessors):
+            lines = self._notices_for(recipient, agent)
+            if lines:
+                return lines
+        return []
+
+    def _notices_for(self, recipient: str, agent: HostedAgent) -> list[str]:
         event = self._payload.event
         is_prompt = event == "UserPromptSubmit"
-        if not is_raised(self._store.directory.path, self.agent_id, also_later=is_prompt):
+        if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
             return []
         from ultramon.hosts.claude_code.deliver import Delivery
 
-        self._delivery = Delivery(self._store, agent, event)
-        return self._delivery.lines()
+        if recipient != self.agent_id:
+            before = self._store.find(recipient)
+            if before is None:
+                return []
+            agent = self._store.hosted(before)
+        delivery = Delivery(self._store, agent, event)
+        self._deliveries.append(delivery)
+        return delivery.lines()
 
     def _ensure(self, agent: HostedAgent) -> None:
         """Fill the state of an agent whose beginning no hook has seen."""
         payload, record = self._payload, agent.record
         if record.generation == 0:
             agent.appear(self._session_id, self._parent_id, payload.cwd)
-        elif not record.active and payload.event in _AT_WORK:
+        elif not record.active and payload.event in _AT_WORK and SUCCESSOR not in agent.memory:
             agent.resume()  # another hook made it go on, or its return was not told
         if payload.cwd:
             record.cwd = payload.cwd
         if self._parent_id is not None:
             agent.name(payload.agent_type)
-        path = self._transcript_path(self.agent_id)
+        path = self._own_transcript_path()
         if path:
             agent.memory["transcriptPath"] = path
 
@@ -421,21 +466,20 @@ class HookCall:
         self._note_problem()
         return tail
 
-    def _look(self, agent_id: str | None = None) -> Tail:
+    def _look(self, name: str | None = None, session_id: str | None = None) -> Tail:
         """Read the end of a transcript; what is wrong with it is said once, after the last look.
 
         Args:
-            agent_id: Whose; None = that of the agent that the event is about.
+            name: The client's name of a subagent; None = whom the event is about.
+            session_id: The session under which it was written; None = that of the event.
         """
-        agent_id = agent_id or self.agent_id
-        path = self._transcript_path(agent_id)
+        name = name or self._payload.host_agent_id
+        path = self._transcript_path(name, session_id or self._session_id)
         self._problem = ""
         if path is None:
             return Tail()
         try:
-            return read_tail(
-                path, is_subagent=agent_id != self._session_id, call_id=self._payload.call_id
-            )
+            return read_tail(path, is_subagent=name is not None, call_id=self._payload.call_id)
         except FileNotFoundError:
             # Before the first reply there is none; when a tool has run there must be one.
             if self._payload.event in _INJECTABLE and self._payload.call_id is not None:
@@ -448,12 +492,24 @@ class HookCall:
         if self._problem:
             self._store.fail(self.agent_id, self._problem)
 
-    def _transcript_path(self, agent_id: str) -> str | None:
+    def _look_at_child(self, name: str, session_id: str) -> Tail:
+        """Read what the client wrote of a subagent last: after a clear in another folder."""
+        tail = self._look(name)
+        if tail.report is None and tail.error is None and session_id != self._session_id:
+            return self._look(name, session_id)
+        return tail
+
+    def _own_transcript_path(self) -> str | None:
+        return self._transcript_path(self._payload.host_agent_id, self._session_id)
+
+    def _transcript_path(self, name: str | None, session_id: str) -> str | None:
         path = self._payload.transcript_path
-        if path is None or agent_id == self._session_id:
+        if path is None or name is None:
             return path
-        name = agent_id.removeprefix(f"{self._session_id}.")
-        return os.path.join(path.removesuffix(".jsonl"), "subagents", f"agent-{name}.jsonl")
+        folder = path.removesuffix(".jsonl")
+        if session_id != self._session_id:
+            folder = os.path.join(os.path.dirname(path), session_id)
+        return os.path.join(folder, "subagents", f"agent-{name}.jsonl")
 
     def _await(
         self, look: Callable[[], Tail], is_done: Callable[[Tail], bool], seconds: float

@@ -57,6 +57,10 @@ class HookStore:
         except (AgentNotFoundError, StateError):
             return None
 
+    def is_known(self, agent_id: str) -> bool:
+        """Return whether an agent has a state, readable or not."""
+        return os.path.lexists(self.directory.file(agent_id))
+
     def hosted(self, record: StateRecord) -> HostedAgent:
         """Return a state with the choices and surroundings of this call."""
         return HostedAgent(record, self.frozen, self.environ, self.windows(), self.now)
@@ -84,7 +88,7 @@ class HookStore:
         Raises:
             StateError: The state could not be read as its owner, locked or written.
         """
-        if not create and not os.path.lexists(self.directory.file(agent_id)):
+        if not create and not self.is_known(agent_id):
             return None
         self.directory.prepare()
         with self.directory.locked(agent_id, LOCK_SECONDS):
@@ -139,6 +143,32 @@ class HookStore:
         finally:
             journal.close()
         return True
+
+    def move_registration(self, record: StateRecord, successor_id: str) -> None:
+        """Cancel what is queued about an agent, and register its successor in its place.
+
+        Raises:
+            StateError: The journal is busy or refused; nothing was moved.
+        """
+        from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
+        from ultramon.core.route_rows import JournalRows
+        from ultramon.core.routes import succeed
+
+        journal = Journal(self.directory.path)
+        if not journal.exists():
+            return
+        try:
+            with journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
+                rows = JournalRows(connection)
+                succeed(rows, record, successor_id, self.now)
+                mark = rows.mark(rows.registration(successor_id))
+                if mark is not None:
+                    # Before the commit: a registration without a mark is never looked at.
+                    journal.watch(successor_id, *mark)
+            journal.settle(successor_id, mark)
+            journal.settle(record.agent_id, None)
+        finally:
+            journal.close()
 
     def fail(self, agent_id: str, problem: str) -> None:
         """Leave a line in the failure log."""

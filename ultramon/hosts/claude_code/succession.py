@@ -1,0 +1,95 @@
+"""After a clear the client goes on under a new session id, in the same process.
+
+Standard library only; loaded when a session was cleared. Every step can be repeated, and all are
+until the last is done: a hook may be killed at any of them.
+"""
+
+from __future__ import annotations
+
+from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.hosts.claude_code.agents import CLEAR, HOST, IS_CLEARED, MEMORY, SUCCESSOR
+from ultramon.hosts.claude_code.tail import Tail, read_tail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.core.record import StateRecord
+    from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.hosts.claude_code.store import HookStore
+
+
+def succeed(store: HookStore, record: StateRecord) -> None:
+    """Give a session what belonged to the one that its process had before the clear.
+
+    That one ends. Its subagents go on: the client keeps them, and reports them under the new id.
+
+    Args:
+        store: Where the agents are.
+        record: The session after the clear.
+
+    Raises:
+        StateError: The store refused; to be called again.
+    """
+    session_id = record.agent_id
+    before = _predecessor(store, record)
+    if before is not None:
+        old = store.hosted(before)
+        store.update(session_id, lambda agent: agent.follow(old))
+        tail = _last_tail(old)
+        store.update(before.agent_id, lambda agent: agent.give_way(session_id, tail.report))
+        # An end cancels what was said of the window: the notice of the clear comes after it.
+        store.move_registration(before, session_id)
+        for child_id in store.children(before.agent_id):
+            child = store.find(child_id)
+            if child is not None and child.active and child.parent_id == before.agent_id:
+                store.update(child_id, lambda agent: _adopt(agent, session_id))
+    store.update(session_id, _finish)
+
+
+def _adopt(agent: HostedAgent, parent_id: str) -> None:
+    agent.record.parent_id = parent_id
+
+
+def _finish(agent: HostedAgent) -> None:
+    agent.memory.pop(IS_CLEARED, None)
+
+
+def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
+    """Return the session that was last at work in the process of a session; None without one."""
+    found: StateRecord | None = None
+    for agent_id, mark in store.directory.scan()[0].items():
+        try:
+            one = store.directory.glance(agent_id, mark)
+            is_it = _is_predecessor(one, record)
+        except (AgentNotFoundError, StateError):
+            continue
+        if is_it and (found is None or one.last_heartbeat > found.last_heartbeat):
+            found = one
+    return found
+
+
+def _is_predecessor(one: StateRecord, record: StateRecord) -> bool:
+    if (
+        record.pid is None
+        or one.agent_id != one.session_id
+        or one.agent_id == record.agent_id
+        or _process(one) != _process(record)
+        or one.host != HOST
+    ):
+        return False
+    memory = one.extra.get(MEMORY)
+    successor = memory.get(SUCCESSOR) if isinstance(memory, dict) else None
+    if successor is not None:
+        return bool(successor == record.agent_id)
+    return one.active or (one.exit or {}).get("reason") == CLEAR
+
+
+def _process(record: StateRecord) -> tuple[object, ...]:
+    return record.pid, record.pid_started_at, record.boot_id, record.hostname
+
+
+def _last_tail(old: HostedAgent) -> Tail:
+    path = old.memory.get("transcriptPath")
+    try:
+        return read_tail(path, is_subagent=False) if isinstance(path, str) else Tail()
+    except (OSError, ValueError):
+        return Tail()
