@@ -287,6 +287,36 @@ def test_of_several_requests_behind_a_reply_the_last_counts():
     assert [report.tokens for report in of(Report, read(reply(usage=usage)))] == [100_060]
 
 
+def test_a_request_for_a_summary_alone_is_no_reading():
+    """The provider compacted and has not gone on yet: its count is of the window that is gone."""
+    usage = {
+        "input_tokens": 180_000,
+        "output_tokens": 3_000,
+        "iterations": [{"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_000}],
+    }
+    assert of(Report, read(reply(usage=usage))) == []
+
+
+@pytest.mark.parametrize(("second", "readings"), [(8, [170_000]), (9, [170_000, 20_000])])
+def test_what_was_counted_before_a_compaction_is_no_reading_behind_it(second, readings):
+    """The reply that is the summary may be written after the line that marks the compaction."""
+    boundary = {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "isSidechain": False,
+        "compactMetadata": {"trigger": "auto", "preTokens": 170_000, "postTokens": 3_000},
+        "timestamp": "2026-11-21T20:28:09.000Z",
+        "sessionId": "session",
+    }
+
+    def counted(tokens, second):
+        at = f"2026-11-21T20:28:0{second}.000Z"
+        return reply(f"msg_{tokens}", {"input_tokens": tokens, "output_tokens": 5}, timestamp=at)
+
+    records = read(counted(170_000, 5), boundary, counted(20_000, second))
+    assert [report.tokens for report in of(Report, records)] == readings
+
+
 def test_blocks_become_content_in_their_order():
     """Texts of a prompt and tool results stay apart; images are no text."""
     records = read(

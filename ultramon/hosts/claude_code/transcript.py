@@ -130,7 +130,15 @@ class LineReader:
         sidechain: As for `read_transcript`.
     """
 
-    __slots__ = ("_last", "_post_tokens_known", "_reported", "_sidechain", "_tools", "agent_id")
+    __slots__ = (
+        "_compacted_at",
+        "_last",
+        "_post_tokens_known",
+        "_reported",
+        "_sidechain",
+        "_tools",
+        "agent_id",
+    )
 
     def __init__(self, sidechain: bool | None) -> None:
         self.agent_id: str | None = None
@@ -138,6 +146,7 @@ class LineReader:
         self._tools = Recent()
         self._reported = Recent()
         self._last: Report | None = None
+        self._compacted_at: float | None = None
         self._post_tokens_known = False
 
     def read(self, entry: dict[str, Any]) -> Iterable[Record]:
@@ -176,6 +185,8 @@ class LineReader:
         for block in blocks:
             if isinstance(block, dict) and block.get("type") == "tool_use":
                 self._tools.add(block.get("id"), text_or_none(block.get("name")) or "unknown")
+        if at is not None and self._compacted_at is not None and at < self._compacted_at:
+            return []  # the summary's own reply, or one of the window that is gone
         records: list[Record] = []
         report = self._report(entry, message, at)
         if report is not None and self._accept(report):
@@ -257,6 +268,7 @@ class LineReader:
             at,
         )
         self._post_tokens_known = boundary.post_tokens is not None
+        self._compacted_at = at
         return (boundary,)
 
 
@@ -291,7 +303,8 @@ def _last_request(usage: dict[str, Any]) -> dict[str, Any]:
     """Return the usage of the last request that made a message.
 
     When tools run on the provider's side one message takes several requests: the outer numbers
-    are their sum, which is no longer what is in the window.
+    are their sum, which is no longer what is in the window. Where the only request was for a
+    summary, its usage is empty: what it counted is replaced by that summary.
     """
     iterations = usage.get("iterations")
     if isinstance(iterations, list):
@@ -301,4 +314,6 @@ def _last_request(usage: dict[str, Any]) -> dict[str, Any]:
                 "fallback_message",
             ):
                 return iteration
+        if any(isinstance(one, dict) and one.get("type") == "compaction" for one in iterations):
+            return {}
     return usage
