@@ -231,7 +231,9 @@ def test_a_successor_takes_the_work_over(make, store):
     first.stop("returned")
     second = make("scout-2", continues=record)
     assert second.pending() == ["c", "b"]
-    assert second.get_state().predecessor_id == "scout-1"
+    state = store.load("scout-2").record
+    assert (state.predecessor_id, state.continues_handoff_id) == ("scout-1", record.handoff_id)
+    assert store.load("scout-1").record.continues_handoff_id is None
     later = second.hand_off(workspace=HERE)
     assert (later.generation_count, later.predecessor_id, later.goal) == (2, "scout-1", "audit")
     second.stop("returned")

@@ -132,6 +132,8 @@ class AgentState(Model):
     tasks_completed: Annotated[int, Field(ge=0)]
     tasks_total: Annotated[int, Field(ge=0)] | None
     tasks: list[TaskState] | None
+    continues_handoff_id: str | None = None
+    """Of the handoff whose claim this agent confirmed; None for one that continues nothing."""
     handoff: dict[str, Any] | None
     pending: list[dict[str, Any]] | None
 

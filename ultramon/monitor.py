@@ -375,6 +375,7 @@ def create_context_monitor(
         "session_id": session_id or random_hex(16),
         "parent_id": parent_id,
         "predecessor_id": None if continues is None else continues.agent_id,
+        "continues_handoff_id": None if continues is None else continues.handoff_id,
         "label": label,
     }
     source = "argument" if notify is not None else "ULTRAMON_NOTIFY"

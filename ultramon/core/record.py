@@ -73,6 +73,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
     ("tasks_completed", "tasksCompleted", "int"),
     ("tasks_total", "tasksTotal", "int?"),
     ("tasks", "tasks", "list?"),
+    ("continues_handoff_id", "continuesHandoffId", "str?"),
     ("handoff", "handoff", "dict?"),
     ("pending", "pending", "list?"),
 )
@@ -156,6 +157,7 @@ class StateRecord:
         tasks_completed: int
         tasks_total: int | None
         tasks: list[dict[str, Any]] | None
+        continues_handoff_id: str | None
         handoff: dict[str, Any] | None
         pending: list[dict[str, Any]] | None
         extra: dict[str, Any]
