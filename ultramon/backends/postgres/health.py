@@ -120,7 +120,8 @@ def read_facts(database: Database) -> Facts:
         info = connection.info
         version = _tables_version(connection, database)
         role, lacks = _role(connection, database) if version else (None, ())
-        is_current = version == SCHEMA_VERSION and role is not None
+        # Of an older version too: `migrate` brings it up to date and numbers its rows at once.
+        is_readable = 0 < (version or 0) <= SCHEMA_VERSION and role is not None
         return Facts(
             version=row[2],
             fsync=row[3],
@@ -140,7 +141,7 @@ def read_facts(database: Database) -> Facts:
             tables_version=version,
             role=role,
             lacks=lacks,
-            foreign=count_foreign(connection, database) if is_current else 0,
+            foreign=count_foreign(connection, database) if is_readable else 0,
             holder=find_holder(connection),
         )
 
