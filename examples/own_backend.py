@@ -38,7 +38,7 @@ from ultramon import (
     StateWriteError,
     create_context_monitor,
 )
-from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.base import Claim, EventPage, Look, StoredAgent, Subscription
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
 from ultramon.core.events import event_key
@@ -75,7 +75,7 @@ class JsonLinesBackend:
         self._events: dict[int, str] = {}
         self._next_event = 1
         self._keys: set[str] = set()
-        self._claims: dict[str, str] = {}
+        self._claims: dict[str, dict[str, Any]] = {}
         self._consumers: dict[str, dict[str, Any]] = {}
         self._requests: dict[str, str] = {}
 
@@ -188,7 +188,8 @@ class JsonLinesBackend:
                 if verdict == ALIVE and not takeover:
                     raise AgentAlreadyRunningError(agent_id, stored.pid or 0, stored.hostname)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
-            self._store(record, events, durable=True, beats={agent_id: now})
+            confirmed = self._confirmed(record)
+            self._store(record, events, durable=True, beats={agent_id: now}, claims=confirmed)
         return True
 
     def record(self, record: StateRecord, events: Sequence[Event], *, durable: bool) -> bool:
@@ -301,11 +302,73 @@ class JsonLinesBackend:
             request: dict[str, Any] | None = json.loads(self._requests.get(agent_id, "null"))
         return request
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
+    ) -> str:
         with self._up_to_date():
-            if handoff_id not in self._claims:
-                self._append(durable=True, claims={handoff_id: successor_id})
-            return self._claims[handoff_id]
+            held = self._claims.get(handoff_id, {"number": 0, "status": "released"})
+            mine = held["status"] == "pending" and held["successorId"] == successor_id
+            if mine or held["status"] == "released":
+                held = {
+                    "agentId": agent_id,
+                    "successorId": successor_id,
+                    "claimedAt": now,
+                    "claimant": claimant,
+                    "number": held["number"] + 1,
+                    "status": "pending",
+                }
+                self._append(durable=True, claims={handoff_id: held})
+            return str(held["successorId"])
+
+    def _confirmed(self, record: StateRecord) -> dict[str, Any]:
+        """Return the claim that a first state confirms, or refuse the state."""
+        handoff_id = record.continues_handoff_id
+        if handoff_id is None:
+            return {}
+        held = self._claims.get(handoff_id)
+        if held is None:
+            held = {"agentId": record.predecessor_id, "successorId": record.agent_id, "number": 1}
+        elif held["status"] == "released":
+            raise HandoffTakenError(held["agentId"], None)
+        elif held["successorId"] != record.agent_id:
+            raise HandoffTakenError(held["agentId"], held["successorId"])
+        return {handoff_id: {**held, "status": "confirmed"}}
+
+    def pending_claims(self) -> list[Claim]:
+        with self._up_to_date():
+            offers = [json.loads(text) for text in self._events.values()]
+            offers = [event for event in offers if event["type"] == "handoff_ready"]
+            last = {event["handoff"]["handoffId"]: event for event in offers}
+            return [
+                Claim(
+                    handoff_id,
+                    held["agentId"],
+                    held["successorId"],
+                    held["claimedAt"],
+                    held["claimant"],
+                    held["number"],
+                    last.get(handoff_id),
+                )
+                for handoff_id, held in self._claims.items()
+                if held["status"] == "pending"
+            ]
+
+    def settle_claim(self, claim: Claim, handoff_ready: Event | None) -> bool:
+        with self._up_to_date():
+            held = self._claims[claim.handoff_id]
+            if held["number"] != claim.number or held["status"] != "pending":
+                return False
+            status = "confirmed" if handoff_ready is None else "released"
+            events = [] if handoff_ready is None else self._numbered([handoff_ready])
+            claims = {claim.handoff_id: {**held, "status": status}}
+            self._append(durable=True, claims=claims, events=events)
+            return True
 
     def prune(
         self,

@@ -52,7 +52,7 @@ def fill(store: PostgresBackend) -> None:
     create_context_monitor("scout-2", CONFIG, run="audit", backend=store).start()
     store.credentials.mint("0" * 64, "scout-2", 1, minted_by="boss", now=1.0, expires_at=9e9)
     store.queue.queue_message("scout-2", "stored long ago", now=time.time(), sender="scout-1")
-    store.claim_handoff("handoff-1", "scout-1", "scout-2")
+    store.claim_handoff("handoff-1", "scout-1", "scout-2", now=time.time())
     store.put_request("scout-2", {"deadline": 1.0, "generation": 1})
 
 

@@ -205,7 +205,7 @@ def claim(directory: str, successor_id: str, count: str) -> None:
     """Claim many handoffs when told to begin; say who holds each."""
     backend = LocalBackend(directory)
     sys.stdin.readline()
-    say([backend.claim_handoff(f"h{n}", "pred", successor_id) for n in range(int(count))])
+    say([backend.claim_handoff(f"h{n}", "pred", successor_id, now=NOW) for n in range(int(count))])
 
 
 def beats(directory: str, *agent_ids: str) -> None:

@@ -20,10 +20,13 @@ def read_events(backend, run=None):
 
 
 def read_claims(directory):
-    """Return (handoff id, agent that left it, successor) of every claim."""
+    """Return (handoff id, agent that left it, successor) of every claim that holds."""
     connection = sqlite3.connect(Path(directory) / "journal.sqlite3")
     try:
-        query = "SELECT handoff_id, agent_id, successor_id FROM handoff_claims"
+        query = (
+            "SELECT handoff_id, agent_id, successor_id FROM handoff_claims"
+            " WHERE status <> 'released'"
+        )
         return connection.execute(query).fetchall()
     finally:
         connection.close()

@@ -241,9 +241,8 @@ def test_one_of_two_processes_wins_each_claim(tmp_path):
 def test_a_claim_may_be_repeated_by_its_holder_only(tmp_path):
     """The winner learns again that it won, everybody else who did."""
     backend = LocalBackend(str(tmp_path / "state"))
-    assert backend.claim_handoff("h", "pred", "first") == "first"
-    assert backend.claim_handoff("h", "pred", "second") == "first"
-    assert backend.claim_handoff("h", "pred", "first") == "first"
+    for successor_id in ("first", "second", "first"):
+        assert backend.claim_handoff("h", "pred", successor_id, now=0.0) == "first"
     backend.close()
 
 

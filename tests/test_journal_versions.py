@@ -14,6 +14,7 @@ from fault_writer import make_event
 from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 from needs import missing, require_root, require_tool, unmount
 
+from ultramon.backends.journal_claims import JournalClaims
 from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.core.credentials import CredentialTable
 from ultramon.core.journal import JOURNAL, Journal
@@ -40,6 +41,10 @@ def put(version, journal):
     os.chmod(journal.path, 0o600)
 
 
+def claims_of(journal):
+    return JournalClaims(journal, nullcontext, lambda: None)
+
+
 def number_of(version):
     return int(version.stem.removeprefix("version-"))
 
@@ -64,7 +69,11 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     assert numbers(journal.tail(cursor, 10)[0]) == [2]
     journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
     assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
-    assert journal.claim_handoff("handoff-1", "scout-1", "scout-3", 0.0) == "scout-2"
+    claims = claims_of(journal)
+    assert claims.pending() == []
+    assert claims.claim("handoff-1", "scout-1", "scout-3", 0.0, None) == "scout-2"
+    assert claims.claim("handoff-2", "scout-1", "scout-3", 0.0, "a process") == "scout-3"
+    assert [claim.claimant for claim in claims.pending()] == ["a process"]
     left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
     assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == left
     queue = MessageQueue(journal)
@@ -79,8 +88,9 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
 
 
 def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
-    """Who only reads messages or credentials, or polls, leaves the journal as it is."""
+    """Who only reads messages, credentials or claims, or polls, leaves the journal as it is."""
     assert CredentialTable(journal).find(TOKEN_HASH) is None
+    assert claims_of(journal).pending() == []
     if number_of(version) < QUEUE_VERSION:
         queue = MessageQueue(journal)
         assert queue.peek("scout-1", 0.0, 0, 10) == queue.dead(None) == queue.depth(0.0) == []
@@ -99,6 +109,14 @@ def test_messages_and_registrations_of_an_older_journal_stay(journal):
         assert row[5] == "stored by version 3"
         (registration,) = registry.registrations()
         assert (registration.agent_id, registration.notify_id) == ("scout-1", "scout-2")
+        journal.append([make_event(n=9)], NO_WAIT)
+
+
+def test_credentials_of_an_older_journal_stay(journal):
+    """They are found by a look, and after the journal was brought up to date."""
+    put(JOURNALS / "version-4.sqlite3", journal)
+    for _ in range(2):
+        assert CredentialTable(journal).find("4" * 64) == ("4" * 64, "scout-2", 1, "boss", 0.0, 9.0)
         journal.append([make_event(n=9)], NO_WAIT)
 
 

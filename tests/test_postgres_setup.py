@@ -110,7 +110,7 @@ def test_an_older_store_keeps_its_rows(version, dumped, opened):
     assert message.text == "stored long ago"
     assert store.registry.registrations("scout-1")[0].notify_id == "scout-1"
     assert store.credentials.find("0" * 64).agent_id == "scout-2"
-    assert store.claim_handoff("handoff-1", "scout-1", "scout-3") == "scout-2"
+    assert store.claim_handoff("handoff-1", "scout-1", "scout-3", now=1.0) == "scout-2"
     assert store.get_request("scout-2") == {"deadline": 1.0, "generation": 1}
     with create_context_monitor("scout-2", CONFIG, backend=store, takeover=True) as monitor:
         assert monitor.get_state().generation == 2
@@ -253,7 +253,7 @@ def test_a_writer_runs_agents_and_orchestrators(as_user, opened):
     fleet.close()
     for message in store.queue.claim("boss", now=time.time()):
         assert store.queue.acknowledge(message.id, message.claim_token)
-    assert store.claim_handoff("handoff-1", "scout-1", "scout-2") == "scout-2"
+    assert store.claim_handoff("handoff-1", "scout-1", "scout-2", now=1.0) == "scout-2"
     assert DENIED in refusal(lambda: store.credentials.find("0" * 64))
     done = run("prune", "--older-than", "0s", ULTRAMON_BACKEND=url)
     assert (done.returncode, DENIED in done.stderr) == (1, True)

@@ -183,19 +183,22 @@ class FencedError(UltramonError, RuntimeError):
 
 
 class HandoffTakenError(UltramonError, RuntimeError):
-    """Another successor claimed the handoff first.
+    """Another successor claimed the handoff first, or the claim was released as abandoned.
 
     Attributes:
         agent_id: The agent that handed off.
-        successor_id: The agent that won.
+        successor_id: The agent that won; None = nobody yet, the handoff is offered again.
     """
 
-    def __init__(self, agent_id: str, successor_id: str) -> None:
+    def __init__(self, agent_id: str, successor_id: str | None) -> None:
         self.agent_id = agent_id
         self.successor_id = successor_id
+        if successor_id is None:
+            reason = "is offered again: this claim was released before its successor was stored"
+        else:
+            reason = f"was already claimed by {successor_id}"
         super().__init__(
-            f"the handoff of agent {agent_id} was already claimed by {successor_id}; do not start "
-            "a second successor"
+            f"the handoff of agent {agent_id} {reason}; do not start a second successor"
         )
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PrivateAttr
 
+from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.codec import dumps
 from ultramon.core.estimator import estimate_tokens
+from ultramon.core.holder import name_holder
+from ultramon.core.ids import check_agent_id
 from ultramon.errors import HandoffTakenError
 from ultramon.models import Model
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ultramon.backends.base import Backend
+    from ultramon.clock import Clock
 
 REASONS = (
     "threshold_warning",
@@ -115,17 +119,23 @@ class HandoffRecord(Model):
         self._backend = backend
         return self
 
-    def claim(self, successor_id: str, backend: Backend | None = None) -> None:
+    def claim(
+        self, successor_id: str, backend: Backend | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         """Take the work over; the first successor wins, in whichever process it is.
 
-        Claiming again under the same id is allowed.
+        Claiming again under the same id is allowed. The claim is pending until the successor is
+        stored as an agent that continues this record (``continues=``); a fleet releases it when
+        this process ends before that, or after ten minutes.
 
         Args:
             successor_id: Id of the agent that will do the work.
             backend: Where the agent's state is kept; None = where this record came from.
+            clock: For tests.
 
         Raises:
             HandoffTakenError: Another successor was first.
+            InvalidAgentIdError: No agent can have that id.
             ValueError: The record came from nowhere (e.g. from JSON) and no backend is given.
         """
         keeper = backend or self._backend
@@ -134,7 +144,13 @@ class HandoffRecord(Model):
                 f"the handoff of agent {self.agent_id} does not know its backend: "
                 "pass backend=open_backend()"
             )
-        holder = keeper.claim_handoff(self.handoff_id, self.agent_id, successor_id)
+        holder = keeper.claim_handoff(
+            self.handoff_id,
+            self.agent_id,
+            check_agent_id(successor_id),
+            now=clock.now(),
+            claimant=name_holder(),
+        )
         if holder != successor_id:
             raise HandoffTakenError(self.agent_id, holder)
 

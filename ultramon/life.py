@@ -153,7 +153,8 @@ class AgentLife:
         Raises:
             LifecycleError: It was started before.
             AgentAlreadyRunningError: The id belongs to an agent whose owner provably lives.
-            HandoffTakenError: Another successor took the handoff that this agent continues.
+            HandoffTakenError: Another successor took the handoff that this agent continues, or it
+                was offered again because this one took too long to be stored.
             StateError: That handoff could not be claimed for certain, or the store refused and
                 ``on_error`` is ``raise``.
         """
@@ -162,7 +163,7 @@ class AgentLife:
             left = (*self._predecessor.interrupted, *self._predecessor.remaining)
             self._plan.add(dict.fromkeys(left))  # the record may come from elsewhere
             if self._backend is not None:
-                self._predecessor.claim(self.agent_id, self._backend)
+                self._predecessor.claim(self.agent_id, self._backend, clock=self._clock)
         with self._owner.lock:
             self._active = True
             event = self._owner.event("agent_started", self._gauge.epoch)

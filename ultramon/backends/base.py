@@ -61,6 +61,23 @@ class Subscription(NamedTuple):
     """What the consumer wants to remember along with it; JSON values only."""
 
 
+class Claim(NamedTuple):
+    """A successor's claim of a handoff that no stored state confirms yet."""
+
+    handoff_id: str
+    agent_id: str
+    """The agent that handed off."""
+    successor_id: str
+    claimed_at: float
+    """Epoch seconds."""
+    claimant: str | None
+    """The process that claimed, by `ultramon.core.holder.name_holder`; None = not known."""
+    number: int
+    """Counts the claims of this handoff, from 1."""
+    handoff_ready: dict[str, Any] | None
+    """The last event that offered the handoff; None when it is not stored, or not any more."""
+
+
 class Save(NamedTuple):
     """What `Backend.record` is given."""
 
@@ -88,7 +105,8 @@ class Backend(Protocol):
         """Give an agent to a new owner and store its first state, as one step.
 
         The new owner's generation is one more than the stored one (1 for a new agent); from then
-        on every write of an older generation fails.
+        on every write of an older generation fails. A state with a ``continues_handoff_id``
+        confirms the agent's claim of that handoff, in the same step.
 
         Args:
             agent_id: The agent.
@@ -103,6 +121,8 @@ class Backend(Protocol):
 
         Raises:
             AgentAlreadyRunningError: The owner provably lives and ``takeover`` is false.
+            HandoffTakenError: The handoff that the state continues is claimed by another agent,
+                or its claim was released; nothing changed.
             StateSchemaError: A newer ultramon wrote the stored state.
             StateError: The store refused; nothing changed.
         """
@@ -229,8 +249,47 @@ class Backend(Protocol):
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
         """Return the request left for an agent, None without one. Cheap enough for each second."""
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
-        """Let the first successor win a handoff; return the id of the one that holds it."""
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
+    ) -> str:
+        """Let the first successor win a handoff; return the id of the one that holds it.
+
+        The claim is pending until `start_agent` confirms it. Its holder may repeat it, and the last
+        time and claimant count while it is pending; a released one is free for everybody.
+
+        Args:
+            handoff_id: The handoff.
+            agent_id: The agent that left it.
+            successor_id: The agent that is to continue it.
+            now: Epoch seconds.
+            claimant: The process that claims, by `ultramon.core.holder.name_holder`; None = not
+                known, e.g. on another host without ultramon.
+        """
+
+    def pending_claims(self) -> list[Claim]:
+        """Return the claims, of all runs, that are neither confirmed nor released."""
+
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """End a pending claim: release it and offer the handoff again, or confirm it.
+
+        Args:
+            claim: As `pending_claims` returned it.
+            handoff_ready: The event that offers the handoff again, stored in the same step, under a
+                key of its own; None = the successor has begun, the claim is confirmed.
+
+        Returns:
+            False, and no event is stored, when the claim is not this pending one any more, or when
+            the successor's stored state continues the handoff: that one is confirmed instead.
+
+        Raises:
+            StateWriteError: The store refused; nothing changed.
+        """
 
     def prune(
         self,

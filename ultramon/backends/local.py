@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_claims import JournalClaims
 from ultramon.backends.journal_credentials import JournalCredentials
 from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
@@ -34,7 +35,7 @@ from ultramon.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.base import Build
+    from ultramon.backends.base import Build, Claim
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
     from ultramon.core.statefile import Mark
@@ -63,6 +64,7 @@ class LocalBackend:
         self.queue = JournalQueue(*keeping)
         self.registry = JournalRegistry(*keeping)
         self.credentials = JournalCredentials(*keeping)
+        self._claims = JournalClaims(*keeping)
         self._swept = False
         _alive.add(self)
 
@@ -90,8 +92,16 @@ class LocalBackend:
             if stored is not None:
                 self._check_start(stored, takeover=takeover, now=now, host=host)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
+            is_claimed = self._claims.check(record)
             self.directory.beat(agent_id, now)
-            return self._store(record, events, durable=True)
+            is_stored = self._store(record, events, durable=True)
+            if is_claimed:
+                try:
+                    self._claims.confirm(record)
+                except StateError as error:
+                    # The state says it all the same; `settle_claim` looks there, under this lock.
+                    _log.info("agent %s: its claim is confirmed later: %s", agent_id, error)
+            return is_stored
 
     def _check_start(
         self, stored: StateRecord, *, takeover: bool, now: float, host: HostIdentity
@@ -242,11 +252,30 @@ class LocalBackend:
         """See `Backend.get_request`."""
         return self.directory.get_request(agent_id)
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
+    ) -> str:
         """See `Backend.claim_handoff`."""
-        self.directory.prepare()
-        with self._journal_lock:
-            return self._journal.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
+        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
+
+    def pending_claims(self) -> list[Claim]:
+        """See `Backend.pending_claims`."""
+        return self._claims.pending()
+
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`."""
+        with self.directory.locked(claim.successor_id, TOOL_TIMEOUT_SECONDS):
+            record = self._reread(claim.successor_id).record
+            if record is not None and record.continues_handoff_id == claim.handoff_id:
+                self._claims.confirm(record)
+                return handoff_ready is None
+            return self._claims.settle(claim, handoff_ready)
 
     def prune(
         self,

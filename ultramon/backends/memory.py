@@ -6,10 +6,10 @@ import os
 import threading
 from contextlib import suppress
 from operator import attrgetter
-from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.journal_claims import JournalClaims
 from ultramon.backends.journal_credentials import JournalCredentials
 from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build
+    from ultramon.backends.base import Build, Claim
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
     from ultramon.core.route_rows import Mark
@@ -101,6 +101,7 @@ class MemoryBackend:
         self.queue = JournalQueue(*keeping)
         self.registry = JournalRegistry(*keeping)
         self.credentials = JournalCredentials(*keeping)
+        self._claims = JournalClaims(*keeping)
         self._requests: dict[str, bytes] = {}
 
     def start_agent(
@@ -120,7 +121,10 @@ class MemoryBackend:
                 if verdict == ALIVE:
                     raise AgentAlreadyRunningError(agent_id, stored.pid or 0, stored.hostname)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
+            is_claimed = self._claims.check(record)
             self._put(record, events)
+            if is_claimed:
+                self._claims.confirm(record)
             self._beats[agent_id] = now
         return True
 
@@ -226,10 +230,25 @@ class MemoryBackend:
         request: dict[str, Any] | None = None if data is None else codec.loads(data)
         return request
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
+    ) -> str:
         """See `Backend.claim_handoff`."""
-        with self._lock:
-            return self._journal.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
+        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
+
+    def pending_claims(self) -> list[Claim]:
+        """See `Backend.pending_claims`."""
+        return self._claims.pending()
+
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`."""
+        return self._claims.settle(claim, handoff_ready)
 
     def prune(
         self,

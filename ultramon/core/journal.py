@@ -351,23 +351,6 @@ class Journal:
             rows = connection.execute(query, tuple(agent_ids)).fetchall() if has_tables else []
         return {agent_id for (agent_id,) in rows}
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str, now: float) -> str:
-        """Let one successor win a handoff.
-
-        Returns:
-            The id of the successor that holds the claim: ``successor_id`` itself when it won,
-            now or earlier.
-        """
-        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "INSERT OR IGNORE INTO handoff_claims VALUES (?, ?, ?, ?)",
-                (handoff_id, agent_id, successor_id, format_time(now)),
-            )
-            row = connection.execute(
-                "SELECT successor_id FROM handoff_claims WHERE handoff_id = ?", (handoff_id,)
-            ).fetchone()
-        return str(row[0])
-
     def subscribe(
         self, name: str, holder: str, now: float, lease_seconds: float
     ) -> tuple[str | None, dict[str, Any]] | None:

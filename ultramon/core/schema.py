@@ -112,12 +112,21 @@ MIGRATIONS = (
     CREATE INDEX credentials_by_agent ON credentials (agent_id, generation);
     CREATE INDEX credentials_by_expiry ON credentials (expires_at);
     """,
+    # What was claimed before could not say whether its successor began: it counts as confirmed.
+    """
+    ALTER TABLE handoff_claims ADD COLUMN claimant TEXT;
+    ALTER TABLE handoff_claims ADD COLUMN number INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE handoff_claims ADD COLUMN status TEXT NOT NULL DEFAULT 'confirmed';
+    CREATE INDEX handoff_claims_pending ON handoff_claims (handoff_id) WHERE status = 'pending';
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 QUEUE_VERSION = 3
 """The first version with a queue and registrations: an older journal holds none of either."""
 CREDENTIALS_VERSION = 4
 """The first version with credentials: an older journal knows no token."""
+CLAIMS_VERSION = 5
+"""The first version with pending claims: an older journal holds confirmed ones alone."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -91,7 +91,9 @@ def claim_handoff(
     The answer 409 names the one that holds it.
     """
     handoff = _handoff_of(services, permit(request, services, caller, agent_id))
-    holder = services.backend.claim_handoff(handoff.handoff_id, agent_id, body.successor_id)
+    holder = services.backend.claim_handoff(
+        handoff.handoff_id, agent_id, body.successor_id, now=services.clock.now()
+    )
     if holder != body.successor_id:
         raise HandoffTakenError(agent_id, holder)
     return ClaimedHandoff(handoff_id=handoff.handoff_id, agent_id=agent_id, successor_id=holder)

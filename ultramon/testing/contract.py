@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ultramon.testing.contract_claims import ClaimContract
 from ultramon.testing.contract_events import EventContract
 from ultramon.testing.contract_fleet import FleetContract
 from ultramon.testing.contract_states import StateContract
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 
-class BackendContract(StateContract, EventContract, FleetContract, StoreContract):
+class BackendContract(StateContract, EventContract, ClaimContract, FleetContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
     @pytest.fixture

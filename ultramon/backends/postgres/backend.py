@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Save
 from ultramon.backends.postgres.address import parse_address
 from ultramon.backends.postgres.batches import Batches
+from ultramon.backends.postgres.claims import Claims
 from ultramon.backends.postgres.credentials import PostgresCredentials
 from ultramon.backends.postgres.database import (
     LONG_SILENCE_SECONDS,
@@ -44,7 +45,14 @@ from ultramon.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build, EventPage, Look, StoredAgent, Subscription
+    from ultramon.backends.base import (
+        Build,
+        Claim,
+        EventPage,
+        Look,
+        StoredAgent,
+        Subscription,
+    )
     from ultramon.backends.postgres.database import Connection
     from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
@@ -85,10 +93,18 @@ class PostgresBackend:
         self._log = EventLog(self.database)
         self._messages = messages = MessageRows(self.database, self._log)
         self.registry = PostgresRegistry(self.database, messages)
+        self._claims = Claims(self.database, self._log, self.registry)
         self.credentials = PostgresCredentials(self.database)
         self._batches = Batches(self.database, self._states, messages)
         self.outbox = Outbox(self.url, state_directory)
-        delivery = Delivery(self.database, self._states, self._log, self.registry, self._batches)
+        delivery = Delivery(
+            self.database,
+            self._states,
+            self._log,
+            self.registry,
+            self._batches,
+            claims=self._claims,
+        )
         self.queue = PostgresQueue(self.database, messages, self.outbox, delivery.deliver)
         delivery.queue = self.queue
         self._courier = self.queue.courier
@@ -132,6 +148,7 @@ class PostgresBackend:
                     raise AgentAlreadyRunningError(agent_id, former.pid or 0, former.hostname)
             record, events = build(former, generation + 1)
             record.pending = None
+            self._claims.confirm(connection, record)
             self._states.put(connection, record, now)
             self._tell(connection, record, events)
 
@@ -258,9 +275,25 @@ class PostgresBackend:
         """See `Backend.get_request`."""
         return self._states.get_request(agent_id)
 
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str) -> str:
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
+    ) -> str:
         """See `Backend.claim_handoff`."""
-        return self._log.claim_handoff(handoff_id, agent_id, successor_id, wall_clock())
+        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
+
+    def pending_claims(self) -> list[Claim]:
+        """See `Backend.pending_claims`."""
+        return self._claims.pending()
+
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`."""
+        return self._claims.settle(claim, handoff_ready)
 
     def prune(
         self,

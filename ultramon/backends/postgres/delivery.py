@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.postgres.batches import Batches
+    from ultramon.backends.postgres.claims import Claims
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.log import EventLog
     from ultramon.backends.postgres.outbox import Entry
@@ -41,6 +42,7 @@ class Delivery:
         log: There.
         registry: There.
         batches: Store states there.
+        claims: Of handoffs, there.
     """
 
     queue: PostgresQueue
@@ -53,12 +55,15 @@ class Delivery:
         log: EventLog,
         registry: PostgresRegistry,
         batches: Batches,
+        *,
+        claims: Claims,
     ) -> None:
         self._database = database
         self._states = states
         self._log = log
         self._registry = registry
         self._batches = batches
+        self._claims = claims
 
     def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
         """Store entries, messages and cancels in their order; what is stored changes nothing.
@@ -169,6 +174,7 @@ class Delivery:
         if former is not None and is_stored and _age_of(record) < _age_of(former):
             self._add_events(connection, record, generation, events)
             return True
+        self._claims.confirm(connection, record)
         self._states.put(connection, record, record.last_heartbeat)
         new = self._log.insert(connection, events)
         rows = self._registry.rows(connection, new, is_kept=True)

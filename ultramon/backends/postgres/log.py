@@ -1,4 +1,4 @@
-"""Events in commit order, who has read how far, and who goes on with a handoff."""
+"""Events in commit order, and who has read how far."""
 
 from __future__ import annotations
 
@@ -145,23 +145,6 @@ class EventLog:
                 ),
                 (name, holder),
             )
-
-    def claim_handoff(self, handoff_id: str, agent_id: str, successor_id: str, now: float) -> str:
-        """Let the first successor win. See `Backend.claim_handoff`."""
-        with self._database.transaction() as connection:
-            connection.execute(
-                self._sql(
-                    "INSERT INTO ultramon.handoff_claims VALUES (%s, %s, %s, %s)"
-                    " ON CONFLICT (handoff_id) DO NOTHING"
-                ),
-                (handoff_id, agent_id, successor_id, self._database.to_server(now)),
-            )
-            row = connection.execute(
-                self._sql("SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s"),
-                (handoff_id,),
-            ).fetchone()
-        assert row is not None
-        return str(row[0])
 
     def prune(self, connection: Connection, before: float) -> None:
         """Delete events older than a time of this host's clock."""

@@ -36,7 +36,7 @@ GRANTS: dict[str, tuple[str, str]] = {
     "corrupt_states": ("SELECT, INSERT, DELETE", "SELECT"),
     "requests": (_ALL, "SELECT"),
     "events": ("SELECT, INSERT", "SELECT"),
-    "handoff_claims": ("SELECT, INSERT", "SELECT"),
+    "handoff_claims": (_KEEP, "SELECT"),
     "consumers": (_KEEP, "SELECT"),
     "messages": (_ALL, _SEEN_OF_MESSAGES),
     "message_losses": (_KEEP, "SELECT"),

@@ -158,5 +158,14 @@ MIGRATIONS = (
     );
     CREATE INDEX credentials_by_agent ON ultramon.credentials (agent_id);
     """,
+    # What was claimed before could not say whether its successor began: it counts as confirmed.
+    """
+    ALTER TABLE ultramon.handoff_claims
+        ADD COLUMN claimant text,
+        ADD COLUMN number bigint NOT NULL DEFAULT 1,
+        ADD COLUMN status text NOT NULL DEFAULT 'confirmed';
+    CREATE INDEX handoff_claims_pending ON ultramon.handoff_claims (handoff_id)
+        WHERE status = 'pending';
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -1,0 +1,146 @@
+"""The claims of handoffs in every backend that keeps a `Journal`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Claim
+from ultramon.backends.journal_part import JournalPart
+from ultramon.core import codec
+from ultramon.core.events import insert_event
+from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
+from ultramon.core.route_rows import JournalRows
+from ultramon.core.routes import route_noted
+from ultramon.core.schema import CLAIMS_VERSION
+from ultramon.core.times import format_time, parse_time
+from ultramon.errors import HandoffTakenError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from ultramon.core.record import StateRecord
+
+CLAIM = (
+    "INSERT INTO {table} AS c"
+    " (handoff_id, agent_id, successor_id, claimed_at, claimant, number, status)"
+    " VALUES ({values}, 1, 'pending') ON CONFLICT (handoff_id) DO UPDATE SET"
+    " successor_id = excluded.successor_id, claimed_at = excluded.claimed_at,"
+    " claimant = excluded.claimant, number = c.number + 1, status = 'pending'"
+    " WHERE c.status = 'released'"
+    " OR (c.status = 'pending' AND c.successor_id = excluded.successor_id)"
+)
+"""Of every SQL database: takes a handoff that is free, or that the same successor holds."""
+_CLAIM = CLAIM.format(table="handoff_claims", values="?, ?, ?, ?, ?")
+_PENDING = (
+    "SELECT handoff_id, agent_id, successor_id, claimed_at, claimant, number"
+    " FROM handoff_claims WHERE status = 'pending'"
+)
+_EVENTS = (
+    "SELECT payload FROM events WHERE agent_id = ? AND type = 'handoff_ready' ORDER BY id DESC"
+)
+
+
+class JournalClaims(JournalPart):
+    """See `Backend.claim_handoff`, `Backend.pending_claims` and `Backend.settle_claim`."""
+
+    def claim(
+        self, handoff_id: str, agent_id: str, successor_id: str, now: float, claimant: str | None
+    ) -> str:
+        """See `Backend.claim_handoff`."""
+        self._prepare()
+        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            claim = (handoff_id, agent_id, successor_id, format_time(now), claimant)
+            connection.execute(_CLAIM, claim)
+            row = connection.execute(
+                "SELECT successor_id FROM handoff_claims WHERE handoff_id = ?", (handoff_id,)
+            ).fetchone()
+        return str(row[0])
+
+    def check(self, record: StateRecord) -> bool:
+        """Make sure that a first state may be stored; return whether a claim is to be confirmed.
+
+        A claim that is not there, because its journal was set aside, is made anew.
+
+        Raises:
+            HandoffTakenError: Another agent holds the handoff, or the claim was released.
+        """
+        handoff_id = record.continues_handoff_id
+        if handoff_id is None:
+            return False
+        agent_id, at = record.predecessor_id or "", format_time(record.last_heartbeat)
+        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            query = "SELECT agent_id, successor_id, status FROM handoff_claims WHERE handoff_id = ?"
+            row = connection.execute(query, (handoff_id,)).fetchone()
+            if row is None:
+                connection.execute(_CLAIM, (handoff_id, agent_id, record.agent_id, at, None))
+                return True
+        raise_if_taken(record, *row)
+        return bool(row[2] == "pending")
+
+    def confirm(self, record: StateRecord) -> None:
+        """Note that the state of a successor is stored."""
+        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            connection.execute(
+                "UPDATE handoff_claims SET status = 'confirmed'"
+                " WHERE handoff_id = ? AND successor_id = ? AND status = 'pending'",
+                (record.continues_handoff_id, record.agent_id),
+            )
+
+    def pending(self) -> list[Claim]:
+        """See `Backend.pending_claims`."""
+        journal = self._journal
+        if not journal.exists():
+            return []
+        with self._guard(), journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            if journal.version(connection) < CLAIMS_VERSION:
+                return []
+            return [_read_claim(connection, row) for row in connection.execute(_PENDING).fetchall()]
+
+    def settle(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`; whether the successor's state is stored was looked at."""
+        status = "confirmed" if handoff_ready is None else "released"
+        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            done = connection.execute(
+                "UPDATE handoff_claims SET status = ?"
+                " WHERE handoff_id = ? AND number = ? AND status = 'pending'",
+                (status, claim.handoff_id, claim.number),
+            )
+            is_settled = done.rowcount == 1
+            if is_settled and handoff_ready is not None:
+                insert_event(connection, handoff_ready)
+                route_noted(JournalRows(connection), [handoff_ready], ())
+        return is_settled
+
+
+def raise_if_taken(record: StateRecord, agent_id: str, successor_id: str, status: str) -> None:
+    """Raise `HandoffTakenError` where a state continues a handoff that is not its agent's."""
+    if status == "released":
+        raise HandoffTakenError(agent_id, None)
+    if successor_id != record.agent_id:
+        raise HandoffTakenError(agent_id, successor_id)
+
+
+def _read_claim(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Claim:
+    handoff_id, agent_id, successor_id, claimed_at, claimant, number = row
+    payloads = [payload for (payload,) in connection.execute(_EVENTS, (agent_id,))]
+    return Claim(
+        handoff_id,
+        agent_id,
+        successor_id,
+        parse_time(claimed_at) or 0.0,
+        claimant,
+        number,
+        find_offer(payloads, handoff_id),
+    )
+
+
+def find_offer(payloads: list[str], handoff_id: str) -> dict[str, Any] | None:
+    """Return the first of some ``handoff_ready`` events that offers a handoff."""
+    for payload in payloads:
+        try:
+            event: dict[str, Any] = codec.loads(payload)
+        except ValueError:
+            continue  # a damaged row
+        if event["handoff"].get("handoffId") == handoff_id:
+            return event
+    return None

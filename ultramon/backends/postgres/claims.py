@@ -1,0 +1,124 @@
+"""Who goes on with a handoff, as rows of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.base import Claim
+from ultramon.backends.journal_claims import CLAIM, find_offer, raise_if_taken
+from ultramon.core import routes
+
+if TYPE_CHECKING:
+    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.log import EventLog
+    from ultramon.backends.postgres.registry import PostgresRegistry
+    from ultramon.core.record import StateRecord
+
+_CLAIM = CLAIM.format(table="ultramon.handoff_claims", values="%s, %s, %s, %s, %s")
+_PENDING = (
+    "SELECT handoff_id, agent_id, successor_id, claimed_at, claimant, number, ARRAY("
+    "  SELECT e.payload FROM ultramon.events e WHERE e.agent_id = c.agent_id"
+    "  AND e.type = 'handoff_ready' ORDER BY e.id DESC)"
+    " FROM ultramon.handoff_claims c WHERE status = 'pending'"
+)
+
+
+class Claims:
+    """The rows of claims.
+
+    Args:
+        database: Where they are.
+        log: Where handoffs are offered again.
+        registry: Who is notified of that.
+    """
+
+    def __init__(self, database: Database, log: EventLog, registry: PostgresRegistry) -> None:
+        self._database = database
+        self._sql = database.sql
+        self._log = log
+        self._registry = registry
+
+    def claim(
+        self, handoff_id: str, agent_id: str, successor_id: str, now: float, claimant: str | None
+    ) -> str:
+        """See `Backend.claim_handoff`."""
+        at = self._database.to_server(now)
+        with self._database.transaction() as connection:
+            connection.execute(
+                self._sql(_CLAIM), (handoff_id, agent_id, successor_id, at, claimant)
+            )
+            row = connection.execute(
+                self._sql("SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s"),
+                (handoff_id,),
+            ).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def confirm(self, connection: Connection, record: StateRecord) -> None:
+        """Confirm the claim of an agent within the transaction that stores its first state.
+
+        A claim that is not there is made anew.
+
+        Raises:
+            HandoffTakenError: Another agent holds the handoff, or the claim was released.
+        """
+        handoff_id = record.continues_handoff_id
+        if handoff_id is None:
+            return
+        at = self._database.to_server(record.last_heartbeat)
+        connection.execute(
+            self._sql(
+                "INSERT INTO ultramon.handoff_claims"
+                " (handoff_id, agent_id, successor_id, claimed_at) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (handoff_id) DO NOTHING"
+            ),
+            (handoff_id, record.predecessor_id or "", record.agent_id, at),
+        )
+        row = connection.execute(
+            self._sql(
+                "UPDATE ultramon.handoff_claims SET status ="
+                " CASE WHEN status = 'pending' AND successor_id = %s THEN 'confirmed'"
+                " ELSE status END"
+                " WHERE handoff_id = %s RETURNING agent_id, successor_id, status"
+            ),
+            (record.agent_id, handoff_id),
+        ).fetchone()
+        assert row is not None
+        raise_if_taken(record, *row)
+
+    def pending(self) -> list[Claim]:
+        """See `Backend.pending_claims`."""
+        with self._database.connection() as connection:
+            rows = connection.execute(self._sql(_PENDING)).fetchall()
+        from_server = self._database.from_server
+        return [
+            Claim(
+                handoff_id,
+                agent_id,
+                successor_id,
+                from_server(claimed_at),
+                claimant,
+                number,
+                find_offer(payloads, handoff_id),
+            )
+            for handoff_id, agent_id, successor_id, claimed_at, claimant, number, payloads in rows
+        ]
+
+    def settle(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`; a state and its confirmation are stored as one step."""
+        with self._database.transaction() as connection:
+            done = connection.execute(
+                self._sql(
+                    "UPDATE ultramon.handoff_claims SET status = %s"
+                    " WHERE handoff_id = %s AND number = %s AND status = 'pending'"
+                ),
+                (
+                    "confirmed" if handoff_ready is None else "released",
+                    claim.handoff_id,
+                    claim.number,
+                ),
+            )
+            if done.rowcount and handoff_ready is not None:
+                new = self._log.insert(connection, [handoff_ready])
+                routes.route_noted(self._registry.rows(connection), new, ())
+        return done.rowcount == 1
