@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from ultramon import signals
+from ultramon.claims import release_abandoned
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.ids import check_agent_id, random_hex
 from ultramon.core.liveness import STALE, judge, this_host
@@ -347,11 +348,19 @@ class Fleet:
                 agents.look()
                 events = self._verdicts.look(agents)
             unstarted = list(agents.processes.without_agent(agents.records))
+            ended = agents.processes.take_ended()
             events[:0] = agents.waiting_events()
             meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
             whole = [record for record in meant if record is not None and is_whole(record)]
         if events:
             self.backend.append_events(events, whole)
+        release_abandoned(
+            self.backend,
+            source=self._verdicts.source,
+            now=self._clock.now(),
+            run=self.run_name,
+            ended=ended,
+        )
         for agent_id in unstarted:
             agents.processes.forget(agent_id)
 

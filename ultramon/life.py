@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from ultramon import signals
 from ultramon.backends.registry import registry_of
+from ultramon.claims import give_back
+from ultramon.errors import AgentAlreadyRunningError, StateError
 from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.models import AgentState, parse_event
@@ -169,14 +171,31 @@ class AgentLife:
             event = self._owner.event("agent_started", self._gauge.epoch)
         try:
             self._owner.start(takeover=self._takeover)
-        except BaseException:
+        except BaseException as error:
             self._active = False
+            if isinstance(error, AgentAlreadyRunningError):
+                self._give_handoff_back()
             raise
         self._lifecycle.begin()
         if self._notify is not None and self._owner.generation:
             self._owner.guard(self._register)
         self._emit([(signals.agent_started, event)], stored=self._owner.is_stored)
         return self
+
+    def _give_handoff_back(self) -> None:
+        """Free the handoff for a successor of another id, instead of holding it until it ages."""
+        if self._predecessor is None or self._backend is None:
+            return
+        try:
+            give_back(
+                self._backend,
+                self._predecessor.handoff_id,
+                self.agent_id,
+                source=f"agent:{self.agent_id}",
+                now=self._clock.now(),
+            )
+        except StateError as error:
+            _log.info("agent %s: its claim is released later: %s", self.agent_id, error)
 
     def _register(self) -> None:
         """Have this agent's notices sent, unless a life before has done so: that would re-arm."""

@@ -164,6 +164,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._running: dict[str, Watched] = {}
+        self._ended: set[str] = set()
         # With the generation that ended so: a later owner of the agent is another process.
         self._exits: dict[str, tuple[int | None, dict[str, Any]]] = {}
 
@@ -175,6 +176,7 @@ class Processes:
         """
         self._running[agent_id] = watch_process(process)
         self._exits.pop(agent_id, None)
+        self._ended.discard(agent_id)
 
     def look(self) -> None:
         """Notice which have ended. Read states afterwards: what they saved last is seen then."""
@@ -182,7 +184,13 @@ class Processes:
             exited = process.ended()
             if exited is not None:
                 self._exits[agent_id] = None, exited
+                self._ended.add(agent_id)
                 del self._running[agent_id]
+
+    def take_ended(self) -> set[str]:
+        """Return the agents whose processes have ended since this was last asked."""
+        ended, self._ended = self._ended, set()
+        return ended
 
     def match(self, records: Mapping[str, StateRecord]) -> None:
         """Assign each end to the generation that stands in the state, drop what is outdated."""

@@ -270,7 +270,7 @@ class LocalBackend:
 
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`."""
-        with self.directory.locked(claim.successor_id, TOOL_TIMEOUT_SECONDS):
+        with self.directory.locked(claim.successor_id, AGENT_TIMEOUT_SECONDS):
             record = self._reread(claim.successor_id).record
             if record is not None and record.continues_handoff_id == claim.handoff_id:
                 self._claims.confirm(record)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite(
     "ultramon.testing.contract",
+    "ultramon.testing.contract_claims",
     "ultramon.testing.contract_events",
     "ultramon.testing.contract_fleet",
     "ultramon.testing.contract_messages",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ultramon.claims import has_taken_over
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.liveness import ENDED, LOST, judge, this_host
 from ultramon.handoff import HandoffRecord
@@ -24,7 +25,8 @@ def assert_no_work_lost(
     """Assert that each planned item of a run is done, in living hands, or waits in a handoff.
 
     Goes by item names: agents that planned the same name mean the same item, and the last one that
-    had it decides. A handoff waits until an agent has started that has its items in its plan.
+    had it decides. A handoff waits until an agent has started that has its items in its plan; what
+    a successor claimed that never began is lost.
 
     Args:
         run: Whose agents.
@@ -71,6 +73,12 @@ class _History:
                 self._ends[agent.agent_id] = f"{liveness.verdict}: {liveness.reason}"
                 self._note_state(agent.record, lives=liveness.verdict not in (ENDED, LOST))
         position = self._read_journal(run, backend)
+        records = {agent.agent_id: agent.record for agent in stored}
+        self._adrift = {
+            claim.handoff_id: claim.successor_id
+            for claim in backend.pending_claims()
+            if not has_taken_over(records.get(claim.successor_id), claim)
+        }
         for agent in stored:
             # What a busy journal did not take yet is the newest.
             if agent.record is not None and agent.record.handoff is not None:
@@ -80,14 +88,9 @@ class _History:
         """Whether an item is done, in living hands, or in a handoff that nobody took yet."""
         if item in self._safe:
             return True
-        left = [
-            (position, handoff)
-            for position, handoff in self._handoffs.values()
-            if item in handoff.interrupted or item in handoff.remaining
-        ]
-        if not left:
+        position, last = self._last_handoff(item)
+        if last is None or last.handoff_id in self._adrift:
             return False
-        position, last = max(left, key=lambda entry: entry[0])
         return not any(
             self._started_at.get(state.agent_id, -1) > position
             for state in self._planned[item]
@@ -95,12 +98,25 @@ class _History:
             if state.agent_id != last.agent_id or state.predecessor_id == last.agent_id
         )
 
+    def _last_handoff(self, item: str) -> tuple[int, HandoffRecord | None]:
+        """Return the last handoff that left an item, and its place in the journal."""
+        left: list[tuple[int, HandoffRecord | None]] = [
+            (position, handoff)
+            for position, handoff in self._handoffs.values()
+            if item in handoff.interrupted or item in handoff.remaining
+        ]
+        return max(left, key=lambda entry: entry[0], default=(0, None))
+
     def describe(self, item: str) -> str:
         """Return the agents that had an item and what became of them, for people."""
-        return ", ".join(
+        had = [
             f"{agent_id} ({self._ends.get(agent_id, 'no longer stored')})"
             for agent_id in self.holders[item]
-        )
+        ]
+        _, last = self._last_handoff(item)
+        if last is not None and last.handoff_id in self._adrift:
+            had.append(f"{self._adrift[last.handoff_id]} (claimed it and never began)")
+        return ", ".join(had)
 
     def _note(self, item: str, holder: str, *, is_safe: bool) -> None:
         holders = self.holders.setdefault(item, [])
