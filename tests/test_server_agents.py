@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from serving import Serving
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
+from ultramon.core.liveness import LOST_AFTER_SECONDS
+from ultramon.server.lookout import Lookout
+from ultramon.testing import FakeClock
 
 PREY = """
 import os, signal
@@ -288,6 +292,29 @@ def test_a_handoff_goes_to_one_successor(serving, family):
     assert lost.status_code == 409
     assert "claimed by next" in lost.json()["detail"]
     assert boss.get("/agents/kid/handoff").status_code == 404
+
+
+def test_a_claim_over_http_holds_when_its_successor_begins(serving, family):
+    """Else its handoff is offered again after ten minutes, in a run that nobody looks after."""
+    for name in ("one", "two"):
+        with create_context_monitor(name, parent_id="boss", backend=serving.backend) as monitor:
+            monitor.plan(["read"])
+            monitor.hand_off()
+        claim = {"successorId": f"{name}.2"}
+        assert family["boss"].post(f"/agents/{name}/handoff/claim", json=claim).is_success
+    assert [claim.claimant for claim in serving.backend.pending_claims()] == [None, None]
+    make(serving, family["boss"], agentId="two.2")
+    lookout = Lookout(serving.services)
+    lookout.look()
+    assert len(events(serving, "handoff_ready")) == 2
+    later = FakeClock(start=serving.services.clock.now() + LOST_AFTER_SECONDS + 1)
+    for _ in range(2):
+        Lookout(replace(serving.services, clock=later)).look()
+    assert serving.backend.pending_claims() == []
+    assert [one["agentId"] for one in events(serving, "handoff_ready")] == ["one", "two", "one"]
+    third = {"successorId": "third"}
+    assert family["boss"].post("/agents/one/handoff/claim", json=third).is_success
+    assert family["boss"].post("/agents/two/handoff/claim", json=third).status_code == 409
 
 
 def test_the_handoff_of_a_killed_agent_is_the_one_that_was_rebuilt(serving, family):

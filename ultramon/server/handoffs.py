@@ -86,9 +86,10 @@ def claim_handoff(
     services: Served,
     caller: AnyCaller,
 ) -> ClaimedHandoff:
-    """Let one successor go on: the first wins, and whoever claims for it again wins again.
+    """Let one successor go on: the first wins, and a repeated claim for it wins again.
 
-    The answer 409 names the one that holds it.
+    The answer 409 names the one that holds it. A successor that is not known as an agent within ten
+    minutes loses the claim, and the handoff is offered again.
     """
     handoff = _handoff_of(services, permit(request, services, caller, agent_id))
     holder = services.backend.claim_handoff(

@@ -1,4 +1,4 @@
-"""Notices that registered agents vanish where no orchestrator looks: who asked is to be told."""
+"""Notices where no orchestrator looks that registered agents vanish and claims are abandoned."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ultramon.backends.registry import registry_of
+from ultramon.claims import release_abandoned
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.fleet import Fleet
 
@@ -21,7 +22,7 @@ _JOIN_SECONDS = 5.0
 
 
 class Lookout:
-    """Looks every few seconds at the runs in which somebody is registered.
+    """Looks every few seconds at pending claims and at the runs in which somebody is registered.
 
     A verdict is stored once, whoever finds it first, so that fleets elsewhere are not disturbed.
 
@@ -61,6 +62,10 @@ class Lookout:
                     run, consumer=CONSUMER, backend=services.backend, clock=services.clock
                 )
             self._fleets[run].poll()
+        # In every run: a claim over HTTP may be of an agent that no fleet looks after.
+        release_abandoned(
+            self._services.backend, source=f"fleet:{CONSUMER}", now=self._services.clock.now()
+        )
 
     def _runs(self) -> set[str]:
         """Return the runs of the agents that somebody is registered for."""
