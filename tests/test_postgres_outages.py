@@ -18,9 +18,10 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
 from ultramon.core.events import event_key
+from ultramon.core.record import encode_state
 from ultramon.errors import AgentNotFoundError, FencedError, StateWriteError
 from ultramon.routing import register
-from ultramon.testing import FakeClock, fill
+from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 
 CONFIG = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.1)
@@ -346,6 +347,28 @@ def test_what_the_database_never_takes_is_kept_as_evidence(network, backend, dir
     assert texts(direct) == ["hello"]
     assert "1,000 messages wait" in caplog.text
     assert backend.outbox.kept() == (0, 0, 1, None)
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_successor_that_began_during_an_outage_needs_its_claim(
+    network, backend, direct, caplog, is_released
+):
+    """Killed before it could store itself: it is stored later, unless its claim was released."""
+    direct.claim_handoff("handoff-1", "first", AGENT, now=START)
+    network.refuse()
+    record = make_record(AGENT, 0, pid_started_at="gone", continues_handoff_id="handoff-1")
+    if is_released:
+        (claim,) = direct.pending_claims()
+        assert direct.settle_claim(claim, make_event("first"))
+    document = encode_state(record, "a test").decode("ascii")
+    backend.outbox.put_state(AGENT, document, [make_event(generation=0)])
+    with caplog.at_level(logging.WARNING, "ultramon"):
+        network.accept()
+        wait_until(lambda: is_drained(backend))
+    assert direct.pending_claims() == []
+    assert [agent.agent_id for agent in direct.list_agents()] == [AGENT] * (not is_released)
+    assert backend.outbox.kept().refused == is_released
+    assert ("first is offered again" in caplog.text) == is_released
 
 
 def test_a_damaged_outbox_is_set_aside(network, backend, direct, tmp_path, caplog):
