@@ -145,7 +145,9 @@ class PostgresBackend:
                 refuse_newer(former, f"{self.url}#{agent_id}")
                 beat = None if stored is None else stored.heartbeat_at
                 if not takeover and judge(former, beat, now, host).verdict == ALIVE:
-                    raise AgentAlreadyRunningError(agent_id, former.pid or 0, former.hostname)
+                    raise AgentAlreadyRunningError(
+                        agent_id, former.pid or 0, former.hostname, former.run
+                    )
             record, events = build(former, generation + 1)
             record.pending = None
             self._claims.confirm(connection, record)

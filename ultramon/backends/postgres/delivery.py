@@ -167,7 +167,9 @@ class Delivery:
         if former is not None and not is_stored:
             beat = None if stored is None else stored.heartbeat_at
             if judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
-                raise AgentAlreadyRunningError(record.agent_id, former.pid or 0, former.hostname)
+                raise AgentAlreadyRunningError(
+                    record.agent_id, former.pid or 0, former.hostname, former.run
+                )
         record.generation = generation if is_stored else generation + 1
         for event in events:
             event["generation"] = record.generation
