@@ -186,7 +186,9 @@ class JsonLinesBackend:
                 self._check_schema(stored)
                 verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
                 if verdict == ALIVE and not takeover:
-                    raise AgentAlreadyRunningError(agent_id, stored.pid or 0, stored.hostname)
+                    raise AgentAlreadyRunningError(
+                        agent_id, stored.pid or 0, stored.hostname, stored.run
+                    )
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             self._store(record, events, durable=True, beats={agent_id: now})
         return True

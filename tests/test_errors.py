@@ -60,11 +60,11 @@ CASES = [
         "agent a is ended: track_content() is not allowed; allowed now: stop, get_state",
     ),
     (
-        AgentAlreadyRunningError("a", 7, "host"),
+        AgentAlreadyRunningError("a", 7, "host", "audit"),
         RuntimeError,
-        {"agent_id": "a", "pid": 7, "hostname": "host"},
-        "agent a is already running in process 7 on host; choose another id (or none, to have "
-        "one generated), stop() the other one, or pass takeover=True",
+        {"agent_id": "a", "pid": 7, "hostname": "host", "run": "audit"},
+        "agent a is already running in run audit, process 7 on host; choose another id (or none, "
+        "to have one generated), stop() the other one, or pass takeover=True",
     ),
     (
         FencedError("a", 1, 2),

@@ -127,15 +127,18 @@ class AgentAlreadyRunningError(UltramonError, RuntimeError):
         agent_id: The agent.
         pid: The process that owns it.
         hostname: Where that process runs.
+        run: The run that it belongs to; an id belongs to one agent in all runs.
     """
 
-    def __init__(self, agent_id: str, pid: int, hostname: str) -> None:
+    def __init__(self, agent_id: str, pid: int, hostname: str, run: str) -> None:
         self.agent_id = agent_id
         self.pid = pid
         self.hostname = hostname
+        self.run = run
         super().__init__(
-            f"agent {agent_id} is already running in process {pid} on {hostname}; choose another "
-            "id (or none, to have one generated), stop() the other one, or pass takeover=True"
+            f"agent {agent_id} is already running in run {run}, process {pid} on {hostname}; "
+            "choose another id (or none, to have one generated), stop() the other one, or pass "
+            "takeover=True"
         )
 
 

@@ -101,7 +101,9 @@ class LocalBackend:
             return
         beat = self.directory.heartbeat_at(stored.agent_id)
         if judge(stored, beat, now, host).verdict == ALIVE:
-            raise AgentAlreadyRunningError(stored.agent_id, stored.pid or 0, stored.hostname)
+            raise AgentAlreadyRunningError(
+                stored.agent_id, stored.pid or 0, stored.hostname, stored.run
+            )
 
     def record(
         self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool

@@ -118,7 +118,9 @@ class MemoryBackend:
             if stored is not None and not takeover:
                 verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
                 if verdict == ALIVE:
-                    raise AgentAlreadyRunningError(agent_id, stored.pid or 0, stored.hostname)
+                    raise AgentAlreadyRunningError(
+                        agent_id, stored.pid or 0, stored.hostname, stored.run
+                    )
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             self._put(record, events)
             self._beats[agent_id] = now

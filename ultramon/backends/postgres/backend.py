@@ -143,7 +143,9 @@ class PostgresBackend:
                 beat = None if stored is None else stored.heartbeat_at
                 is_mine = self._in_doubt.get(agent_id, "") == former.session_id
                 if not (takeover or is_mine) and judge(former, beat, now, host).verdict == ALIVE:
-                    raise AgentAlreadyRunningError(agent_id, former.pid or 0, former.hostname)
+                    raise AgentAlreadyRunningError(
+                        agent_id, former.pid or 0, former.hostname, former.run
+                    )
             record, events = build(former, generation + 1)
             record.pending = None
             self._states.put(connection, record, now)

@@ -161,7 +161,9 @@ class Delivery:
             return True
         beat = None if stored is None else stored.heartbeat_at
         if former is not None and judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
-            raise AgentAlreadyRunningError(record.agent_id, former.pid or 0, former.hostname)
+            raise AgentAlreadyRunningError(
+                record.agent_id, former.pid or 0, former.hostname, former.run
+            )
         record.generation = generation + 1
         for event in events:
             event["generation"] = record.generation
