@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from ultramon import signals
 from ultramon.backends.registry import registry_of
+from ultramon.errors import HandoffTakenError, StateError
 from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.models import AgentState, parse_event
@@ -111,7 +112,11 @@ class AgentLife:
         if self._predecessor is not None:
             self._plan.add((*self._predecessor.interrupted, *self._predecessor.remaining))
             if self._backend is not None:
-                self._predecessor.claim(self.agent_id, self._backend)
+                try:
+                    self._predecessor.claim(self.agent_id, self._backend)
+                except HandoffTakenError as error:
+                    self._note_refusal(self._backend, str(error))
+                    raise
         with self._owner.lock:
             self._active = True
             event = self._owner.event("agent_started", self._gauge.epoch)
@@ -125,6 +130,22 @@ class AgentLife:
             self._owner.guard(self._register)
         self._emit([(signals.agent_started, event)])
         return self
+
+    def _note_refusal(self, backend: Backend, reason: str) -> None:
+        """Have the end of the process not taken for the loss of an agent that was never stored."""
+        now = self._clock.now()
+        event = self._owner.snapshot().event(
+            "agent_refused",
+            source=f"agent:{self.agent_id}",
+            at=now,
+            n=round(now * 1000),
+            outcome="cancelled",
+            reason=reason,
+        )
+        try:
+            backend.append_events([event])
+        except StateError as error:
+            _log.warning("agent %s is not noted as refused: %s", self.agent_id, error)
 
     def _register(self) -> None:
         """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
