@@ -239,7 +239,7 @@ class Assignments:
         settled = {
             *(task["name"] for task in tasks if task["status"] == DONE),
             *left.get("completed", ()),
-            *_left_in(left),
+            *left_in(left),
         }
         rest = [item for item in items_of(given) if item not in settled]
         if not rest:
@@ -252,6 +252,42 @@ class Assignments:
         return life.event(
             "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
         )
+
+
+def agents_without_plan(
+    events: Iterable[dict[str, Any]],
+    died: Iterable[tuple[str, int]],
+    planned: Iterable[tuple[str, int]],
+) -> list[str]:
+    """Return the agents that died with neither a plan nor an assignment: nobody knows their work.
+
+    Args:
+        events: Of their run, oldest first.
+        died: Agents and generations that are lost by their states, whether or not it was noticed.
+        planned: Agents and generations whose states hold a plan.
+    """
+    lost, known = set(died), set(planned)
+    given: dict[str, int] = {}
+    for event in events:
+        kind, agent_id = event["type"], event["agentId"]
+        life = agent_id, event["generation"]
+        if kind == "agent_lost":
+            lost.add(life)
+        elif kind in ("agent_recovered", "agent_stopped"):
+            lost.discard(life)
+        elif kind == "agent_assigned":
+            given.setdefault(agent_id, event["generation"])
+        elif kind == "handoff_ready" and (
+            left_in(event["handoff"]) or event["handoff"].get("completed")
+        ):
+            known.add(life)
+    return sorted(
+        {
+            agent_id
+            for agent_id, generation in lost - known
+            if not (agent_id in given and (generation == 0 or given[agent_id] < generation))
+        }
+    )
 
 
 def is_end(event: dict[str, Any]) -> bool:
@@ -275,11 +311,12 @@ def items_of(given: Iterable[dict[str, Any]]) -> list[str]:
     """Return all items of some assignments, each once, in order."""
     items: dict[str, None] = {}
     for event in given:
-        items.update(dict.fromkeys(event.get("items") or _left_in(event.get("handoff") or {})))
+        items.update(dict.fromkeys(event.get("items") or left_in(event.get("handoff") or {})))
     return list(items)
 
 
-def _left_in(handoff: dict[str, Any]) -> list[str]:
+def left_in(handoff: dict[str, Any]) -> list[str]:
+    """Return the items that a handoff leaves to a successor."""
     return [*handoff.get("interrupted", ()), *handoff.get("remaining", ())]
 
 
