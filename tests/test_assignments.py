@@ -305,3 +305,22 @@ def test_an_agent_that_was_lost_and_ends_after_all_ends_once(make, fleet_on, clo
     agent_clock.advance(601)
     monitor.stop()
     assert fleet.poll() + fleet.poll() == []
+
+
+def test_a_life_whose_id_goes_on_in_another_run_is_handed_over(fleet, worker, backend):
+    """Killed and replaced before a fleet looked: its work stays in its run."""
+    fleet.assign("w", ["a", "b", "c"])
+    process = worker("w")
+    for line in ("start", "plan a b", "begin a", "update_heartbeat"):
+        tell(process, line)
+    process.kill()
+    process.wait()
+    with create_context_monitor("w", run="other", backend=backend) as monitor:
+        assert monitor.pending() == []
+        events = fleet.poll() + fleet.poll()
+    assert names(events) == ["started", "handoff_ready", "handoff_ready", "lost", "ended"]
+    assert [(left.interrupted, left.remaining) for left in handoffs(events)] == [
+        (("a",), ("b",)),
+        ((), ("c",)),
+    ]
+    assert events[-1].event.reason == "its id went on in run other"

@@ -14,6 +14,7 @@ from ultramon.core.record import StateRecord
 from ultramon.core.times import format_time, parse_time
 from ultramon.handoff import HandoffRecord, handoff_id_of
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.processes import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -252,6 +253,25 @@ class Assignments:
         return life.event(
             "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
         )
+
+
+def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
+    """Return how a life ends whose state is about to be replaced by an agent of another run.
+
+    Args:
+        record: Its last state.
+        run: Of the agent that replaces it.
+        now: Epoch seconds.
+    """
+    if not record.active or record.run == run:
+        return []
+    source, n = f"agent:{record.agent_id}", round(record.last_heartbeat * 1000)
+    reason = f"its id went on in run {run}"
+    lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
+    if state_of(record) is None:
+        return [lost]
+    handoff = rebuilt_handoff(record, record.tasks or [], (), now=now)
+    return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
 
 
 def agents_without_plan(

@@ -299,11 +299,13 @@ class AgentLife:
         """Come after the owner that held the agent before; return the epochs that this moves."""
         gauge = self._gauge
         former = gauge.epoch
-        self._handoff = self._handoff or stored.handoff
+        is_same_run = stored.run == self._run
+        if is_same_run:
+            self._handoff = self._handoff or stored.handoff
         if self._lifecycle.phase != CREATED:
             # It could not be stored until now; what it counted itself meanwhile is newer.
             gauge.epoch = max(gauge.epoch, stored.epoch + 1)
-        elif stored.active and _is_sound(stored):
+        elif stored.active and is_same_run and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
             self._owner.started_at = stored.started_at

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ultramon.assignments import end_of_replaced
 from ultramon.backends.base import RecordsTogether, Save
 from ultramon.core.ids import random_hex
 from ultramon.core.liveness import process_started_at, this_host
@@ -156,6 +157,9 @@ class Owner:
                     self._extra = stored.extra
                     self._seq = stored.seq + 1
                     inherited.extend(stored.pending or [])
+                    inherited.extend(
+                        end_of_replaced(stored, self._identity["run"], self._clock.now())
+                    )
                     self._move_epochs(self._resume(stored))
                 self.generation = generation
                 self._dirty = False
