@@ -282,6 +282,22 @@ def test_an_id_whose_second_life_dies_early_is_lost_again(fleet, worker):
     assert names(fleet.poll()) == ["lost", "ended"]
 
 
+def test_a_process_attached_after_its_agent_ended_is_not_lost(fleet, worker):
+    """Also where the agent ran in a process below it: what it was assigned tells the life."""
+    fleet.assign("w", [])
+    process = worker("w")
+    tell(process, "start")
+    tell(process, "stop")
+    end(process)
+    with subprocess.Popen(["true"]) as wrapper:
+        fleet.attach("w", wrapper)
+    events = fleet.poll() + fleet.poll()
+    assert [(event.name, event.outcome) for event in events] == [
+        ("started", None),
+        ("ended", "completed"),
+    ]
+
+
 def test_an_id_that_goes_on_in_another_run_has_one_end_in_the_first(fleet, worker, backend):
     """The agent completed; that its process ends later, and its state is another's, is no loss."""
     process = worker("w")

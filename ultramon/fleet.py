@@ -119,6 +119,8 @@ class Fleet:
         )
         self._max_idle = max_generations_without_progress
         self._assignments = Assignments(backend, self.run_name)
+        # Of agents that were given work and have no process yet: what was stored of them then.
+        self._generations: dict[str, int] = {}
         self._consumer = Consumer(
             backend, f"{self.run_name}/{consumer}", self._clock, self._remember
         )
@@ -176,6 +178,7 @@ class Fleet:
             at=self._clock.now(),
         )
         self.backend.append_events([event])
+        self._generations[agent_id] = event["generation"]
 
     def _stored(self, agent_id: str) -> tuple[StateRecord | None, bool]:
         """Return the stored state of an agent, and whether that life has ended or is lost."""
@@ -203,12 +206,12 @@ class Fleet:
         """
         watched = watch_process(process)
         record, is_over = self._stored(check_agent_id(agent_id))
-        before = 0
-        if record is not None and record.run == self.run_name:
+        before = self._generations.pop(agent_id, None)
+        if before is None and record is not None and record.run == self.run_name:
             # A life that is over is not that of this process, unless it was in it.
             before = record.generation - (0 if is_over and record.pid != watched.pid else 1)
         with self._agents.lock:
-            self._agents.processes.attach(agent_id, watched, before)
+            self._agents.processes.attach(agent_id, watched, before or 0)
 
     def env(
         self, agent_id: str, *, notify_parent: bool = False, thresholds: Sequence[float] = ()
