@@ -149,6 +149,17 @@ def test_an_end_without_a_handoff_leaves_what_is_not_done(outcome, make, fleet_o
     assert ended.event.type == "agent_stopped"
 
 
+def test_a_handoff_offered_again_brings_no_second_end(make, fleet_on, store):
+    """One that the fleet made holds the end of its agent; a copy of it does not deliver that."""
+    fleet = fleet_on("default")
+    fleet.assign("a", ["one"])
+    make("a").stop()
+    assert names(fleet.poll()) == ["started", "handoff_ready", "ended"]
+    (made,) = [event for event in store.events().events if event["type"] == "handoff_ready"]
+    store.append_events([{**made, "eventId": "again", "n": made["n"] + 1}])
+    assert names(fleet.poll()) == ["handoff_ready"]
+
+
 def test_what_an_own_handoff_left_out_comes_in_a_second_one(make, fleet_on):
     """The agent did not know of it: its own record stands, the rest has one of its own."""
     fleet = fleet_on("default")

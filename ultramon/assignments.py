@@ -38,7 +38,7 @@ class Assignments:
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
-        self.memory: dict[str, Any] = {"given": {}, "left": {}, "unstarted": {}}
+        self.memory: dict[str, Any] = {"given": {}, "left": {}, "ending": {}, "unstarted": {}}
         self._backend = backend
         self._run = run
         self._cursor: str | None = None
@@ -177,10 +177,22 @@ class Assignments:
         """Return how many agents, one after the other, were given this work and never started."""
         return len(self.memory["unstarted"].get(handoff.handoff_id, ()))
 
-    def forget(self, event: dict[str, Any]) -> None:
-        """Forget the life that an event closed."""
+    def is_awaited(self, end: dict[str, Any]) -> bool:
+        """Return whether an end is still to be delivered, behind the handoff that holds it."""
+        return bool(self.memory["ending"].get(end["agentId"]) == end["eventId"])
+
+    def forget(self, event: dict[str, Any], *, is_awaited: bool = False) -> None:
+        """Forget the life that an event closed.
+
+        Args:
+            event: Its end.
+            is_awaited: It will be delivered behind a handoff that was just stored.
+        """
         agent_id, generation = event["agentId"], event["generation"]
         self.memory["left"].pop(agent_id, None)
+        self.memory["ending"].pop(agent_id, None)
+        if is_awaited:
+            self.memory["ending"][agent_id] = event["eventId"]
         left = [
             entry
             for entry in self.memory["given"].pop(agent_id, ())

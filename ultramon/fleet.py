@@ -462,8 +462,8 @@ class Fleet:
                 handoff_follows=event.type == "agent_expired",
                 outcome=payload.get("outcome"),
             )
-        if isinstance(event, HandoffEvent) and event.ended_with is not None:
-            end = event.ended_with
+        end = event.ended_with if isinstance(event, HandoffEvent) else None
+        if end is not None and self._assignments.is_awaited(end):
             yield from self._deliver_end(end, parse_event(end), record)
             self._assignments.forget(end)
 
@@ -490,7 +490,7 @@ class Fleet:
                 yield from self._deliver_end(payload, event, record)
             else:
                 self.backend.append_events([rest], [] if sound is None else [sound])
-            self._assignments.forget(payload)
+            self._assignments.forget(payload, is_awaited=rest is not None)
         if event.type == "agent_stopped":
             self._verdicts.note_end(payload, record)
 

@@ -173,7 +173,7 @@ class Processes:
     def __init__(self) -> None:
         self._running: dict[str, tuple[Watched, int]] = {}
         self._exits: dict[str, _Exit] = {}
-        self._ended: set[str] = set()
+        self._closed: set[str] = set()
 
     def attach(self, agent_id: str, process: Watched, before: int) -> None:
         """Watch the process of an agent, instead of an earlier one.
@@ -185,7 +185,7 @@ class Processes:
         """
         self._running[agent_id] = process, before
         self._exits.pop(agent_id, None)
-        self._ended.discard(agent_id)
+        self._closed.discard(agent_id)
 
     def look(self) -> None:
         """Notice which have ended. Read states afterwards: what they saved last is seen then."""
@@ -200,7 +200,7 @@ class Processes:
         for agent_id, found in list(self._exits.items()):
             record = records.get(agent_id)
             if record is None or record.generation <= found.before:
-                if agent_id in self._ended:
+                if agent_id in self._closed:
                     self.forget(agent_id)
             elif record.active and found.generation in (None, record.generation):
                 self._exits[agent_id] = found._replace(generation=record.generation)
@@ -221,7 +221,7 @@ class Processes:
         else:
             return
         if generation == 0 or generation > before:
-            self._ended.add(agent_id)
+            self._closed.add(agent_id)
 
     @property
     def ended_agents(self) -> Collection[str]:
@@ -247,13 +247,13 @@ class Processes:
         return {
             agent_id: found.exited
             for agent_id, found in self._exits.items()
-            if found.generation is None and agent_id not in self._ended
+            if found.generation is None and agent_id not in self._closed
         }
 
     def forget(self, agent_id: str) -> None:
         """Drop what is known about an ended process."""
         self._exits.pop(agent_id, None)
-        self._ended.discard(agent_id)
+        self._closed.discard(agent_id)
 
 
 def watch_process(process: Attachable) -> Watched:
