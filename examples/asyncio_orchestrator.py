@@ -2,7 +2,7 @@
 
 Each agent works through chapters, hands off when its small window fills, and a successor carries
 on in a task of its own. One agent is cancelled on the way: its work is handed over as well,
-because it leaves a handoff before it goes.
+because the fleet knows what each agent was given.
 
 What you should see:
 
@@ -18,7 +18,6 @@ import asyncio
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable
 
 from ultramon import ContextConfig, Fleet, FleetEvent, HandoffRecord, create_context_monitor
 from ultramon.testing import assert_no_work_lost
@@ -41,51 +40,48 @@ class Orchestrator:
         self.fleet.on("handoff_ready")(self.carry_on)
         self.fleet.on("ended")(self.note_end)
 
-    def begin(self, chapters: Iterable[str] = (), continues: HandoffRecord | None = None) -> None:
+    async def begin(self, given: HandoffRecord | list[str]) -> None:
         agent_id = f"agent-{next(self.numbers):02}"
         self.at_work.add(agent_id)
-        self.tasks[agent_id] = asyncio.create_task(self.work(agent_id, chapters, continues))
+        # It is written to disk, here and below, so not in the thread of the loop.
+        await asyncio.to_thread(self.fleet.assign, agent_id, given)
+        self.tasks[agent_id] = asyncio.create_task(self.work(agent_id, given))
 
-    async def work(
-        self, agent_id: str, chapters: Iterable[str], continues: HandoffRecord | None
-    ) -> None:
+    async def work(self, agent_id: str, given: HandoffRecord | list[str]) -> None:
+        continues = given if isinstance(given, HandoffRecord) else None
         async with create_context_monitor(
             agent_id, CONFIG, run=self.fleet.run_name, continues=continues
         ) as monitor:
-            monitor.plan(chapters)
-            try:
-                for chapter in monitor.pending():
-                    if (agent_id, chapter) == CANCELLED_AT:
-                        self.tasks[agent_id].cancel()  # somebody changes their mind
-                    with monitor.task(chapter):
-                        await asyncio.sleep(0.01)  # the model thinks
-                        action = monitor.track_content(TEXT)
-                    if action.should_return:
-                        # It is written to disk, so not in the thread of the loop.
-                        await asyncio.to_thread(monitor.hand_off)
-                        return
-            except asyncio.CancelledError:
-                await asyncio.to_thread(monitor.hand_off, "cancelled")
-                raise
+            monitor.plan(given if isinstance(given, list) else [])
+            for chapter in monitor.pending():
+                if (agent_id, chapter) == CANCELLED_AT:
+                    self.tasks[agent_id].cancel()  # somebody changes their mind
+                with monitor.task(chapter):
+                    await asyncio.sleep(0.01)  # the model thinks
+                    action = monitor.track_content(TEXT)
+                if action.should_return:
+                    await asyncio.to_thread(monitor.hand_off)
+                    return
 
     async def carry_on(self, end: FleetEvent) -> None:
         record = end.handoff
         assert record is not None
-        left = len(record.interrupted) + len(record.remaining)
-        if record.reason == "cancelled":
-            print(f"{end.agent_id} was cancelled and left {left} chapters")
-        if left:
-            self.begin(continues=record)
+        if record.interrupted or record.remaining:
+            await self.begin(record)
 
     async def note_end(self, end: FleetEvent) -> None:
         # A handoff is delivered before the end of its agent: successors are at work by now.
-        self.at_work.discard(end.agent_id)
+        if end.outcome == "cancelled" and end.handoff is not None:
+            left = len(end.handoff.interrupted) + len(end.handoff.remaining)
+            print(f"{end.agent_id} was cancelled and left {left} chapters")
+        if not end.handoff_follows:
+            self.at_work.discard(end.agent_id)
         if not self.at_work:
             self.fleet.stop()
 
     async def run(self) -> None:
         for first in range(AGENTS):
-            self.begin(CHAPTERS[first::AGENTS])
+            await self.begin(CHAPTERS[first::AGENTS])
         print(f"{AGENTS} agents begin with {len(CHAPTERS)} chapters")
         await self.fleet.run_async()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
@@ -94,7 +90,7 @@ class Orchestrator:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.environ.setdefault("ULTRAMON_STATE_DIR", directory)
-        run = f"book-{os.getpid()}"
+        run = os.environ.get("ULTRAMON_RUN") or f"book-{os.getpid()}"
         orchestrator = Orchestrator(run)
         asyncio.run(orchestrator.run())
         states = orchestrator.fleet.get_states()

@@ -44,7 +44,8 @@ def read(monitor: ContextMonitor, tool_returns: threading.Event) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.environ.setdefault("ULTRAMON_STATE_DIR", directory)
-        fleet = Fleet(f"escalation-{os.getpid()}", poll_interval_seconds=0.2)
+        run = os.environ.get("ULTRAMON_RUN") or f"escalation-{os.getpid()}"
+        fleet = Fleet(run, poll_interval_seconds=0.2)
         tools = {"quick": threading.Event(), "stuck": threading.Event()}
         tools["quick"].set()
 
@@ -57,7 +58,7 @@ def main() -> None:
         @fleet.on("ended")
         def note(event: FleetEvent) -> None:
             print(f"{event.agent_id} ended: {event.outcome}")
-            if event.outcome == "expired":
+            if event.handoff_follows:  # expired, but it runs on
                 tools[event.agent_id].set()  # give its tool call up
             elif event.agent_id == "stuck":
                 fleet.stop()

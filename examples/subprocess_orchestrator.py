@@ -7,9 +7,9 @@ records alone: nothing is sent between the processes while they work.
 
 What you should see:
 
-    worker-2 was killed (SIGKILL)
     worker-2 left
     (lost)
+    worker-2 was killed (SIGKILL)
     (threshold_warning)
     24 of 24 modules are read
     no work was lost
@@ -34,13 +34,13 @@ MODULES = [path.name for path in sorted(LIBRARY.glob("[b-d]*.py"))][:24]
 
 def work() -> None:
     """Run one worker: standard input holds a handoff to continue, or the names of modules."""
-    first_line, *names = sys.stdin.read().splitlines()
-    handoff = HandoffRecord.model_validate_json(first_line) if first_line else None
+    given = sys.stdin.read()
+    handoff = HandoffRecord.model_validate_json(given) if given.startswith("{") else None
     # Agent id, run and state directory come from the environment that `Fleet.env` made.
     with create_context_monitor(
         config=ContextConfig(context_limit_tokens=40_000), goal="read them", continues=handoff
     ) as monitor:
-        monitor.plan(names)
+        monitor.plan([] if handoff else given.splitlines())
         for count, name in enumerate(monitor.pending(), 1):
             with monitor.task(name):
                 action = monitor.track_content((LIBRARY / name).read_text(encoding="utf-8"))
@@ -56,27 +56,31 @@ class Orchestrator:
     """Starts workers, and a successor for each handoff, until nobody has anything left."""
 
     def __init__(self, run: str) -> None:
-        self.fleet = Fleet(run)
+        # Many may be killed before they completed anything; that is no reason to give up.
+        self.fleet = Fleet(run, max_generations_without_progress=20)
         self.at_work: set[str] = set()
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.numbers = itertools.count(1)
         self.fleet.on("handoff_ready")(self.carry_on)
         self.fleet.on("ended")(self.note_end)
 
-    def start(self, handoff: HandoffRecord | None = None, names: list[str] | None = None) -> str:
+    def start(self, given: HandoffRecord | list[str]) -> str:
         agent_id = f"worker-{next(self.numbers)}"
-        process = subprocess.Popen(
-            [sys.executable, __file__, "work"],
-            env=self.fleet.env(agent_id),
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        first_line = handoff.model_dump_json(by_alias=True) if handoff else ""
-        process.stdin.write("\n".join([first_line, *(names or [])]))
-        process.stdin.close()
-        self.fleet.attach(agent_id, process)
+        # From here on an early death loses nothing: what it was given comes as a handoff.
+        self.fleet.assign(agent_id, given)
         self.at_work.add(agent_id)
+        if isinstance(given, HandoffRecord):
+            text = given.model_dump_json(by_alias=True)
+        else:
+            text = "\n".join(given)
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            # A worker that is killed before it reads would break a pipe, and its orchestrator.
+            file.write(text)
+            file.seek(0)
+            process = subprocess.Popen(
+                [sys.executable, __file__, "work"], env=self.fleet.env(agent_id), stdin=file
+            )
+        self.fleet.attach(agent_id, process)
         self.processes.append(process)
         return agent_id
 
@@ -88,17 +92,13 @@ class Orchestrator:
             # Delivered twice, e.g. after a crash in here, only one of two successors could claim.
             successor = self.start(record)
             print(f"{end.agent_id} left {left} modules to {successor} ({record.reason})")
-        self.leave(end.agent_id)
 
     def note_end(self, end: FleetEvent) -> None:
-        if end.outcome == "lost" and end.exit is not None:
-            # What a killed worker leaves is rebuilt from its last saved plan, and comes next.
-            print(f"{end.agent_id} was killed ({end.exit['signal']})")
-        else:
-            self.leave(end.agent_id)
-
-    def leave(self, agent_id: str) -> None:
-        self.at_work.discard(agent_id)
+        # A handoff is delivered before the end of its agent: a successor is at work by now.
+        if end.outcome == "lost":
+            print(f"{end.agent_id} was killed ({(end.exit or {}).get('signal', 'it vanished')})")
+        if not end.handoff_follows:
+            self.at_work.discard(end.agent_id)
         if not self.at_work:
             self.fleet.stop()
 
@@ -109,7 +109,7 @@ def main() -> None:
         run = os.environ.get("ULTRAMON_RUN") or f"library-{os.getpid()}"
         orchestrator = Orchestrator(run)
         for first in range(3):
-            orchestrator.start(names=MODULES[first::3])
+            orchestrator.start(MODULES[first::3])
         orchestrator.fleet.run()
         for process in orchestrator.processes:
             process.wait()

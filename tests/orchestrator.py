@@ -1,7 +1,8 @@
 """An orchestrator that `ultramon chaos` is tested with; its first workers wait to be killed.
 
 Arguments: ``careful`` hands the work of killed workers over, ``forgetful`` does not, ``alone`` has
-its only agent in its own process, ``deaf`` never ends.
+its only agent in its own process, ``deaf`` never ends, ``early`` has workers that die before their
+plan and before their start, the first with an assignment.
 """
 
 import signal
@@ -63,6 +64,22 @@ def orchestrate(*, forgetful):
             return
 
 
+def die_early():
+    """Have three workers die, and hand nothing over."""
+    fleet = Fleet()
+    fleet.assign("known", ["given"])
+    dying = "import os, ultramon\n{}os.kill(os.getpid(), 9)"
+    begin = "ultramon.create_context_monitor().start()\n"
+    for agent_id, code in (("known", begin), ("unknown", begin), ("unstarted", "")):
+        process = subprocess.Popen(
+            [sys.executable, "-c", dying.format(code)], env=fleet.env(agent_id)
+        )
+        fleet.attach(agent_id, process)
+        process.wait()
+    fleet.poll()
+    fleet.close()
+
+
 def main():
     match sys.argv[1:]:
         case ["work", text]:
@@ -71,6 +88,8 @@ def main():
             with create_context_monitor() as monitor:
                 monitor.plan(["the only one"])
                 monitor.complete_task("the only one")
+        case ["early"]:
+            die_early()
         case ["deaf"]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             say("deaf")

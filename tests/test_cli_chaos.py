@@ -55,6 +55,28 @@ def test_an_orchestrator_that_forgets_loses_work(tmp_path):
     assert re.search(r"^Error: lost: .*part-0/3", done.stderr, re.MULTILINE)
 
 
+def test_agents_that_died_without_a_plan_are_named(tmp_path):
+    """Nobody knows what they had to do, unless it was assigned: then its items are lost by name."""
+    done = chaos(tmp_path, "--json", "--kills", "0", *orchestrator("early"))
+    report = json.loads(done.stdout)
+    assert done.returncode == ExitCode.FAILURE
+    assert (report["planned"], report["lostItems"]) == (1, ["given"])
+    assert report["diedWithoutPlan"] == ["unknown", "unstarted"]
+    assert report["problems"] == [
+        "died without a plan: unknown, unstarted: nobody knows their work; "
+        "Fleet.assign() it before the start",
+        "lost: given",
+    ]
+
+
+def test_agents_that_died_before_the_command_are_not_named(tmp_path):
+    """Only what happened since counts, in the same run too."""
+    chaos(tmp_path, "--run", "mine", "--kills", "0", *orchestrator("early"))
+    done = chaos(tmp_path, "--json", "--run", "mine", *FAST, *orchestrator("careful"))
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["diedWithoutPlan"], report["planned"]) == (0, [], 12)
+
+
 def test_what_the_command_prints_is_harmless(tmp_path):
     """Its output appears on stderr, with control characters made visible."""
     done = chaos(tmp_path, *FAST, *orchestrator("careful"))
@@ -175,15 +197,22 @@ def test_options_behind_the_command_are_the_commands(tmp_path):
     assert done.stdout.startswith("echo --kills 7 --json ended with 0")
 
 
-@pytest.mark.parametrize("name", ["subprocess_orchestrator.py"])
-def test_the_examples_survive_chaos(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "items", "returncode"),
+    [
+        ("subprocess_orchestrator.py", 24, ExitCode.OK),
+        ("asyncio_orchestrator.py", 200, ExitCode.OK),
+        ("escalation.py", 1000, ExitCode.FAILURE),  # nobody carries on there
+    ],
+)
+def test_the_examples_take_part_in_the_run_of_chaos(tmp_path, name, items, returncode):
     """What the examples show holds when somebody pulls the plug."""
     path = ROOT / "examples" / name
-    if "ULTRAMON_RUN" not in path.read_text(encoding="utf-8"):
-        pytest.skip(f"{name} names its run itself")
     done = chaos(tmp_path, "--json", "--every", "0.3", "--", sys.executable, path)
     report = json.loads(done.stdout)
-    assert (done.returncode, report["lost"]) == (0, 0), done.stderr
+    assert (report["returncode"], report["planned"]) == (0, items), done.stderr
+    assert report["diedWithoutPlan"] == []
+    assert done.returncode == returncode
 
 
 def life(*tasks, agent_id="a", generation=1, active=True):

@@ -374,3 +374,19 @@ def test_prune_refuses_what_is_no_duration(tmp_path, given):
     done = run("prune", f"--older-than={given}", "--state-dir", tmp_path)
     assert done.returncode == 2
     assert "is not a number followed by s, m, h, d or w" in " ".join(done.stderr.split())
+
+
+def test_a_life_whose_id_went_on_in_another_run_is_shown_by_its_end(tmp_path):
+    """Its state is replaced; of the run it was in the journal tells that it ended, and how."""
+    backend = LocalBackend(str(tmp_path))
+    for run_name, outcome in (("one", "failed"), ("two", "completed"), ("three", "cancelled")):
+        with create_context_monitor("w", run=run_name, backend=backend) as monitor:
+            monitor.stop(outcome)
+    backend.close()
+    for run_name, outcome in (("one", "failed"), ("two", "completed"), ("three", "cancelled")):
+        options = ("status", "--state-dir", tmp_path, "--run", run_name)
+        (agent,) = json.loads(run(*options, "--all", "--json").stdout)["agents"]
+        assert (agent["agentId"], agent["run"], agent["outcome"]) == ("w", run_name, outcome)
+        assert (agent["liveness"], agent["livenessReason"]) == ("ended", outcome)
+        assert outcome in run(*options, "--all").stdout
+        assert "w" not in run(*options).stdout

@@ -74,8 +74,8 @@ def test_a_killed_child_is_known_at_the_next_poll_with_its_signal(attached, flee
     assert names(fleet.poll()) == ["started"]
     kill(process.pid)
     events = fleet.poll()
-    assert names(events) == ["lost", "ended", "handoff_ready"]
-    for event in events[:2]:
+    assert names(events) == ["handoff_ready", "lost", "ended"]
+    for event in events[1:]:
         assert event.outcome == "lost"
         assert event.exit["returncode"] == -signal.SIGKILL
         assert event.exit["signal"] == "SIGKILL"
@@ -268,9 +268,9 @@ def test_an_agent_killed_before_its_end_was_stored_ends_once(fleet, backend):
     )
     events = fleet.poll() + fleet.poll()
     assert [(event.name, event.outcome) for event in events] == [
+        ("handoff_ready", None),
         ("lost", "lost"),
         ("ended", "lost"),
-        ("handoff_ready", None),
     ]
     assert events[-1].handoff.interrupted == ("a",)
 

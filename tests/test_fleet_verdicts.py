@@ -65,7 +65,7 @@ def test_each_silence_is_stale_once_and_recovered_once(make, fleet_on, clock, ag
 
 
 def test_a_long_silence_is_stale_then_lost_once(make, fleet_on, clock, agent_clock):
-    """After its limit a silent agent is lost, with what it left; then nothing more is said."""
+    """After its limit a silent agent is lost: first what it left, then the end, then nothing."""
     fleet, monitor = fleet_on(), make("a", clock=agent_clock, lost_after_seconds=120)
     monitor.plan(["one", "two"])
     agent_clock.advance(1)
@@ -73,10 +73,12 @@ def test_a_long_silence_is_stale_then_lost_once(make, fleet_on, clock, agent_clo
     for _ in range(30):
         clock.advance(10)
         seen += fleet.poll()
-    assert names(seen) == ["started", "stale", "lost", "ended", "handoff_ready"]
-    assert seen[2].outcome == seen[3].outcome == "lost"
-    assert seen[3].event.reason.startswith("no heartbeat for")
-    assert seen[4].handoff.remaining == ("one", "two")
+    assert names(seen) == ["started", "stale", "handoff_ready", "lost", "ended"]
+    assert seen[3].outcome == seen[4].outcome == "lost"
+    assert seen[4].event.reason.startswith("no heartbeat for")
+    assert seen[2].handoff.remaining == ("one", "two")
+    assert seen[2].handoff == seen[3].handoff == seen[4].handoff
+    assert not seen[4].handoff_follows
 
 
 def test_a_lost_agent_that_beats_again_has_recovered(make, fleet_on, clock, agent_clock):
@@ -137,7 +139,7 @@ def test_a_suspended_machine_makes_no_storm(make, fleet_on, clock, agent_clock):
     assert seen == []
     clock.advance(1)
     assert [(event.name, event.agent_id) for event in fleet.poll()] == [
-        ("lost", "hung"), ("ended", "hung"), ("handoff_ready", "hung"),
+        ("handoff_ready", "hung"), ("lost", "hung"), ("ended", "hung"),
     ]  # fmt: skip
     assert all(agent.get_state().active for agent in (*agents, hung))
 
@@ -176,6 +178,7 @@ def test_grace_runs_out_once(make, fleet_on, clock):
     clock.advance(0.1)
     (expired,) = fleet.poll()
     assert (expired.name, expired.outcome, expired.state.active) == ("ended", "expired", True)
+    assert expired.handoff_follows
     clock.advance(HOUR)
     assert fleet.poll() == []
 
@@ -203,7 +206,8 @@ def test_a_handoff_after_the_grace_is_still_delivered(make, fleet_on, clock):
     events = fleet.poll()
     assert names(events) == ["handoff_ready", "ended"]
     assert events[0].handoff.remaining == ("one",)
-    assert events[1].outcome == "returned"
+    assert (events[1].outcome, events[1].handoff_follows) == ("returned", False)
+    assert events[1].handoff == events[0].handoff
 
 
 @pytest.mark.parametrize("way_out", ["hand_off", "stop", "clear", "report"])
@@ -330,7 +334,7 @@ def test_an_agent_on_another_host_is_judged_by_its_beats(fleet_on, store, clock)
     clock.advance(46)
     assert names(fleet.poll()) == ["stale"]
     clock.advance(600)
-    assert names(fleet.poll()) == ["lost", "ended", "handoff_ready"]
+    assert names(fleet.poll()) == ["handoff_ready", "lost", "ended"]
 
 
 def test_the_handoff_of_a_lost_agent_says_how_long_its_chain_was(
@@ -342,9 +346,8 @@ def test_the_handoff_of_a_lost_agent_says_how_long_its_chain_was(
         handoff = first.hand_off()
     second = make("b", continues=handoff, clock=agent_clock)
     clock.advance(601)
-    (lost,) = [
-        event.handoff for event in fleet_on().poll() if event.agent_id == "b" and event.handoff
-    ]
+    ends = [event for event in fleet_on().poll() if event.agent_id == "b"]
+    (lost,) = [event.handoff for event in ends if event.name == "handoff_ready"]
     assert (lost.generation_count, lost.predecessor_id) == (2, "a")
     assert (lost.reason, lost.remaining) == ("lost", ("one", "two"))
     assert second.pending() == ["one", "two"]
@@ -355,8 +358,9 @@ def test_a_handoff_that_was_left_is_not_rebuilt(make, fleet_on, clock, agent_clo
     monitor = make("a", clock=agent_clock)
     left = monitor.hand_off(notes="mine")
     clock.advance(601)
-    handoffs = [event.handoff for event in fleet_on().poll() if event.handoff]
-    assert [handoff.handoff_id for handoff in handoffs] == [left.handoff_id]
+    events = [event for event in fleet_on().poll() if event.handoff]
+    assert names(events) == ["handoff_ready", "lost", "ended"]
+    assert {event.handoff.handoff_id for event in events} == {left.handoff_id}
 
 
 def test_an_agent_started_again_is_a_new_life(store, fleet_on, clock, agent_clock):
@@ -369,6 +373,6 @@ def test_an_agent_started_again_is_a_new_life(store, fleet_on, clock, agent_cloc
         start.advance(1)
         clock.advance(601)
         seen += fleet.poll()
-    assert names(seen) == ["started", "lost", "ended", "handoff_ready"] * 2
+    assert names(seen) == ["started", "handoff_ready", "lost", "ended"] * 2
     handoffs = [event.handoff for event in seen if event.handoff]
     assert len({handoff.handoff_id for handoff in handoffs}) == 2

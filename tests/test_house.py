@@ -18,9 +18,9 @@ PACKAGE = ROOT / "ultramon"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 SERVICE = {
-    "attention", "claims", "clock", "explain", "fleet", "fleet_event", "gauge", "handoff", "keeper",
-    "life", "monitor", "owner", "plan", "pool", "processes", "replay", "routing", "snapshot",
-    "tokens", "usage", "verdicts", "work",
+    "assignments", "attention", "claims", "clock", "explain", "fleet", "fleet_event", "gauge",
+    "handoff", "keeper", "life", "monitor", "owner", "plan", "pool", "processes", "replay",
+    "routing", "snapshot", "tokens", "usage", "verdicts", "work",
 }  # fmt: skip
 BELOW_SERVICE = {
     "config", "core", "environment", "errors", "levels", "machine", "models", "signals"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ultramon import HandoffRecord, create_context_monitor
-from ultramon.testing import ScriptedAgent, assert_no_work_lost
+from ultramon.testing import FakeClock, ScriptedAgent, assert_no_work_lost
 
 KILLED = """
 import os, signal
@@ -118,6 +118,42 @@ def test_work_that_a_successor_took_and_dropped_is_lost(begin, check):
     assert "  b: w-1 (ended: completed), w-2 (ended: failed)" in str(raised.value)
 
 
+def test_assigned_items_that_nobody_did_are_lost(begin, check, ultramon_fleet, store):
+    """Also those that no plan names: given before the start, never done, and in no handoff."""
+    fleet = ultramon_fleet("audit", backend=store)
+    fleet.assign("w-1", ["a", "b"])
+    fleet.assign("w-2", ["c"])
+    agent = begin("w-1", "a")
+    agent.complete_task("a")
+    with pytest.raises(AssertionError, match=r"1 of 3 planned items are lost\n  c: w-2 \(not st"):
+        check()
+    begin("w-2", "c").complete_task("c")
+    check()
+    agent.stop()
+    with pytest.raises(AssertionError, match=r"1 of 3 planned.*\n  b: w-1 \(ended: completed\)"):
+        check()
+    fleet.poll()
+    check()
+
+
+def test_an_agent_that_died_without_a_plan_proves_nothing(
+    begin, check, ultramon_fleet, ultramon_clock, store
+):
+    """Nobody knows what it had to do, noticed by a fleet or not; an assignment tells."""
+    fleet, hung = ultramon_fleet("audit", backend=store), FakeClock()
+    begin("w-1", "a").complete_task("a")
+    begin("w-2", clock=hung, lost_after_seconds=60)
+    fleet.assign("w-3", ["a"])
+    begin("w-3", clock=hung, lost_after_seconds=60)
+    ultramon_clock.advance(100)
+    expected = r"died without a plan, nobody knows their work:\n  w-2 \(lost: no heartbeat"
+    for _ in range(2):
+        with pytest.raises(AssertionError, match=expected) as raised:
+            check()
+        assert "w-3" not in str(raised.value)
+        fleet.poll()
+
+
 def test_work_taken_over_by_plan_and_not_by_continues_counts_as_taken(begin, check):
     """An orchestrator may give the items on as arguments: the last one who planned them decides."""
     first = begin("w-1", "a")
@@ -188,7 +224,7 @@ def test_work_of_a_killed_process_is_lost_until_a_fleet_saves_it(tmp_path):
         assert_no_work_lost("audit")
 
     fleet = Fleet("audit")
-    (handoff,) = [event.handoff for event in fleet.poll() if event.handoff is not None]
+    (handoff,) = [event.handoff for event in fleet.poll() if event.name == "handoff_ready"]
     fleet.close()
     assert isinstance(handoff, HandoffRecord)
     assert_no_work_lost("audit")

@@ -88,6 +88,7 @@ def _offer_again(
         "occurredAt": format_time(now),
         # The agent itself counts its handoffs from 0; a time is far from that.
         "n": round(claim.claimed_at * 1000) + claim.number,
+        "releasedFrom": claim.successor_id,
     }
     if backend.settle_claim(claim, again):
         _log.warning(

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from ultramon import signals
+from ultramon.assignments import Assignments, is_end
 from ultramon.claims import release_abandoned
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.ids import check_agent_id, random_hex
-from ultramon.core.liveness import STALE, judge, this_host
+from ultramon.core.liveness import ENDED, LOST, STALE, judge, this_host
 from ultramon.core.times import format_time
 from ultramon.environment import disabled, given_or_named
-from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    AgentNotFoundError,
+    ConfigurationError,
+    StateError,
+)
 from ultramon.fleet_event import (
     CHANGE_CHECK_SECONDS,
     EVENT_NAMES,
@@ -35,15 +41,17 @@ from ultramon.handoff import HandoffRecord
 from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS
 from ultramon.models import AgentState, HandoffEvent, parse_event
-from ultramon.processes import Agents, is_whole, state_of
+from ultramon.processes import Agents, is_whole, state_of, watch_process
 from ultramon.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from os import PathLike
 
     from ultramon.backends.base import Backend
     from ultramon.clock import Clock
     from ultramon.core.record import StateRecord
+    from ultramon.models import Event
     from ultramon.processes import Attachable
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -110,8 +118,12 @@ class Fleet:
         self._verdicts = Verdicts(
             self.run_name, f"fleet:{consumer}", self._clock, max_generations_without_progress
         )
+        self._max_idle = max_generations_without_progress
+        self._assignments = Assignments(backend, self.run_name)
+        # Of agents that were given work and have no process yet: what was stored of them then.
+        self._generations: dict[str, int] = {}
         self._consumer = Consumer(
-            backend, f"{self.run_name}/{consumer}", self._clock, self._verdicts.remember
+            backend, f"{self.run_name}/{consumer}", self._clock, self._remember
         )
         self._agents = Agents(backend, self.run_name)
         self._mark: object = None
@@ -134,6 +146,53 @@ class Fleet:
 
         return connect
 
+    def assign(self, agent_id: str, work: Iterable[str | PathLike[str]] | HandoffRecord) -> None:
+        """Store what an agent is given, before it is started; returns when it is durable.
+
+        Whatever becomes of the agent, what it was given and did not record as done is handed over:
+        in its own handoff, or in one that the fleet makes when it dies before its plan is stored,
+        or ends in any way without it. The agent need not know of it.
+
+        Given a handoff, an agent that dies before its start leaves that one again. One that was not
+        started by this fleet, and does not start within ten minutes, is ``lost``.
+
+        Args:
+            agent_id: The agent that will be started next. Given twice, it has both.
+            work: Items, named as its plan will name them; or the handoff that it is to continue.
+
+        Raises:
+            AgentAlreadyRunningError: It lives: work is given before the start.
+            ConfigurationError: An item is no text or path, or all are more than a plan holds.
+            StateError: The store refused; nothing is given.
+        """
+        check_agent_id(agent_id)
+        if disabled():
+            return
+        record, is_over = self._stored(agent_id)
+        if record is not None and not is_over:
+            raise AgentAlreadyRunningError(agent_id, record.pid or 0, record.hostname, record.run)
+        event = self._assignments.event(
+            agent_id,
+            work,
+            0 if record is None else record.generation,
+            source=self._verdicts.source,
+            at=self._clock.now(),
+        )
+        self.backend.append_events([event])
+        self._generations[agent_id] = event["generation"]
+
+    def _stored(self, agent_id: str) -> tuple[StateRecord | None, bool]:
+        """Return the stored state of an agent, and whether that life has ended or is lost."""
+        try:
+            agent = self.backend.load(agent_id)
+        except (AgentNotFoundError, StateError):
+            return None, True
+        record = agent.record
+        if record is None:
+            return None, True
+        liveness = judge(record, agent.heartbeat_at, self._clock.now(), this_host())
+        return record, liveness.verdict in (ENDED, LOST)
+
     def attach(self, agent_id: str, process: Attachable) -> None:
         """Know at the next poll when an agent's process ends, and how.
 
@@ -146,8 +205,14 @@ class Fleet:
         Raises:
             TypeError: The process is none of these.
         """
+        watched = watch_process(process)
+        record, is_over = self._stored(check_agent_id(agent_id))
+        before = self._generations.pop(agent_id, None)
+        if before is None and record is not None and record.run == self.run_name:
+            # A life that is over is not that of this process, unless it was in it.
+            before = record.generation - (0 if is_over and record.pid != watched.pid else 1)
         with self._agents.lock:
-            self._agents.processes.attach(check_agent_id(agent_id), process)
+            self._agents.processes.attach(agent_id, watched, before or 0)
 
     def env(
         self, agent_id: str, *, notify_parent: bool = False, thresholds: Sequence[float] = ()
@@ -331,23 +396,28 @@ class Fleet:
                 handled = handled or acknowledge_all or bool(handlers)
                 yield event, handlers
             self._consumer.move_on()
-            if handled and not self._consumer.acknowledge(self._verdicts.memory):
+            if handled and not self._consumer.acknowledge(self._memory()):
                 return
         else:
             # The lease wants to be renewed, and all agents to be looked at, before going on.
             self._next_poll_at = 0.0
-        self._consumer.acknowledge(self._verdicts.memory)
+        self._consumer.acknowledge(self._memory())
         self._trouble = ""
+
+    def _memory(self) -> dict[str, Any]:
+        return {**self._verdicts.memory, "assignments": self._assignments.memory}
+
+    def _remember(self, memory: dict[str, Any]) -> None:
+        self._verdicts.remember(memory)
+        self._assignments.remember(memory.get("assignments", {}))
 
     def _notice(self) -> None:
         agents = self._agents
         with agents.lock:
-            agents.look()
-            events = self._verdicts.look(agents)
+            events = self._judge()
             if self._verdicts.in_doubt:
-                agents.look()
-                events = self._verdicts.look(agents)
-            unstarted = list(agents.processes.without_agent(agents.records))
+                events = self._judge()
+            unstarted = list(agents.processes.without_agent())
             ended = agents.processes.take_ended()
             events[:0] = agents.waiting_events()
             meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
@@ -364,6 +434,11 @@ class Fleet:
         for agent_id in unstarted:
             agents.processes.forget(agent_id)
 
+    def _judge(self) -> list[dict[str, Any]]:
+        self._agents.look()
+        self._assignments.look_from(self._consumer.cursor)
+        return self._verdicts.look(self._agents, self._assignments)
+
     def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
         if payload.get("run") != self.run_name:
             return
@@ -377,17 +452,65 @@ class Fleet:
             return
         names = names_of(event)
         record = self._agents.look_behind(payload) if names else None
+        self._assignments.read(payload, self._consumer.cursor)
+        if is_end(payload):
+            yield from self._end(payload, event, record)
+            return
         self._verdicts.read(payload, record)
-        # Whoever noticed it tells: each verdict bears the name of one consumer.
-        if event.source == self._verdicts.source and event.type in _SIGNALS:
-            signals.emit(_SIGNALS[event.type], event.agent_id, event)
-        if event.type == "agent_stopped" and self._verdicts.takes_back_end(payload, self._agents):
-            names = ()
-        if handoff is not None and self._verdicts.goes_in_circles(handoff, self._agents.records):
+        self._emit_verdict(event)
+        if handoff is not None and self._is_idle(handoff):
             names = ("no_progress",)
         state = None if record is None else state_of(record)
-        ended_with = record.exit if record is not None and event.type == "agent_stopped" else None
         for name in names:
+            yield FleetEvent(
+                name,
+                event,
+                event.agent_id,
+                state=state,
+                handoff=handoff,
+                handoff_follows=event.type == "agent_expired",
+                outcome=payload.get("outcome"),
+            )
+        end = event.ended_with if isinstance(event, HandoffEvent) else None
+        if end is not None and self._assignments.is_awaited(end):
+            yield from self._deliver_end(end, parse_event(end), record)
+            self._assignments.forget(end)
+
+    def _end(
+        self, payload: dict[str, Any], event: Event, record: StateRecord | None
+    ) -> Iterator[FleetEvent]:
+        """Deliver what closes a life, once, behind the handoff of what the agent left."""
+        agent_id, generation = event.agent_id, event.generation
+        if generation or event.type == "agent_refused":
+            self._agents.processes.note_end(agent_id, generation)
+        is_second = self._verdicts.ended_before(payload)
+        if event.type == "agent_stopped" and not is_second:
+            if self._verdicts.takes_back_end(payload, self._agents):
+                return
+        elif event.type == "agent_refused" and record is not None and record.active:
+            return  # an agent of that id lives: it was there first
+        self._verdicts.read(payload, record)
+        self._emit_verdict(event)
+        if not is_second:
+            sound = None if record is None or state_of(record) is None else record
+            source, now = self._verdicts.source, self._clock.now()
+            rest = self._assignments.rest_of(payload, sound, source, now)
+            if rest is None:
+                yield from self._deliver_end(payload, event, record)
+            else:
+                self.backend.append_events([rest], [] if sound is None else [sound])
+            self._assignments.forget(payload, is_awaited=rest is not None)
+        if event.type == "agent_stopped":
+            self._verdicts.note_end(payload, record)
+
+    def _deliver_end(
+        self, payload: dict[str, Any], event: Event, record: StateRecord | None
+    ) -> Iterator[FleetEvent]:
+        left = self._assignments.handoff_of(payload)
+        handoff = None if left is None else HandoffRecord.model_validate(left).bind(self.backend)
+        state = None if record is None else state_of(record)
+        ended_with = state.exit if state is not None and event.type == "agent_stopped" else None
+        for name in names_of(event):
             yield FleetEvent(
                 name,
                 event,
@@ -397,6 +520,16 @@ class Fleet:
                 outcome=payload.get("outcome"),
                 exit=payload.get("exit") or ended_with,
             )
+
+    def _emit_verdict(self, event: Event) -> None:
+        # Whoever noticed it tells: each verdict bears the name of one consumer.
+        if event.source == self._verdicts.source and event.type in _SIGNALS:
+            signals.emit(_SIGNALS[event.type], event.agent_id, event)
+
+    def _is_idle(self, handoff: HandoffRecord) -> bool:
+        return self._assignments.deaths_before_start(handoff) >= self._max_idle or (
+            self._verdicts.goes_in_circles(handoff, self._agents.records)
+        )
 
     @contextmanager
     def _guarded(self, event: FleetEvent) -> Iterator[None]:

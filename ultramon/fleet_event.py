@@ -49,6 +49,7 @@ _NAMES = {
     "agent_recovered": ("recovered",),
     "agent_lost": ("lost", "ended"),
     "agent_expired": ("ended",),
+    "agent_refused": ("ended",),
     "handoff_ready": ("handoff_ready",),
 }
 
@@ -62,7 +63,10 @@ class FleetEvent:
         event: The event as it stands in the journal; ``event.event_id`` is for idempotence.
         agent_id: The agent.
         state: The agent's state when the event is delivered; None when there is none to read.
-        handoff: With ``handoff_ready`` and ``no_progress``; `HandoffRecord.claim` it.
+        handoff: With ``handoff_ready`` and ``no_progress``; `HandoffRecord.claim` it. With ``lost``
+            and ``ended``: the last one of that life, which was delivered before; None without one.
+        handoff_follows: With ``ended``: whether the agent may still leave a handoff. Only where the
+            outcome is ``expired``: the agent runs on, and its life closes with an end of its own.
         outcome: With ``ended`` and ``lost``.
         exit: With ``ended`` and ``lost``: how an attached process ended (``returncode``,
             ``signal``, ``outOfMemory``), or the ``error`` that ended the agent.
@@ -73,6 +77,7 @@ class FleetEvent:
     agent_id: str
     state: AgentState | None = None
     handoff: HandoffRecord | None = None
+    handoff_follows: bool = False
     outcome: str | None = None
     exit: dict[str, Any] | None = None
 
@@ -123,6 +128,11 @@ class Consumer:
         self._cursor: str | None = None
         self._behind_next: str | None = None
         self._acknowledged: str | None = None
+
+    @property
+    def cursor(self) -> str | None:
+        """Behind the last event that was moved on from: the next one begins here."""
+        return self._cursor
 
     def holds(self) -> bool:
         """Return whether the name is ours and the lease need not be renewed yet."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.backends.registry import registry_of
 from ultramon.claims import give_back
-from ultramon.errors import AgentAlreadyRunningError, StateError
+from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
 from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.models import AgentState, parse_event
@@ -165,7 +165,11 @@ class AgentLife:
             left = (*self._predecessor.interrupted, *self._predecessor.remaining)
             self._plan.add(dict.fromkeys(left))  # the record may come from elsewhere
             if self._backend is not None:
-                self._predecessor.claim(self.agent_id, self._backend, clock=self._clock)
+                try:
+                    self._predecessor.claim(self.agent_id, self._backend, clock=self._clock)
+                except HandoffTakenError as error:
+                    self._note_refusal(self._backend, str(error))
+                    raise
         with self._owner.lock:
             self._active = True
             event = self._owner.event("agent_started", self._gauge.epoch)
@@ -175,6 +179,8 @@ class AgentLife:
             self._active = False
             if isinstance(error, AgentAlreadyRunningError):
                 self._give_handoff_back()
+            if isinstance(error, HandoffTakenError) and self._backend is not None:
+                self._note_refusal(self._backend, str(error))
             raise
         self._lifecycle.begin()
         if self._notify is not None and self._owner.generation:
@@ -196,6 +202,22 @@ class AgentLife:
             )
         except StateError as error:
             _log.info("agent %s: its claim is released later: %s", self.agent_id, error)
+
+    def _note_refusal(self, backend: Backend, reason: str) -> None:
+        """Have the end of the process not taken for the loss of an agent that was never stored."""
+        now = self._clock.now()
+        event = self._owner.snapshot().event(
+            "agent_refused",
+            source=f"agent:{self.agent_id}",
+            at=now,
+            n=round(now * 1000),
+            outcome="cancelled",
+            reason=reason,
+        )
+        try:
+            backend.append_events([event])
+        except StateError as error:
+            _log.warning("agent %s is not noted as refused: %s", self.agent_id, error)
 
     def _register(self) -> None:
         """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
@@ -368,11 +390,13 @@ class AgentLife:
         """Come after the owner that held the agent before; return the epochs that this moves."""
         gauge = self._gauge
         former = gauge.epoch
-        self._handoff = self._handoff or stored.handoff
+        is_same_run = stored.run == self._run
+        if is_same_run:
+            self._handoff = self._handoff or stored.handoff
         if self._lifecycle.phase != CREATED:
             # It could not be stored until now; what it counted itself meanwhile is newer.
             gauge.epoch = max(gauge.epoch, stored.epoch + 1)
-        elif stored.active and _is_sound(stored):
+        elif stored.active and is_same_run and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
             self._owner.started_at = stored.started_at

@@ -189,7 +189,7 @@ class EpochEvent(Event):
 
 
 class AgentEvent(Event):
-    """An agent started, ended, or was judged stale, recovered or lost."""
+    """An agent started, ended, was refused at its start, or judged stale, recovered or lost."""
 
     outcome: str | None = None
     reason: str | None = None
@@ -199,6 +199,15 @@ class HandoffEvent(Event):
     """An agent left a handoff record; ``handoff`` is the record as it stands in the state file."""
 
     handoff: dict[str, Any]
+    ended_with: dict[str, Any] | None = None
+    """Where a fleet made the record because an agent ended without it: the event of that end."""
+
+
+class AssignmentEvent(Event):
+    """An orchestrator gave an agent its work, before it started it; one of the two is set."""
+
+    items: list[str] | None = None
+    handoff: dict[str, Any] | None = None
 
 
 class AlertEvent(Event):
@@ -315,6 +324,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_relaxed": ThresholdEvent,
     "context_epoch_started": EpochEvent,
     "handoff_ready": HandoffEvent,
+    "agent_assigned": AssignmentEvent,
     "context_alert": AlertEvent,
     "audit": AuditEvent,
 }

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ultramon.assignments import end_of_replaced
 from ultramon.backends.base import RecordsTogether, Save
 from ultramon.core.ids import random_hex
 from ultramon.core.liveness import process_started_at, this_host
@@ -227,6 +228,9 @@ class Owner:
                     self._extra = stored.extra
                     self._seq = stored.seq + 1
                     inherited.extend(stored.pending or [])
+                    inherited.extend(
+                        end_of_replaced(stored, self._identity["run"], self._clock.now())
+                    )
                     found = stored.generation, stored.seq
                     # A try that was refused has come after this state already.
                     if self._resumed_from != found:

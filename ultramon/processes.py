@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from time import sleep
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -159,31 +159,42 @@ class Watched(Protocol):
         """Return how the process ended as it stands in an event's ``exit``, None while it runs."""
 
 
+class _Exit(NamedTuple):
+    exited: dict[str, Any]
+    before: int
+    """The generation stored before the process: what it starts has a higher one."""
+    generation: int | None = None
+    """What it started and did not end; a later owner of the agent is another process."""
+
+
 class Processes:
     """The processes attached to the agents of a fleet."""
 
     def __init__(self) -> None:
-        self._running: dict[str, Watched] = {}
+        self._running: dict[str, tuple[Watched, int]] = {}
+        self._exits: dict[str, _Exit] = {}
+        self._closed: set[str] = set()
         self._ended: set[str] = set()
-        # With the generation that ended so: a later owner of the agent is another process.
-        self._exits: dict[str, tuple[int | None, dict[str, Any]]] = {}
 
-    def attach(self, agent_id: str, process: Attachable) -> None:
+    def attach(self, agent_id: str, process: Watched, before: int) -> None:
         """Watch the process of an agent, instead of an earlier one.
 
-        Raises:
-            TypeError: Not something that `watch_process` can watch.
+        Args:
+            agent_id: The agent.
+            process: As `watch_process` returned it.
+            before: The generation that was stored when the process began; 0 = none.
         """
-        self._running[agent_id] = watch_process(process)
+        self._running[agent_id] = process, before
         self._exits.pop(agent_id, None)
         self._ended.discard(agent_id)
+        self._closed.discard(agent_id)
 
     def look(self) -> None:
         """Notice which have ended. Read states afterwards: what they saved last is seen then."""
-        for agent_id, process in list(self._running.items()):
+        for agent_id, (process, before) in list(self._running.items()):
             exited = process.ended()
             if exited is not None:
-                self._exits[agent_id] = None, exited
+                self._exits[agent_id] = _Exit(exited, before)
                 self._ended.add(agent_id)
                 del self._running[agent_id]
 
@@ -194,14 +205,31 @@ class Processes:
 
     def match(self, records: Mapping[str, StateRecord]) -> None:
         """Assign each end to the generation that stands in the state, drop what is outdated."""
-        for agent_id, (generation, exited) in list(self._exits.items()):
+        for agent_id, found in list(self._exits.items()):
             record = records.get(agent_id)
-            if record is None:
-                continue
-            if record.active and generation in (None, record.generation):
-                self._exits[agent_id] = record.generation, exited
+            if record is None or record.generation <= found.before:
+                if agent_id in self._closed:
+                    self.forget(agent_id)
+            elif record.active and found.generation in (None, record.generation):
+                self._exits[agent_id] = found._replace(generation=record.generation)
             else:
-                del self._exits[agent_id]
+                self.forget(agent_id)
+
+    def note_end(self, agent_id: str, generation: int) -> None:
+        """Note an end that the journal tells: that of the process says nothing new then.
+
+        Args:
+            agent_id: The agent.
+            generation: Of the life that ended; 0 for one that was refused at its start.
+        """
+        if agent_id in self._running:
+            _, before = self._running[agent_id]
+        elif agent_id in self._exits:
+            before = self._exits[agent_id].before
+        else:
+            return
+        if generation == 0 or generation > before:
+            self._closed.add(agent_id)
 
     @property
     def ended_agents(self) -> Collection[str]:
@@ -210,25 +238,30 @@ class Processes:
 
     def exit_of(self, record: StateRecord) -> dict[str, Any] | None:
         """Return how the process of an active agent ended, None when that is not known."""
-        generation, exited = self._exits.get(record.agent_id, (None, None))
-        return exited if generation == record.generation else None
+        found = self._exits.get(record.agent_id)
+        return None if found is None or found.generation != record.generation else found.exited
 
     def will_tell(self, record: StateRecord) -> bool:
         """Return whether it will be known how the process of an agent ended, once it does."""
-        process = self._running.get(record.agent_id)
+        process, _ = self._running.get(record.agent_id, (None, 0))
         return process is not None and process.pid == record.pid
 
-    def without_agent(self, records: Mapping[str, StateRecord]) -> dict[str, dict[str, Any]]:
+    def is_attached(self, agent_id: str) -> bool:
+        """Return whether it will be known, or is, that the process of an agent ended."""
+        return agent_id in self._running or agent_id in self._exits
+
+    def without_agent(self) -> dict[str, dict[str, Any]]:
         """Return how processes ended whose agents never stored a state."""
         return {
-            agent_id: exited
-            for agent_id, (_, exited) in self._exits.items()
-            if agent_id not in records
+            agent_id: found.exited
+            for agent_id, found in self._exits.items()
+            if found.generation is None and agent_id not in self._closed
         }
 
     def forget(self, agent_id: str) -> None:
         """Drop what is known about an ended process."""
         self._exits.pop(agent_id, None)
+        self._closed.discard(agent_id)
 
 
 def watch_process(process: Attachable) -> Watched:

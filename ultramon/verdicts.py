@@ -11,10 +11,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ultramon.assignments import is_end, items_of, rebuilt_handoff
 from ultramon.attention import Attention
 from ultramon.core.liveness import (
     ALIVE,
+    ENDED,
     LOST,
+    LOST_AFTER_SECONDS,
     STALE,
     is_beating,
     judge,
@@ -24,13 +27,12 @@ from ultramon.core.liveness import (
 from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import FORCE_RETURN
 from ultramon.core.times import format_time, parse_time
-from ultramon.handoff import handoff_id_of
-from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 from ultramon.processes import is_whole, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ultramon.assignments import Assignments
     from ultramon.clock import Clock
     from ultramon.handoff import HandoffRecord
     from ultramon.processes import Agents
@@ -83,11 +85,12 @@ class Verdicts:
         """Make an event about an agent."""
         return record.event(kind, source=self.source, at=self._clock.now(), n=n, **details)
 
-    def look(self, agents: Agents) -> list[dict[str, Any]]:
+    def look(self, agents: Agents, assignments: Assignments) -> list[dict[str, Any]]:
         """Judge all agents of a run. Nothing is remembered until `read` gets the events back.
 
         Returns:
-            The events that follow, to be stored once per key.
+            The events that follow, to be stored once per key. The handoff of a lost agent comes
+            before the verdict, as that of one that leaves comes before its end.
         """
         records = agents.records
         now = self._clock.now()
@@ -112,14 +115,36 @@ class Verdicts:
                 continue
             verdict = self._judge(record, agents, gone_before, started_at)
             if verdict is not None:
-                events.append(verdict)
                 if verdict["type"] == "agent_lost":
-                    events += self._rebuild_handoff(record, records)
+                    events += self._rebuild_handoff(record, records, assignments)
+                events.append(verdict)
             events += self._expire(record, now)
-        for agent_id, exited in agents.processes.without_agent(records).items():
+        return events + self._unstarted(agents, assignments, now)
+
+    def _unstarted(
+        self, agents: Agents, assignments: Assignments, now: float
+    ) -> list[dict[str, Any]]:
+        """Judge agents that never stored a state: only their process or their work is known."""
+        processes = agents.processes
+        for agent_id in processes.without_agent():
+            for event in assignments.unread(agent_id):
+                if is_end(event):
+                    processes.note_end(agent_id, event["generation"])
+        reasons: dict[str, tuple[str, dict[str, Any]]] = {
+            agent_id: ("its process ended before it started", exited)
+            for agent_id, exited in processes.without_agent().items()
+        }
+        if self._has_settled(0.0):
+            for agent_id, since in assignments.overdue(now - LOST_AFTER_SECONDS, self.source):
+                if not (processes.is_attached(agent_id) or assignments.unread(agent_id)):
+                    reasons[agent_id] = f"not started for {now - since:.0f} s", {}
+        events = []
+        for agent_id, (reason, exited) in reasons.items():
+            given = assignments.given(agent_id, 0)
+            events += assignments.handoffs_of_unstarted(given, self.source, now)
+            n = given[0]["n"] if given else round(now * 1000)
             unknown = StateRecord(agent_id, run=self._run, epoch=1)
-            reason = "its process ended before it started"
-            events.append(self._lost(unknown, round(now * 1000), reason, exited))
+            events.append(self._lost(unknown, n, reason, exited))
         return events
 
     def _notice_jump(self, now: float) -> None:
@@ -132,15 +157,17 @@ class Verdicts:
         self._looked_at = (now, monotonic)
 
     def _is_settled(self, record: StateRecord) -> bool:
-        if self._jumped_at is None:
-            return True
-        settling = SETTLE_INTERVALS * (record.heartbeat_interval_seconds or 0)
-        return self._clock.monotonic() >= self._jumped_at + settling
+        return self._has_settled(SETTLE_INTERVALS * (record.heartbeat_interval_seconds or 0))
+
+    def _has_settled(self, seconds: float) -> bool:
+        return self._jumped_at is None or self._clock.monotonic() >= self._jumped_at + seconds
 
     def _forget_ended(self, records: Records) -> None:
         for part in self.memory.values():
-            for agent_id in list(part):
-                if agent_id not in records or not records[agent_id].active:
+            for agent_id, noted in list(part.items()):
+                record = records.get(agent_id)
+                # Whoever was lost and ended after all has an event of that end still to be read.
+                if record is None or not (record.active or noted.get("verdict") == LOST):
                     del part[agent_id]
 
     def _judge(
@@ -155,6 +182,8 @@ class Verdicts:
         verdict, reason = liveness.verdict, liveness.reason
         life = self._life(record)
         before = ALIVE if life is None else life["verdict"]
+        if before == ENDED:
+            return None
         exited = agents.processes.exit_of(record)
         if exited is not None:
             verdict, reason = LOST, "its process ended without stop()"
@@ -189,38 +218,23 @@ class Verdicts:
     ) -> dict[str, Any]:
         return self.event(record, "agent_lost", n, outcome="lost", reason=reason, exit=exited)
 
-    def _rebuild_handoff(self, record: StateRecord, records: Records) -> list[dict[str, Any]]:
-        """Make the handoff that a vanished agent could not leave, from its last saved plan.
+    def _rebuild_handoff(
+        self, record: StateRecord, records: Records, assignments: Assignments
+    ) -> list[dict[str, Any]]:
+        """Make the handoff that a vanished agent could not leave: its saved plan, and its items.
 
         It bears the key of the first handoff in this life and epoch: where the agent left one
         itself, that one is stored already and stays.
         """
-        state = state_of(record)
-        if state is None:
+        if state_of(record) is None:
             return []
-        tasks = state.tasks or []
-
-        def named(*statuses: str) -> list[str]:
-            return [task.name for task in tasks if task.status in statuses]
-
-        handoff = {
-            "handoffId": handoff_id_of(
-                record.agent_id, record.generation, record.epoch, record.started_at
-            ),
-            "agentId": record.agent_id,
-            "run": record.run,
-            "predecessorId": record.predecessor_id,
-            "generationCount": _chain_length(record, records),
-            "epoch": record.epoch,
-            "reason": "lost",
-            "completed": named(DONE),
-            "interrupted": named(IN_PROGRESS, INTERRUPTED),
-            "remaining": named(PENDING),
-            "results": {task.name: task.result for task in tasks if task.result is not None},
-            "workspace": {"cwd": record.cwd} if record.cwd else None,
-            "tokens": record.estimated_tokens,
-            "createdAt": format_time(self._clock.now()),
-        }
+        handoff = rebuilt_handoff(
+            record,
+            record.tasks or [],
+            items_of(assignments.given(record.agent_id, record.generation)),
+            now=self._clock.now(),
+            generation_count=_chain_length(record, records),
+        )
         return [self.event(record, "handoff_ready", handoff=handoff)]
 
     def _expire(self, record: StateRecord, now: float) -> list[dict[str, Any]]:
@@ -251,11 +265,14 @@ class Verdicts:
         returning = self.memory["returning"]
         if kind in ("agent_lost", "agent_expired"):
             returning.pop(agent_id, None)
-        if kind in ("agent_stale", "agent_lost"):
+        if kind in ("agent_stale", "agent_lost") and not (
+            event["generation"] == 0 or self.ended_before(event)
+        ):
             self.memory["lives"][agent_id] = {
                 "generation": event["generation"],
                 "verdict": STALE if kind == "agent_stale" else LOST,
                 "beat": event["n"],
+                "eventId": event["eventId"],
             }
         elif kind in ("agent_started", "agent_recovered"):
             self.memory["lives"].pop(agent_id, None)
@@ -285,6 +302,28 @@ class Verdicts:
             "until": until,
             "requested": requested,
         }
+
+    def ended_before(self, event: dict[str, Any]) -> bool:
+        """Return whether the life that an event is about has had its end: there is one for each."""
+        life = self.memory["lives"].get(event["agentId"])
+        return (
+            life is not None
+            and life["verdict"] in (LOST, ENDED)
+            and life["generation"] == event["generation"]
+            and life.get("eventId") != event["eventId"]
+        )
+
+    def note_end(self, event: dict[str, Any], record: StateRecord | None) -> None:
+        """Note that an agent ended by itself; its state may say so late, or never."""
+        agent_id = event["agentId"]
+        self.memory["lives"].pop(agent_id, None)
+        if record is not None and record.active and record.generation == event["generation"]:
+            self.memory["lives"][agent_id] = {
+                "generation": event["generation"],
+                "verdict": ENDED,
+                "beat": event["n"],
+                "eventId": event["eventId"],
+            }
 
     def takes_back_end(self, event: dict[str, Any], agents: Agents) -> bool:
         """Return whether an agent was killed after the event of its end, before the state of it.

@@ -12,7 +12,9 @@ from click.core import ParameterSource
 from ultramon.cli.output import SeveralFound, sanitize
 from ultramon.core.liveness import ENDED, LOST, STALE, judge, this_host
 from ultramon.core.names import short_id
-from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
+from ultramon.core.record import StateRecord
+from ultramon.core.times import parse_time
+from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
     from ultramon.core.liveness import HostIdentity, Liveness
-    from ultramon.core.record import StateRecord
 
 _MAX_NAMED = 5
 _URGENCY = {"force_return": 1, "prepare_handoff": 2}
@@ -122,6 +123,56 @@ class SeenAgent(NamedTuple):
             "livenessReason": self.liveness.reason,
             "heartbeatAgeSeconds": self.liveness.heartbeat_age_seconds,
         }
+
+
+def earlier_lives(backend: Backend, run: str) -> list[SeenAgent]:
+    """Return the last lives in a run of agents whose ids have gone on in another one.
+
+    Their states were replaced: only the journal tells of them, until it is pruned.
+    """
+    from ultramon.cli.ledger import events_of
+
+    started: dict[str, dict[str, Any]] = {}
+    ended: dict[str, dict[str, Any]] = {}
+    for event in events_of(backend, run):
+        if event["type"] == "agent_started":
+            started[event["agentId"]] = event
+        elif event["type"] in ("agent_stopped", "agent_lost"):
+            ended[event["agentId"]] = event
+    return [
+        _life_in_journal(started.get(agent_id, event), event)
+        for agent_id, event in ended.items()
+        if _is_in_another_run(backend, agent_id, run)
+    ]
+
+
+def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
+    try:
+        record = backend.load(agent_id).record
+    except (AgentNotFoundError, StateError):
+        return False
+    return record is not None and record.run != run
+
+
+def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> SeenAgent:
+    at = parse_time(ended["occurredAt"]) or 0.0
+    record = StateRecord(
+        ended["agentId"],
+        run=ended["run"],
+        session_id=ended["sessionId"],
+        generation=ended["generation"],
+        epoch=ended["epoch"],
+        started_at=parse_time(started["occurredAt"]) or 0.0,
+        last_heartbeat=at,
+        last_activity=at,
+        active=False,
+        outcome=ended.get("outcome"),
+        exit=ended.get("exit"),
+        limit_source="unknown",
+        tokens_source="unknown",
+        action="none",
+    )
+    return SeenAgent(record, judge(record, None, at, this_host()))
 
 
 class Unreadable(NamedTuple):

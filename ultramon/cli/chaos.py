@@ -77,7 +77,8 @@ def command(
     COMMAND is your orchestrator itself, not a program that starts it; it is run with ULTRAMON_RUN
     set. Living agents of that run that started meanwhile are killed at random with SIGKILL, never
     the orchestrator's own process. When it has ended, states and journal tell which items were
-    planned and never completed (lost), and which were begun or completed more than once.
+    planned or assigned and never completed (lost), which were begun or completed more than once,
+    and which agents died with neither a plan nor an assignment, so that nobody knows their work.
 
     What the command prints appears on stderr. The exit code is 0 when nothing was lost and the
     command ended with 0.
@@ -243,6 +244,7 @@ def _report(prey: Prey, ending: _Ending) -> dict[str, Any]:
         "lost": len(ledger.lost),
         "repeatedItems": ledger.repeated,
         "lostItems": ledger.lost,
+        "diedWithoutPlan": prey.died_without_plan,
     }
 
 
@@ -262,6 +264,11 @@ def _problems(prey: Prey, ending: _Ending) -> list[str]:
         )
     elif not ledger.planned:
         problems.append("no agent planned anything, so nothing can be said about lost work")
+    if prey.died_without_plan:
+        problems.append(
+            f"died without a plan: {_listed(prey.died_without_plan)}: nobody knows their work; "
+            "Fleet.assign() it before the start"
+        )
     if ledger.lost:
         problems.append(f"lost: {_listed(ledger.lost)}")
     return problems

@@ -8,7 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon.cli.ledger import Ledger, handoff_events
+from ultramon.assignments import agents_without_plan
+from ultramon.cli.ledger import Ledger, end_of_journal, events_of
 from ultramon.core.liveness import ENDED, LOST, judge, process_started_at, this_host
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Prey:
         self.run = run
         self.ledger = Ledger()
         self.unreadable: set[str] = set()
+        self.died_without_plan: list[str] = []
         self._records: dict[str, StateRecord] = {}
         self._heartbeats: dict[str, float] = {}
         self._killed: set[tuple[int | None, str | None]] = set()
@@ -36,6 +38,8 @@ class Prey:
         self._seen: dict[str, Any] = {}
         stored = [agent.record for agent in backend.look(run, self._seen).changed]
         self._before = {record.agent_id: record.generation for record in stored if record}
+        self._planned: set[tuple[str, int]] = set()
+        self._began_at = end_of_journal(backend)
 
     def look(self) -> None:
         """See what changed."""
@@ -49,13 +53,36 @@ class Prey:
             if self._is_new(agent.agent_id, agent.record.generation):
                 self._records[agent.agent_id] = agent.record
                 self.ledger.see_state(agent.record)
+                if agent.record.tasks:
+                    self._planned.add((agent.agent_id, agent.record.generation))
 
     def look_at_the_end(self) -> None:
         """See the last states, and what the journal knows of those that were overwritten."""
         self.look()
-        for event in handoff_events(self.backend, self.run):
-            if self._is_new(event["agentId"], event["generation"]):
+        events = [
+            event
+            for event in events_of(self.backend, self.run, self._began_at)
+            if self._concerns(event)
+        ]
+        for event in events:
+            if event["type"] == "handoff_ready":
                 self.ledger.see_handoff(event["handoff"])
+            elif event["type"] == "agent_assigned":
+                self.ledger.see_assignment(event)
+        living = {record.agent_id for record in self.living}
+        died = [
+            (agent_id, record.generation)
+            for agent_id, record in self._records.items()
+            if record.active and agent_id not in living
+        ]
+        self.died_without_plan = agents_without_plan(events, died, self._planned)
+
+    def _concerns(self, event: dict[str, Any]) -> bool:
+        """Return whether an event is about a life that began since, or that never did."""
+        generation = event["generation"]
+        if event["type"] == "agent_assigned":
+            generation += 1
+        return generation == 0 or self._is_new(event["agentId"], generation)
 
     def _is_new(self, agent_id: str, generation: int) -> bool:
         return generation > self._before.get(agent_id, 0)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.cli.demo_worker import BEGUN, DONE, read_notes
-from ultramon.cli.ledger import Ledger, handoff_events
+from ultramon.cli.ledger import Ledger, events_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,7 +32,8 @@ class Evidence(NamedTuple):
         """Read states, events and notes again, from where they are stored."""
         stored = backend.list_agents(run)
         records = [agent.record for agent in stored if agent.record is not None]
-        handoffs = [event["handoff"] for event in handoff_events(backend, run)]
+        events = events_of(backend, run)
+        handoffs = [event["handoff"] for event in events if event["type"] == "handoff_ready"]
         notes = {agent.agent_id: read_notes(folder, agent.agent_id) for agent in stored}
         ledger = Ledger()
         for record in records:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 EVENT_TYPES = (
+    "agent_assigned",
+    "agent_refused",
     "agent_started",
     "context_threshold_reached",
     "context_relaxed",
@@ -211,6 +213,11 @@ def _start(event: dict[str, Any]) -> str:
     return f"generation {generation:d}" if generation > 1 else ""
 
 
+def _assignment(event: dict[str, Any]) -> str:
+    given = event.get("handoff")
+    return f"{len(event['items']):,} items" if given is None else f"handoff {_handoff(event)}"
+
+
 def _end(event: dict[str, Any]) -> str:
     return ", ".join(
         field(event[name]) for name in ("outcome", "reason") if event.get(name) is not None
@@ -238,6 +245,8 @@ def _audit(event: dict[str, Any]) -> str:
 
 
 _WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "agent_assigned": _assignment,
+    "agent_refused": _end,
     "agent_started": _start,
     "context_threshold_reached": _level,
     "context_relaxed": _level,

@@ -1,9 +1,10 @@
-"""Through whose hands each planned item of a run went, read from states and handoffs."""
+"""Through whose hands each item of a run went, read from states, assignments and handoffs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.assignments import items_of
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Ledger:
 
     @property
     def planned(self) -> list[str]:
-        """Every item that stood in some plan, in the order in which it was seen."""
+        """Every item that was planned or assigned, in the order in which it was seen."""
         return list(self._items)
 
     @property
@@ -54,7 +55,7 @@ class Ledger:
 
     @property
     def lost(self) -> list[str]:
-        """The items that were planned and never completed."""
+        """The items that were planned or assigned, and never completed."""
         return [name for name, item in self._items.items() if not item.done_by]
 
     @property
@@ -99,6 +100,11 @@ class Ledger:
         for name in handoff.get("remaining", ()):
             self._items.setdefault(name, _Item())
 
+    def see_assignment(self, event: dict[str, Any]) -> None:
+        """Enter what an agent was given before its start, as it stands in the journal."""
+        for name in items_of([event]):
+            self._items.setdefault(name, _Item())
+
     def _life(self, record: StateRecord) -> int:
         """Return which life of an agent a state belongs to: a new one begins after an end."""
         life, generation, active = self._lives.get(
@@ -115,11 +121,16 @@ class Ledger:
             item.begun_by.add((agent_id, _EARLIER))
 
 
-def handoff_events(backend: Backend, run: str) -> Iterator[dict[str, Any]]:
-    """Return the events of a run's handoffs as they stand in the journal, oldest first."""
+def end_of_journal(backend: Backend) -> str | None:
+    """Return the cursor behind all events that there are now."""
     cursor = None
     while (page := backend.events(cursor)).events:
         cursor = page.cursor
-        for event in page.events:
-            if event["type"] == "handoff_ready" and event["run"] == run:
-                yield event
+    return cursor
+
+
+def events_of(backend: Backend, run: str, cursor: str | None = None) -> Iterator[dict[str, Any]]:
+    """Return the events of a run behind a cursor as they stand in the journal, oldest first."""
+    while (page := backend.events(cursor)).events:
+        cursor = page.cursor
+        yield from (event for event in page.events if event["run"] == run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -11,6 +12,7 @@ from ultramon.cli.agents import (
     SeenAgent,
     Unreadable,
     agents_json,
+    earlier_lives,
     find_agent,
     json_option,
     limit_option,
@@ -60,7 +62,7 @@ _WIDE = 100
     is_flag=True,
     envvar="ULTRAMON_STATUS_ALL",
     show_envvar=True,
-    help="Show ended agents too.",
+    help="Show ended agents too; with --run also those whose ids went on in another run.",
 )
 @click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
 @limit_option(f"{MAX_ROWS} on a terminal, else all")
@@ -91,12 +93,13 @@ def command(
     if limit is None and not json and sys.stdout.isatty():
         limit = MAX_ROWS
     picture = open_picture(backend, run, show_all=show_all, is_cut=True)
+    earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = (one.to_json() for one in picture.stream(limit))
+        agents = (one.to_json() for one in islice(chain(picture.stream(limit), earlier), limit))
         print_json_list("agents", agents, lambda: unreadable_json(picture.unreadable))
     else:
         picture.refresh(limit)
-        print_agents(picture.seen, picture.unreadable, picture.hidden)
+        print_agents((picture.seen + earlier)[:limit], picture.unreadable, picture.hidden)
     print_left_out(picture)
     return ExitCode.OK
 

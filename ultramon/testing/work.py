@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ultramon.assignments import agents_without_plan, items_of
 from ultramon.claims import has_taken_over
 from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.liveness import ENDED, LOST, judge, this_host
@@ -12,6 +13,7 @@ from ultramon.handoff import HandoffRecord
 from ultramon.plan import DONE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ultramon.backends.base import Backend, StoredAgent
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 def assert_no_work_lost(
     run: str, backend: Backend | str | None = None, *, clock: Clock | None = None
 ) -> None:
-    """Assert that each planned item of a run is done, in living hands, or waits in a handoff.
+    """Assert that each item of a run is done, in living hands, or waits in a handoff.
+
+    Items are those that agents planned or were assigned.
 
     Goes by item names: agents that planned the same name mean the same item, and the last one that
     had it decides. A handoff waits until an agent has started that has its items in its plan; what
@@ -35,7 +39,8 @@ def assert_no_work_lost(
 
     Raises:
         AssertionError: Items are lost; lists them with the agents that had them. Also when the
-            run has no agents, or a state cannot be read: then nothing is proven.
+            run has no agents, a state cannot be read, or an agent died with neither a plan nor an
+            assignment: then nothing is proven.
     """
     from ultramon.backends import open_backend
 
@@ -50,9 +55,14 @@ def assert_no_work_lost(
 
     history = _History(run, backend, stored, (clock or SYSTEM_CLOCK).now())
     lost = [item for item in history.holders if not history.is_safe(item)]
+    lines = []
     if lost:
         lines = [f"run {run}: {len(lost)} of {len(history.holders)} planned items are lost"]
         lines += [f"{item}: {history.describe(item)}" for item in lost]
+    if history.died_without_plan:
+        lines.append(f"run {run}: agents died without a plan, nobody knows their work:")
+        lines += history.died_without_plan
+    if lines:
         raise AssertionError("\n  ".join(lines))
 
 
@@ -66,13 +76,29 @@ class _History:
         self._planned: defaultdict[str, list[StateRecord]] = defaultdict(list)
         self._started_at: dict[str, int] = {}
         self._handoffs: dict[str, tuple[int, HandoffRecord]] = {}
+        self._living: dict[str, int] = {}
+        died, planned = [], []
         host = this_host()
         for agent in stored:
             if agent.record is not None:
                 liveness = judge(agent.record, agent.heartbeat_at, now, host)
+                life = (agent.agent_id, agent.record.generation)
                 self._ends[agent.agent_id] = f"{liveness.verdict}: {liveness.reason}"
                 self._note_state(agent.record, lives=liveness.verdict not in (ENDED, LOST))
-        position = self._read_journal(run, backend)
+                if liveness.verdict == LOST:
+                    died.append(life)
+                elif liveness.verdict != ENDED:
+                    self._living.update([life])
+                if agent.record.tasks:
+                    planned.append(life)
+        events = list(_events_of(run, backend))
+        position = len(events)
+        for index, event in enumerate(events, 1):
+            self._read(index, event)
+        self.died_without_plan = [
+            self._describe_agent(agent_id)
+            for agent_id in agents_without_plan(events, died, planned)
+        ]
         records = {agent.agent_id: agent.record for agent in stored}
         self._adrift = {
             claim.handoff_id: claim.successor_id
@@ -109,14 +135,14 @@ class _History:
 
     def describe(self, item: str) -> str:
         """Return the agents that had an item and what became of them, for people."""
-        had = [
-            f"{agent_id} ({self._ends.get(agent_id, 'no longer stored')})"
-            for agent_id in self.holders[item]
-        ]
+        had = list(map(self._describe_agent, self.holders[item]))
         _, last = self._last_handoff(item)
         if last is not None and last.handoff_id in self._adrift:
             had.append(f"{self._adrift[last.handoff_id]} (claimed it and never began)")
         return ", ".join(had)
+
+    def _describe_agent(self, agent_id: str) -> str:
+        return f"{agent_id} ({self._ends.get(agent_id, 'not stored')})"
 
     def _note(self, item: str, holder: str, *, is_safe: bool) -> None:
         holders = self.holders.setdefault(item, [])
@@ -138,17 +164,20 @@ class _History:
         for item in (*handoff.interrupted, *handoff.remaining):
             self._note(item, handoff.agent_id, is_safe=False)
 
-    def _read_journal(self, run: str, backend: Backend) -> int:
-        position = 0
-        cursor = None
-        while (page := backend.events(cursor)).events:
-            cursor = page.cursor
-            for event in page.events:
-                position += 1
-                if event["run"] != run:
-                    continue
-                if event["type"] == "agent_started":
-                    self._started_at[event["agentId"]] = position
-                elif event["type"] == "handoff_ready":
-                    self._note_handoff(position, event["handoff"])
-        return position
+    def _read(self, position: int, event: dict[str, Any]) -> None:
+        agent_id = event["agentId"]
+        if event["type"] == "agent_started":
+            self._started_at[agent_id] = position
+        elif event["type"] == "handoff_ready":
+            self._note_handoff(position, event["handoff"])
+        elif event["type"] == "agent_assigned":
+            lives = self._living.get(agent_id, 0) > event["generation"]
+            for item in items_of([event]):
+                self._note(item, agent_id, is_safe=lives)
+
+
+def _events_of(run: str, backend: Backend) -> Iterator[dict[str, Any]]:
+    cursor = None
+    while (page := backend.events(cursor)).events:
+        cursor = page.cursor
+        yield from (event for event in page.events if event["run"] == run)

@@ -1,0 +1,396 @@
+"""What agents were given before they started, and what of it is handed on when they end.
+
+Known from the journal alone. With a consumer's cursor only the places of events are remembered:
+the items stay in the journal, however many there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ultramon.core.ids import random_hex
+from ultramon.core.record import StateRecord
+from ultramon.core.times import format_time, parse_time
+from ultramon.handoff import HandoffRecord, handoff_id_of
+from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.processes import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ultramon.backends.base import Backend
+
+_log = logging.getLogger("ultramon.fleet")
+
+_ENDS = ("agent_stopped", "agent_lost", "agent_refused")
+
+
+class Assignments:
+    """Reads who was given what, and makes the handoffs of those that did not get to leave one.
+
+    Args:
+        backend: Where the journal is.
+        run: Whose agents.
+
+    Attributes:
+        memory: What was read and matters still; JSON values only.
+    """
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        self.memory: dict[str, Any] = {"given": {}, "left": {}, "ending": {}, "unstarted": {}}
+        self._backend = backend
+        self._run = run
+        self._cursor: str | None = None
+        self._unread: dict[str, list[dict[str, Any]]] | None = None
+
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Go on from what this or another fleet of the same consumer name acknowledged."""
+        for part in self.memory:
+            self.memory[part] = dict(memory.get(part, {}))
+
+    def event(
+        self, agent_id: str, work: Iterable[object] | HandoffRecord, before: int, **given: Any
+    ) -> dict[str, Any]:
+        """Make the event that an agent is given work.
+
+        Args:
+            agent_id: The agent.
+            work: Items, or the handoff that it is to continue.
+            before: The generation that is stored of it; 0 = none.
+            **given: ``source`` and ``at``, as for `StateRecord.event`.
+
+        Raises:
+            ConfigurationError: As `Plan.add`.
+        """
+        if isinstance(work, HandoffRecord):
+            details: dict[str, Any] = {"handoff": work.model_dump(mode="json", by_alias=True)}
+        else:
+            plan = Plan()
+            plan.add(work)
+            details = {"items": plan.pending()}
+        unstored = StateRecord(agent_id, run=self._run, generation=before, epoch=1)
+        # Given twice in one moment is given twice: the number makes the key of each its own.
+        number = int(random_hex(6), 16)
+        return unstored.event("agent_assigned", n=number, **given, **details)
+
+    def look_from(self, cursor: str | None) -> None:
+        """Begin a look at the agents of the run: events behind the cursor are not read yet."""
+        self._cursor, self._unread = cursor, None
+
+    def unread(self, agent_id: str) -> list[dict[str, Any]]:
+        """Return what the journal says about starts and ends of an agent behind the cursor."""
+        if self._unread is None:
+            self._unread = {}
+            cursor = self._cursor
+            while (page := self._backend.events(cursor)).events:
+                cursor = page.cursor
+                for event in page.events:
+                    if event["run"] == self._run and (
+                        event["type"] in ("agent_assigned", "agent_started", *_ENDS)
+                    ):
+                        self._unread.setdefault(event["agentId"], []).append(event)
+        return self._unread.get(agent_id, [])
+
+    def overdue(self, before: float, source: str) -> Iterator[tuple[str, float]]:
+        """Yield agents that a source gave work before a time and did not start, and since when."""
+        for agent_id, entries in self.memory["given"].items():
+            last = entries[-1]
+            if last["at"] < before and not last["isStarted"] and last["source"] == source:
+                yield agent_id, last["at"]
+
+    def given(self, agent_id: str, generation: int) -> list[dict[str, Any]]:
+        """Return what an agent was given for one life.
+
+        Args:
+            agent_id: The agent.
+            generation: Of that life; 0 = the one that never started.
+        """
+        known = list(self._read_back(agent_id, generation))
+        unread = self.unread(agent_id)
+        started = [event["generation"] for event in unread if event["type"] == "agent_started"]
+        last = generation - 1 if generation else max(started, default=0)
+        if not generation:
+            known = [event for event in known if event["generation"] >= last]
+        return known + [
+            event
+            for event in unread
+            if event["type"] == "agent_assigned"
+            and (event["generation"] <= last if generation else event["generation"] >= last)
+        ]
+
+    def _read_back(self, agent_id: str, generation: int) -> Iterator[dict[str, Any]]:
+        for entry in self.memory["given"].get(agent_id, ()):
+            if entry["isStarted"] if generation == 0 else entry["before"] >= generation:
+                continue
+            event = self._at(entry["cursor"], "agent_assigned", agent_id)
+            if event is not None:
+                yield event
+
+    def _at(self, cursor: str | None, kind: str, agent_id: str) -> dict[str, Any] | None:
+        for event in self._backend.events(cursor, 1).events:
+            if (event["type"], event["agentId"]) == (kind, agent_id):
+                return event
+        _log.warning("agent %s: its event %s was pruned from the journal", agent_id, kind)
+        return None
+
+    def handoff_of(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the last handoff of the life that an event is about, as far as it was read."""
+        left = self.memory["left"].get(event["agentId"])
+        if left is None or left["generation"] != event["generation"]:
+            return None
+        found = self._at(left["cursor"], "handoff_ready", event["agentId"])
+        return None if found is None else found["handoff"]
+
+    def read(self, event: dict[str, Any], cursor: str | None) -> None:
+        """Learn from an event of the journal.
+
+        Args:
+            event: The next one of this run.
+            cursor: Behind the one before it.
+        """
+        kind, agent_id, generation = event["type"], event["agentId"], event["generation"]
+        if kind == "agent_assigned":
+            self.memory["given"].setdefault(agent_id, []).append(
+                {
+                    "cursor": cursor,
+                    "before": generation,
+                    "at": parse_time(event["occurredAt"]) or 0.0,
+                    "source": event["source"],
+                    "isStarted": False,
+                    "handoffId": (event.get("handoff") or {}).get("handoffId"),
+                }
+            )
+        elif kind == "agent_started":
+            for entry in self.memory["given"].get(agent_id, ()):
+                if entry["before"] < generation:
+                    entry["isStarted"] = True
+                    self.memory["unstarted"].pop(entry["handoffId"], None)
+        elif kind == "handoff_ready":
+            self.memory["left"][agent_id] = {"cursor": cursor, "generation": generation}
+            if generation == 0:
+                deaths = self.memory["unstarted"].setdefault(event["handoff"]["handoffId"], [])
+                if event["eventId"] not in deaths:
+                    deaths.append(event["eventId"])
+
+    def deaths_before_start(self, handoff: HandoffRecord) -> int:
+        """Return how many agents, one after the other, were given this work and never started."""
+        return len(self.memory["unstarted"].get(handoff.handoff_id, ()))
+
+    def is_awaited(self, end: dict[str, Any]) -> bool:
+        """Return whether an end is still to be delivered, behind the handoff that holds it."""
+        return bool(self.memory["ending"].get(end["agentId"]) == end["eventId"])
+
+    def forget(self, event: dict[str, Any], *, is_awaited: bool = False) -> None:
+        """Forget the life that an event closed.
+
+        Args:
+            event: Its end.
+            is_awaited: It will be delivered behind a handoff that was just stored.
+        """
+        agent_id, generation = event["agentId"], event["generation"]
+        self.memory["left"].pop(agent_id, None)
+        self.memory["ending"].pop(agent_id, None)
+        if is_awaited:
+            self.memory["ending"][agent_id] = event["eventId"]
+        left = [
+            entry
+            for entry in self.memory["given"].pop(agent_id, ())
+            if (entry["isStarted"] if generation == 0 else entry["before"] >= generation)
+        ]
+        if left:
+            self.memory["given"][agent_id] = left
+
+    def handoffs_of_unstarted(
+        self, given: list[dict[str, Any]], source: str, now: float
+    ) -> list[dict[str, Any]]:
+        """Make the handoffs of an agent that died before its first state was stored.
+
+        A handoff that it was to continue comes again as it is: nobody has claimed it, or else the
+        claim decides. Items come as one record.
+        """
+        handoffs = {event["n"]: event["handoff"] for event in given if event.get("handoff")}
+        if items := items_of([event for event in given if not event.get("handoff")]):
+            first = next(event for event in given if not event.get("handoff"))
+            unstored = _unknown({**first, "generation": 0})
+            handoffs[first["n"]] = rebuilt_handoff(unstored, [], items, now=now)
+        return [
+            StateRecord(given[0]["agentId"], run=self._run, epoch=1).event(
+                "handoff_ready", source=source, at=now, n=number, handoff=handoff
+            )
+            for number, handoff in handoffs.items()
+        ]
+
+    def rest_of(
+        self, end: dict[str, Any], record: StateRecord | None, source: str, now: float
+    ) -> dict[str, Any] | None:
+        """Make the handoff of what an agent was given and neither did nor handed over.
+
+        Args:
+            end: The event that closes its life; the handoff holds it, to be delivered behind it.
+            record: The state that the end led to, a valid one; None when there is none.
+            source: Who notices.
+            now: Epoch seconds.
+        """
+        agent_id, generation = end["agentId"], end["generation"]
+        if agent_id not in self.memory["given"]:
+            return None
+        given = list(self._read_back(agent_id, generation))
+        if generation == 0:
+            # What a refused successor was to continue is in other hands; other items are not.
+            given = [event for event in given if event.get("items") is not None]
+        if not given:
+            return None
+        if record is not None and record.generation == generation:
+            life = record
+        elif end.get("outcome") == "completed":
+            return None
+        else:
+            life = _unknown(end)
+        tasks = life.tasks or []
+        left = self.handoff_of(end) or {}
+        settled = {
+            *(task["name"] for task in tasks if task["status"] == DONE),
+            *left.get("completed", ()),
+            *left_in(left),
+        }
+        rest = [item for item in items_of(given) if item not in settled]
+        if not rest:
+            return None
+        unsettled = set(rest)
+        kept = [task for task in tasks if task["status"] == DONE or task["name"] in unsettled]
+        handoff = rebuilt_handoff(life, kept, rest, now=now)
+        number = given[-1]["n"]
+        handoff["handoffId"] += f"-{number}"
+        return life.event(
+            "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
+        )
+
+
+def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
+    """Return how a life ends whose state is about to be replaced by an agent of another run.
+
+    Args:
+        record: Its last state.
+        run: Of the agent that replaces it.
+        now: Epoch seconds.
+    """
+    if not record.active or record.run == run:
+        return []
+    source, n = f"agent:{record.agent_id}", round(record.last_heartbeat * 1000)
+    reason = f"its id went on in run {run}"
+    lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
+    if state_of(record) is None:
+        return [lost]
+    handoff = rebuilt_handoff(record, record.tasks or [], (), now=now)
+    return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
+
+
+def agents_without_plan(
+    events: Iterable[dict[str, Any]],
+    died: Iterable[tuple[str, int]],
+    planned: Iterable[tuple[str, int]],
+) -> list[str]:
+    """Return the agents that died with neither a plan nor an assignment: nobody knows their work.
+
+    Args:
+        events: Of their run, oldest first.
+        died: Agents and generations that are lost by their states, whether or not it was noticed.
+        planned: Agents and generations whose states hold a plan.
+    """
+    lost, known = set(died), set(planned)
+    given: dict[str, int] = {}
+    for event in events:
+        kind, agent_id = event["type"], event["agentId"]
+        life = agent_id, event["generation"]
+        if kind == "agent_lost":
+            lost.add(life)
+        elif kind in ("agent_recovered", "agent_stopped"):
+            lost.discard(life)
+        elif kind == "agent_assigned":
+            given.setdefault(agent_id, event["generation"])
+        elif kind == "handoff_ready" and (
+            left_in(event["handoff"]) or event["handoff"].get("completed")
+        ):
+            known.add(life)
+            if "releasedFrom" in event:
+                known.add((event["releasedFrom"], 0))  # died in its start, with this work
+    return sorted(
+        {
+            agent_id
+            for agent_id, generation in lost - known
+            if not (agent_id in given and (generation == 0 or given[agent_id] < generation))
+        }
+    )
+
+
+def is_end(event: dict[str, Any]) -> bool:
+    """Return whether an event closes the life of an agent; one that is expired runs on."""
+    return event["type"] in _ENDS
+
+
+def _unknown(event: dict[str, Any]) -> StateRecord:
+    """Return what an event tells of a life whose state is not there."""
+    return StateRecord(
+        event["agentId"],
+        run=event["run"],
+        session_id=event["sessionId"],
+        generation=event["generation"],
+        epoch=event["epoch"],
+        started_at=parse_time(event["occurredAt"]) or 0.0,
+    )
+
+
+def items_of(given: Iterable[dict[str, Any]]) -> list[str]:
+    """Return all items of some assignments, each once, in order."""
+    items: dict[str, None] = {}
+    for event in given:
+        items.update(dict.fromkeys(event.get("items") or left_in(event.get("handoff") or {})))
+    return list(items)
+
+
+def left_in(handoff: dict[str, Any]) -> list[str]:
+    """Return the items that a handoff leaves to a successor."""
+    return [*handoff.get("interrupted", ()), *handoff.get("remaining", ())]
+
+
+def rebuilt_handoff(
+    record: StateRecord,
+    tasks: list[dict[str, Any]],
+    items: Iterable[str],
+    *,
+    now: float,
+    generation_count: int = 1,
+) -> dict[str, Any]:
+    """Return the handoff that an agent could not leave itself.
+
+    Args:
+        record: Its last state.
+        tasks: The plan as it was last saved, or what of it matters.
+        items: What it was given; those that are not in the plan remain.
+        now: Epoch seconds.
+        generation_count: As in `HandoffRecord`.
+    """
+
+    def named(*statuses: str) -> list[str]:
+        return [task["name"] for task in tasks if task["status"] in statuses]
+
+    known = {task["name"] for task in tasks}
+    return {
+        "handoffId": handoff_id_of(
+            record.agent_id, record.generation, record.epoch, record.started_at
+        ),
+        "agentId": record.agent_id,
+        "run": record.run,
+        "predecessorId": record.predecessor_id,
+        "generationCount": generation_count,
+        "epoch": record.epoch,
+        "reason": "lost",
+        "completed": named(DONE),
+        "interrupted": named(IN_PROGRESS, INTERRUPTED),
+        "remaining": [*named(PENDING), *(item for item in items if item not in known)],
+        "results": {task["name"]: task["result"] for task in tasks if task.get("result")},
+        "workspace": {"cwd": record.cwd} if record.cwd else None,
+        "tokens": record.estimated_tokens,
+        "createdAt": format_time(now),
+    }
