@@ -106,3 +106,11 @@ def test_the_committed_document_is_that_of_the_server(serving):
     render = runpy.run_path(str(ROOT / "scripts" / "generate_openapi.py"))["render"]
     assert DOCUMENT.read_text(encoding="utf-8") == render()
     assert serving.anybody.get("/openapi.json").json() == json.loads(render())
+
+
+def test_the_document_is_rendered_once(serving):
+    """Anybody may ask for it, so that an answer must not cost what rendering it costs."""
+    app = serving.server.config.app._app
+    before = serving.anybody.get("/openapi.json").content
+    app.openapi_schema = {"rendered": "anew"}
+    assert serving.anybody.get("/openapi.json").content == before

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from ultramon import __version__
@@ -40,6 +41,8 @@ def create_app(services: Services) -> FastAPI:
         # The interactive pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # The framework would render the document at each request, for anybody who asks.
+        openapi_url=None,
         # A redirect to a path with or without a slash would repeat a write.
         redirect_slashes=False,
         default_response_class=Json,
@@ -50,6 +53,15 @@ def create_app(services: Services) -> FastAPI:
     install_failures(app)
     for room in _ROOMS:
         app.include_router(room.router)
+
+    @cache
+    def document() -> bytes:
+        return bytes(Json(app.openapi()).body)
+
+    async def describe(_: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    app.add_route("/openapi.json", describe, include_in_schema=False)
 
     @app.exception_handler(405)
     async def name_methods(request: Request, error: HTTPException) -> Json:
