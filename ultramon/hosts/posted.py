@@ -34,6 +34,7 @@ MEMORY = "posted"
 COMPACTION = "compaction"
 COMPACTION_COMPLETE = "compaction_complete"
 CONTEXT_RESET = "context_reset"
+EVENTS = (COMPACTION, COMPACTION_COMPLETE, CONTEXT_RESET)
 HANDOFF_PATH = "handoffPath"
 """Name in that field of the path of the handoff document that the poster wrote last."""
 TAKEN_AT = "takenAt"
@@ -236,7 +237,7 @@ class PostedAgents:
         """
         status = _STATUSES.get(event)
         if status is None:
-            raise ConfigurationError("event", event, f"one of {', '.join(_STATUSES)}")
+            raise ConfigurationError("event", event, f"one of {', '.join(EVENTS)}")
         with self._lock(agent_id):
             record = self._load(agent_id)
             if not isinstance(record, StateRecord):

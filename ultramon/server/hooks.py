@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from ultramon.core import codec
 from ultramon.core.ids import check_agent_id
 from ultramon.core.times import format_time, parse_time
-from ultramon.errors import InvalidAgentIdError
-from ultramon.hosts.posted import COMPACTION_COMPLETE
+from ultramon.errors import ConfigurationError, InvalidAgentIdError
+from ultramon.hosts.posted import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.access import AGENT, HookCaller, Served, refuse
 from ultramon.server.bodies import ContextUsage
 from ultramon.server.responses import problems
@@ -44,7 +44,11 @@ async def posted_body(request: Request) -> ContextUsage | None:
     "/hooks/context-usage",
     response_model=None,
     responses={
-        200: {"description": "What became of it: `status`, and what belongs to that."},
+        200: {
+            "description": "What became of it, as `status`: `ok`, `not_registered`, "
+            "`stale_sample`, `compaction_logged`, `compaction_complete_logged`, `flags_reset`, "
+            "`handoff_noted`, `unknown_session`, `measured_elsewhere` or `stopped`."
+        },
         204: {"description": "The body is empty or no JSON object; nothing was taken."},
         **problems(body=True),
     },
@@ -56,10 +60,11 @@ def context_usage(
     caller: HookCaller,
     post: Annotated[ContextUsage | None, Depends(posted_body)],
 ) -> Response | dict[str, Any]:
-    """Take a reading or a boundary of an agent.
+    """Take a reading or an event of an agent.
 
     With an agent's token only its own, and it need not name itself. Whatever could be understood
-    is answered 200 with a `status`.
+    is answered 200 with a `status`. Events are `compaction`, `compaction_complete`, `context_reset`
+    and `handoff`.
     """
     if post is None:
         return Response(status_code=204)
@@ -83,6 +88,9 @@ def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, An
     posted, now = services.posted, services.clock.now()
     if post.event == HANDOFF:
         return posted.note_handoff(agent_id, post.last_handoff_path, now)
+    if post.event and post.event not in EVENTS:
+        allowed = f"one of {', '.join((*EVENTS, HANDOFF))}, or none with a reading"
+        raise ConfigurationError("event", post.event, allowed)
     emitted_at, warnings = _emitted_at(post.sm_hook_emitted_at)
     if post.event:
         answer = posted.take_event(agent_id, post.event, now, emitted_at=emitted_at)
