@@ -1,5 +1,6 @@
 """A real server for tests: the application behind its front, on a socket, in a thread."""
 
+import contextlib
 import os
 import select
 import signal
@@ -150,11 +151,16 @@ class Wire:
         head = [f"{method} {path} HTTP/1.1", f"Host: {host}", *lines]
         return self.send("\r\n".join((*head, "", "")).encode("latin-1") + body)
 
-    def wait_until_reset(self):
+    def read(self, count):
+        """Read so many bytes at most, and forget them."""
+        with contextlib.suppress(ConnectionResetError):
+            self._socket.recv(count)
+
+    def wait_until_reset(self, seconds=TIMEOUT_SECONDS):
         """Wait, without reading what came, until the server gives the connection up."""
         waiting = select.poll()
         waiting.register(self._socket, 0)
-        return bool(waiting.poll(TIMEOUT_SECONDS * 1000))
+        return bool(waiting.poll(seconds * 1000))
 
 
 class ServeProgram:

@@ -9,6 +9,7 @@ import pytest
 from serving import Serving, Wire, make_certificate
 
 from ultramon.server.front import MAX_HEAD_BYTES, MAX_HEADERS
+from ultramon.server.limits import MAX_UNPROVEN_REQUESTS
 from ultramon.server.protocol import MAX_CONNECTIONS, BoundedProtocol
 
 JSON = "Content-Type: application/json"
@@ -53,6 +54,17 @@ MALFORMED = {
     "a megabyte of head": (GET + b"X-A: " + b"x" * (1 << 20) + b"\r\n\r\n", 431),
     "too many fields": (GET + b"X-A: 1\r\n" * MAX_HEADERS + b"\r\n", 431),
     "very many fields": (GET + b"X-A: 1\r\n" * 10_000 + b"\r\n", 431),
+    "a line that ends in LF": (b"GET /health HTTP/1.1\r\nHost: {host}\nX-A: 1\r\n\r\n", 400),
+    "a head that ends in LF": (GET + b"X-A: 1\r\n\n", 400),
+    "nothing but LF": (b"GET /health HTTP/1.1\nHost: {host}\n\n", 400),
+    "a folded line": (GET + b"X-A: 1\r\n 2\r\n\r\n", 400),
+    "a line folded with a tab": (GET + b"X-A: 1\r\n\t2\r\n\r\n", 400),
+    "a folded length": (POST + b"Content-Length:\r\n 2\r\n\r\n{}", 400),
+    "chunks that end in LF": (CHUNKED + b"2\r\n{}\r\n0\r\n\n", 400),
+    "a trailer that ends in LF": (CHUNKED + b"2\r\n{}\r\n0\r\nX-A: 1\n\r\n", 400),
+    "a folded trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nX-A: 1\r\n 2\r\n\r\n", 400),
+    "two tokens": (GET + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400),
+    "two secrets": (GET + b"X-SM-Hook-Secret: a\r\nX-SM-Hook-Secret: a\r\n\r\n", 400),
     "an absolute target": (b"GET http://evil.example/ HTTP/1.1\r\nHost: {host}\r\n\r\n", 401),
     "a tunnel": (b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n", 421),
     "another protocol": (
@@ -67,6 +79,13 @@ class Hasty(BoundedProtocol):
     """Waits for nobody."""
 
     head_seconds = idle_seconds = stall_seconds = 0.2
+
+
+class Impatient(BoundedProtocol):
+    """Waits long for a request, and not for a reader."""
+
+    head_seconds = idle_seconds = 600.0
+    stall_seconds = 0.2
 
 
 class Narrow(BoundedProtocol):
@@ -191,6 +210,53 @@ def test_a_peer_that_does_not_read_is_given_up(tmp_path):
         wire.send(request.encode() * 900)
         assert wire.wait_until_reset()
         assert serving.anybody.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("answers", [1, 5], ids=["a short answer", "long ones"])
+def test_a_peer_that_reads_byte_by_byte_is_given_up(tmp_path, answers):
+    """Also where the whole answer waits for it already, and nothing waits to be written."""
+    with (
+        Serving(
+            directory=tmp_path / "slow", protocol=Impatient, send_buffer_bytes=4_096
+        ) as serving,
+        Wire(serving, receive_buffer_bytes=4_096) as wire,
+    ):
+        for number in range(20):
+            serving.services.posted.start(f"agent-{number}", 0.0)
+        for _ in range(answers):
+            wire.request("GET", "/agents", bearer(serving))
+        while not wire.wait_until_reset(seconds=0.01):
+            wire.read(1)
+        assert serving.anybody.get("/health").status_code == 200
+
+
+def test_requests_without_a_token_are_bounded_per_connection(serving):
+    """The last one says that it is, those behind it are not answered; sent at once or not."""
+    get = f"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n"
+    wrong = "Authorization: Bearer um_nonsense\r\n"
+    for lines in ("\r\n", f"{wrong}\r\n"):
+        with Wire(serving) as wire:
+            wire.send(f"{get}{lines}".encode() * 3 * MAX_UNPROVEN_REQUESTS)
+            answers = [wire.answer() for _ in range(MAX_UNPROVEN_REQUESTS)]
+            assert [answer[1].get("connection") for answer in answers] == [
+                *[None] * (MAX_UNPROVEN_REQUESTS - 1),
+                "close",
+            ]
+            assert wire.answer() is None
+
+
+def test_a_valid_token_makes_room_for_further_requests(serving):
+    """What is bounded is how many in a row prove nothing."""
+    with Wire(serving) as wire:
+        for _ in range(3):
+            for _ in range(MAX_UNPROVEN_REQUESTS - 1):
+                wire.request("GET", "/health")
+                assert wire.answer()[0] == 200
+            wire.request("GET", "/nowhere", bearer(serving))
+            assert wire.answer()[0] == 404
+        for _ in range(3 * MAX_UNPROVEN_REQUESTS):
+            wire.request("GET", "/nowhere", bearer(serving))
+            assert "connection" not in wire.answer()[1]
 
 
 def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path):

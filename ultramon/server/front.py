@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.cli.output import sanitize
 from ultramon.errors import ConfigurationError
-from ultramon.server.limits import TokenBuckets
+from ultramon.server.limits import TokenBuckets, standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
@@ -36,12 +36,14 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _JSON = re.compile(rb'application/json[ \t]*(?:;[ \t]*charset="?utf-8"?[ \t]*)?', re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_CLOSE = (b"connection", b"close")
 _OWN_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+_CREDENTIALS = (b"authorization", b"x-ultramon-hook-secret", b"x-sm-hook-secret")
 # A later layer must not soften the first ones, nor say what runs here.
 _DROPPED = frozenset(name for name, _ in _OWN_HEADERS) | {b"server"}
 _log = logging.getLogger("ultramon.server")
@@ -186,7 +188,7 @@ class Front:
         return None
 
     def _too_often(self, headers: _Headers) -> Refusal | None:
-        for given in headers.all(b"authorization")[:1]:
+        for given in headers.all(b"authorization"):
             key = digest(given.partition(b" ")[2].strip())
             if key not in self._policy.unlimited and not self._policy.buckets.take(key):
                 return too_often()
@@ -228,6 +230,8 @@ def _malformed(scope: Scope, headers: _Headers) -> Refusal | None:
     """Refuse what two readers of one request could understand differently, or what is too long."""
     if len(headers.items) > MAX_HEADERS or headers.size_bytes(scope) > MAX_HEAD_BYTES:
         return Refusal(431, f"a head may have {MAX_HEADERS} fields and {MAX_HEAD_BYTES:,} bytes")
+    if any(len(headers.all(name)) > 1 for name in _CREDENTIALS):
+        return Refusal(400, "a credential must be given once: which one counts is not guessed")
     lengths, encodings = headers.all(b"content-length"), headers.all(b"transfer-encoding")
     if len(lengths) + len(encodings) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         return Refusal(400, "Content-Length and Transfer-Encoding must say one thing, once")
@@ -286,6 +290,8 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._began = time.monotonic()
+        self._standing = standing_of(scope)
+        self._standing.count()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Pass a part of the answer on."""
@@ -296,6 +302,8 @@ class _Exchange:
                 for name, value in message.get("headers", ())
                 if name.lower() not in _DROPPED
             ]
+            if self._standing.is_spent and _CLOSE not in kept:
+                kept.append(_CLOSE)
             message = {**message, "headers": [*kept, *_OWN_HEADERS]}
         await self._send(message)
 
@@ -305,7 +313,7 @@ class _Exchange:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
+            _CLOSE,
             *refusal.headers,
         ]
         start = {"type": "http.response.start", "status": refusal.status, "headers": headers}

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from ultramon.errors import UltramonError
 from ultramon.server.access import prove
 from ultramon.server.failures import answer, answer_http
-from ultramon.server.limits import mark_known
+from ultramon.server.limits import standing_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,6 +46,6 @@ class Guard:
             except UltramonError as error:
                 await answer(error)(scope, receive, send)
                 return
-            scope.setdefault("state", {})["caller"] = caller
-            mark_known(scope)
+            standing_of(scope).prove()
+            scope["state"]["caller"] = caller
         await self._app(scope, receive, send)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import socket
 import struct
 import sys
@@ -20,7 +21,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ultramon.server.front import MAX_HEAD_BYTES
-from ultramon.server.limits import KNOWN
+from ultramon.server.limits import STANDING, Standing
 
 if TYPE_CHECKING:
     import ssl
@@ -32,8 +33,10 @@ MAX_CONNECTIONS = 256
 HEAD_SECONDS = 5.0
 IDLE_SECONDS = 30.0
 STALL_SECONDS = 10.0
-"""How long a peer may leave unread what it asked for."""
+"""How long a peer has for the next `STALL_BYTES` of what it asked for, or for what is left."""
+STALL_BYTES = 16 << 10
 _MAX_AHEAD_BYTES = 64 << 10
+_LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
 _NO_LINGER = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
 _log = logging.getLogger("ultramon.server")
 _numbers = count()
@@ -87,6 +90,24 @@ class TlsDoor(asyncio.Protocol):
             inside.data_received(self._early)
 
 
+class StrictConnection(h11.Connection):
+    """Takes no line that another reader of the same bytes could end elsewhere.
+
+    h11 ends lines at a bare LF too, and joins a line that begins with a space to the one before;
+    a proxy in front that does neither sees other requests than the server does.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event; see `h11.Connection.next_event`."""
+        before = self.trailing_data[0]
+        event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            taken = before[: len(before) - len(self.trailing_data[0])]
+            if _LOOSE_LINE.search(taken):
+                raise h11.RemoteProtocolError("a line is folded, or does not end in CR LF")
+        return event
+
+
 class BoundedProtocol(H11Protocol):
     """One connection; the class attributes are its limits."""
 
@@ -102,17 +123,15 @@ class BoundedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, {**app_state, KNOWN: self._become_known}, _loop)
-        self.conn = h11.Connection(h11.SERVER, MAX_HEAD_BYTES)
+        self._standing = Standing()
+        super().__init__(config, server_state, {**app_state, STANDING: self._standing}, _loop)
+        self.conn = StrictConnection(h11.SERVER, MAX_HEAD_BYTES)
         self.timeout_keep_alive = self.idle_seconds  # type: ignore[assignment]  # a delay
         self._number = next(_numbers)
-        self._is_known = False
         self._bytes_ahead = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-
-    def _become_known(self) -> None:
-        self._is_known = True
+        self._unread_bytes = 0
 
     @property
     def _is_busy(self) -> bool:
@@ -140,10 +159,12 @@ class BoundedProtocol(H11Protocol):
             for other in self.connections
             if isinstance(other, BoundedProtocol)
             and other is not self
-            and not (other._is_known and other._is_busy)
+            and not (other._standing.is_known and other._is_busy)
         ]
         leaving = min(
-            others, key=lambda other: (other._is_known, other._is_busy, other._number), default=self
+            others,
+            key=lambda other: (other._standing.is_known, other._is_busy, other._number),
+            default=self,
         )
         # Not `close`: it would wait for a peer that does not read.
         leaving.transport.abort()
@@ -173,13 +194,18 @@ class BoundedProtocol(H11Protocol):
     def handle_events(self) -> None:
         """Take the requests that are complete; then the time for their heads is over."""
         super().handle_events()
-        if self._is_busy and self._head_timer is not None:
+        if not self._is_busy:
+            return
+        if not self.flow.write_paused:
+            self._trust_reader()
+        if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
+        """Go on with the next request, while the peer reads the answer."""
         self._bytes_ahead = 0
+        self._watch_reader()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -211,14 +237,12 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Give the peer some time to read."""
         super().pause_writing()
-        self._start_to_give_up()
+        self._watch_reader()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         super().resume_writing()
-        if self._stall_timer is not None and not self.transport.is_closing():
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._trust_reader()
 
     def shutdown(self) -> None:
         """End when the answer that is being given is over, at once when there is none."""
@@ -230,11 +254,28 @@ class BoundedProtocol(H11Protocol):
     def _end(self) -> None:
         """Close, whether or not the peer reads what is left."""
         self.transport.close()
-        self._start_to_give_up()
-
-    def _start_to_give_up(self) -> None:
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(self.stall_seconds, self._give_up)
+
+    def _watch_reader(self) -> None:
+        """Have it judged after a while whether the peer reads what was written for it."""
+        if self._stall_timer is None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            if self._unread_bytes > 0:
+                self._stall_timer = self.loop.call_later(self.stall_seconds, self._judge_reader)
+
+    def _judge_reader(self) -> None:
+        self._stall_timer = None
+        # Nothing was added since: whoever waits to write waits for this peer, too.
+        if 0 < self.transport.get_write_buffer_size() > self._unread_bytes - STALL_BYTES:
+            self._give_up()
+        else:
+            self._watch_reader()
+
+    def _trust_reader(self) -> None:
+        if self._stall_timer is not None and not self.transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _give_up(self) -> None:
         """Drop what the peer leaves unread; the kernel would keep trying for minutes."""
