@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test ci-full lint types bench docs
+.PHONY: run test ci-full lint types bench soak docs
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -20,6 +20,9 @@ types: .venv
 
 bench: .venv
 	$(PYTHON) benchmarks/run.py
+
+soak: .venv
+	$(PYTHON) benchmarks/soak.py $(ARGS)
 
 .venv:
 	python3 -m venv .venv
