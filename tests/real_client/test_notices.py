@@ -135,7 +135,8 @@ def test_on_a_terminal_what_is_urgent_comes_at_once_and_the_rest_with_a_prompt(
     ):
         assert told_at(api, text) == [turn]
         assert told_by(installed, text) == [event]
-    assert not is_raised(str(states.directory), session_id, also_later=True)
+    (waiting,) = Inbox(session_id, backend=backend).peek()
+    assert waiting.text == ENDED.format("scout-2")
 
 
 def test_a_session_hears_that_its_subagent_was_compacted(installed, api, states):

@@ -137,6 +137,12 @@ class RouteRows(Protocol):
             How many were deleted, and how many are in flight.
         """
 
+    def cancel_levels(self, sender: str) -> bool:
+        """Cancel undelivered notices of the levels an agent reached; return whether there were any.
+
+        A claimed one is repeated to nobody.
+        """
+
     def hasten(self, recipient: str, sender: str, delivery: str) -> None:
         """Give undelivered notices about an agent at least this mode.
 

@@ -51,6 +51,8 @@ IS_NOTICE = (
     " AND facts <> '{}')"
 )
 """In SQL: whether a message is a notice about its sender. Those arrive in the order of ids."""
+LEVEL_FACT = '"kind":"level"'
+"""In the facts of a notice, as they are stored: it is about a level that was reached."""
 COLUMNS = (
     "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
     " expires_at, last_error"
@@ -155,6 +157,14 @@ def delete_messages_from(
         f"UPDATE messages SET state = 3 {which} AND state = 1", (sender, category)
     )
     return deleted.rowcount, in_flight.rowcount
+
+
+def delete_levels(connection: sqlite3.Connection, sender: str) -> bool:
+    """Cancel the notices of levels within a transaction; return whether there were any."""
+    which = f"WHERE sender = ? AND {IS_NOTICE} AND instr(facts, '{LEVEL_FACT}') > 0 AND state"
+    deleted = connection.execute(f"DELETE FROM messages {which} = 0", (sender,))
+    in_flight = connection.execute(f"UPDATE messages SET state = 3 {which} = 1", (sender,))
+    return deleted.rowcount + in_flight.rowcount > 0
 
 
 def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, count: int) -> None:

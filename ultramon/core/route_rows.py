@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ultramon.core.messages import DELIVERIES, IS_NOTICE, delete_messages_from, insert_message
+from ultramon.core.messages import (
+    DELIVERIES,
+    IS_NOTICE,
+    delete_levels,
+    delete_messages_from,
+    insert_message,
+)
 from ultramon.core.registration import Registration
 
 TYPE_CHECKING = False
@@ -131,6 +137,10 @@ class JournalRows:
     def cancel(self, sender: str, category: str) -> tuple[int, int]:
         """See `RouteRows.cancel`."""
         return delete_messages_from(self._connection, sender, category)
+
+    def cancel_levels(self, sender: str) -> bool:
+        """See `RouteRows.cancel_levels`."""
+        return delete_levels(self._connection, sender)
 
     def hasten(self, recipient: str, sender: str, delivery: str) -> None:
         """See `RouteRows.hasten`."""

@@ -84,7 +84,7 @@ def _tell(
         return
     # An end that is stored late must not silence the next owner of the id.
     is_present = record is None or event["generation"] >= record.generation
-    if kind in notices.ENDS and is_present and any(rows.cancel(event["agentId"], notices.CONTEXT)):
+    if kind in notices.ENDS and is_present and rows.cancel_levels(event["agentId"]):
         # What nobody received is announced again if the agent comes back.
         rows.forget_announcements(event["agentId"])
     if kind not in _TOLD or registration is None:

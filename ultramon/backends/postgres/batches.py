@@ -15,7 +15,7 @@ from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.texts import to_column
 from ultramon.core import codec, routes
 from ultramon.core.events import event_key
-from ultramon.core.messages import DELIVERIES
+from ultramon.core.messages import DELIVERIES, LEVEL_FACT
 from ultramon.core.record import SCHEMA
 from ultramon.core.statefile import refuse_newer
 from ultramon.errors import FencedError, StateError, StateSchemaError
@@ -120,6 +120,16 @@ class _NotedRows(PostgresRows):
         written.notices = kept
         deleted, in_flight = super().cancel(sender, category)
         return deleted + cancelled, in_flight
+
+    def cancel_levels(self, sender: str) -> bool:
+        """See `RouteRows.cancel_levels`."""
+        written = self._written
+        kept = [
+            one for one in written.notices if one.sender != sender or LEVEL_FACT not in one.facts
+        ]
+        is_cancelled = len(kept) < len(written.notices)
+        written.notices = kept
+        return super().cancel_levels(sender) or is_cancelled
 
     def hasten(self, recipient: str, sender: str, delivery: str) -> None:
         """See `RouteRows.hasten`."""

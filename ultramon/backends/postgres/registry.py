@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.queue import Cancelled
 from ultramon.core import routes
-from ultramon.core.messages import DELIVERIES, IS_NOTICE
+from ultramon.core.messages import DELIVERIES, IS_NOTICE, LEVEL_FACT
 from ultramon.core.registration import Registration
 from ultramon.core.times import parse_time
 
@@ -202,6 +202,13 @@ class PostgresRows:
         ]
         at = max(began, default=None) or wall_clock()
         return self._messages.cancel(self._connection, sender, category, at, is_kept=self._is_kept)
+
+    def cancel_levels(self, sender: str) -> bool:
+        """See `RouteRows.cancel_levels`."""
+        which = f"sender = %s AND {IS_NOTICE} AND strpos(facts, '{LEVEL_FACT}') > 0 AND state"
+        deleted = self._execute(f"DELETE FROM ultramon.messages WHERE {which} = 0", sender)
+        claimed = self._execute(f"UPDATE ultramon.messages SET state = 3 WHERE {which} = 1", sender)
+        return deleted + claimed > 0
 
     def hasten(self, recipient: str, sender: str, delivery: str) -> None:
         """See `RouteRows.hasten`."""

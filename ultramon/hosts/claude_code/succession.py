@@ -34,10 +34,9 @@ def succeed(store: HookStore, record: StateRecord) -> None:
     if before is not None:
         old = store.hosted(before)
         store.update(session_id, lambda agent: agent.follow(old))
+        store.move_registration(before, session_id)
         tail = _last_tail(old)
         store.update(before.agent_id, lambda agent: agent.give_way(session_id, tail.report))
-        # An end cancels what was said of the window: the notice of the clear comes after it.
-        store.move_registration(before, session_id)
         for child_id in store.children(before.agent_id):
             child = store.find(child_id)
             if child is not None and child.active and child.parent_id == before.agent_id:
