@@ -8,7 +8,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon.assignments import agents_without_plan
 from ultramon.cli.ledger import Ledger, end_of_journal, events_of
 from ultramon.core.liveness import ENDED, LOST, judge, process_started_at, this_host
 
@@ -58,6 +57,8 @@ class Prey:
 
     def look_at_the_end(self) -> None:
         """See the last states, and what the journal knows of those that were overwritten."""
+        from ultramon.assignments import agents_without_plan
+
         self.look()
         events = [
             event

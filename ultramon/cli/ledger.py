@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.assignments import items_of
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -102,6 +101,8 @@ class Ledger:
 
     def see_assignment(self, event: dict[str, Any]) -> None:
         """Enter what an agent was given before its start, as it stands in the journal."""
+        from ultramon.assignments import items_of
+
         for name in items_of([event]):
             self._items.setdefault(name, _Item())
 
