@@ -138,7 +138,7 @@ def test_numbers_are_written_for_people():
     assert output.percent(0.7125) == "71.2 %"
     assert [output.turns(count) for count in (None, 0, 1, 6)] == [
         "",
-        "0 turns",
+        "next turn",
         "1 turn",
         "6 turns",
     ]

@@ -283,20 +283,22 @@ def test_an_ended_agent_that_starts_again_has_a_new_epoch():
     assert (again.epoch, again.tokens, again.level) == (2, 0, "normal")
 
 
-def test_facts_are_the_numbers_of_the_moment():
-    """Tokens, limit, origin, the rung ahead, the turns before it, and the tasks."""
+def test_a_note_has_the_numbers_of_the_moment():
+    """Tokens, limit, origin, the turns before the rung ahead or the limit, and the tasks."""
     clock = FakeClock()
     made = Gauge(ContextConfig(context_limit_tokens=LIMIT), clock, lambda: (7, 20))
     for tokens in (10_000, 20_000, 30_000, 40_000):
         clock.advance(30)
         report(made, tokens)
-    facts = made.facts()
-    assert facts == (40_000, LIMIT, "reported", clock.now(), 0.7, 2, 7, 20)
+    at = f"reported {datetime.fromtimestamp(clock.now(), UTC):%H:%M}Z"
+    note = made.note()
+    assert f"40,000 of {LIMIT:,} tokens (40 %), {at}" in note
+    assert "about 2 turns remain before 70 %" in note
+    assert "7 of 20 items" in note
     assert made.forecast()["rungs"]["critical"] == {"turns": 4, "seconds": 120.0}
     report(made, 90_000)
-    assert (made.facts().next_ratio, made.facts().turns_left) == (None, None)
-    at = datetime.fromtimestamp(clock.now(), UTC)
-    assert f"(90%), reported {at:%H:%M}Z. 7 of 20 items" in made.action.note
+    assert f"90,000 of {LIMIT:,} tokens (90 %)" in made.action.note
+    assert "the next turn reaches the limit" in made.action.note
 
 
 def test_a_ladder_of_ones_own_decides_by_its_names():

@@ -108,16 +108,16 @@ def test_a_vanished_agent_is_told_once_with_what_is_left(backend, clock):
     inbox = Inbox("boss", backend=backend, clock=clock)
     assert [(notice.delivery, notice.category, notice.text) for notice in inbox.poll()] == [
         (
+            "important",  # as its end, which would else overtake it
+            "handoff",
+            f"[ultramon] reviewer ({AGENT}) has a handoff made of its last saved plan:"
+            " 1 completed, 1 interrupted, 1 remaining.",
+        ),
+        (
             "important",
             "lifecycle",
             f"[ultramon] reviewer ({AGENT}) was lost: no heartbeat since 00:00Z,"
             " 1 of 3 tasks completed.",
-        ),
-        (
-            "sequential",
-            "handoff",
-            f"[ultramon] reviewer ({AGENT}) has a handoff made of its last saved plan:"
-            " 1 completed, 1 interrupted, 1 remaining.",
         ),
     ]
     clock.advance(1)
@@ -196,8 +196,8 @@ def test_a_killed_process_is_told_with_its_signal(tmp_path):
         finally:
             reap(process)
         first, second = Inbox("boss", backend=backend).peek()
-        assert first.text == f"[ultramon] {AGENT} was lost: its process was ended by SIGKILL."
-        assert (first.facts["kind"], second.facts["kind"]) == ("lost", "handoff")
+        assert second.text == f"[ultramon] {AGENT} was lost: its process was ended by SIGKILL."
+        assert (first.facts["kind"], second.facts["kind"]) == ("handoff", "lost")
         fleet.close()
 
 

@@ -22,7 +22,7 @@ VARIABLES = (
 )  # fmt: skip
 """The variables, behind ``ULTRAMON_``, that belong to no table and to no flag of a command."""
 
-_LEAST_LIKENESS = 0.75
+_LEAST_LIKENESS = 0.78
 """Of two names, as `difflib` measures it; between any two variables of ours it is below that."""
 _looked_at: set[str] = set()
 

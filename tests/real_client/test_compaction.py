@@ -40,7 +40,7 @@ def test_a_compaction_starts_an_epoch_that_is_told_anew(installed, api):
         [],
         [Note(46_000, TRIGGER_TOKENS, 69)],
     ]
-    assert turns[7].fresh("At the limit Claude Code compacts the conversation")
+    assert turns[7].fresh("At the limit earlier messages are replaced by a summary")
     assert [number for number, turn in enumerate(turns) if turn.fresh(COMPACTED)] == [4]
     assert turns[4].count(COMPACTED) == 1
     seen = [turn.seen[session.session_id] for turn in turns]
