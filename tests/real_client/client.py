@@ -46,7 +46,7 @@ def find_client() -> Path:
     return client
 
 
-def until(check: Callable[[], Found], what: str, seconds: float = 20) -> Found:
+def until(check: Callable[[], Found], what: str, seconds: float = 90) -> Found:
     """Return the first true value of a check, made every 20 ms; fail after the time."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
