@@ -94,8 +94,11 @@ def test_a_successor_killed_in_its_start_leaves_the_handoff(fleet, where, attach
         fleet.attach("second", process)
     with pytest.raises(AssertionError, match=r"a: first .*second \(claimed it and never began\)"):
         assert_no_work_lost("audit")
-    (again,) = offered(fleet.poll())
+    happened = fleet.poll()
+    (again,) = offered(happened)
     assert again == handoff
+    told = [name for name in names(happened) if name != "started"]
+    assert told == ["handoff_ready", *(["lost", "ended"] if attached else [])]
     assert process.wait() == -signal.SIGKILL
     assert_no_work_lost("audit")
     with create_context_monitor("third", run="audit", continues=again) as third:

@@ -422,8 +422,7 @@ class Fleet:
             events[:0] = agents.waiting_events()
             meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
             whole = [record for record in meant if record is not None and is_whole(record)]
-        if events:
-            self.backend.append_events(events, whole)
+        # A handoff that is offered again comes before the end of the successor that never began.
         release_abandoned(
             self.backend,
             source=self._verdicts.source,
@@ -431,6 +430,8 @@ class Fleet:
             run=self.run_name,
             ended=ended,
         )
+        if events:
+            self.backend.append_events(events, whole)
         for agent_id in unstarted:
             agents.processes.forget(agent_id)
 
