@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the fast tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
-# and where pyenv and uv keep theirs. Arguments go to pytest. Exits 1 when one of them fails.
+# and where pyenv and uv keep theirs; on the first of them also the tests that take minutes.
+# Arguments go to pytest. Exits 1 when one of them fails.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -29,7 +30,9 @@ for python in $(candidates); do
         ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]'; then
         result="cannot be installed"
     elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile \
-        -m 'not slow and not terminal and not real_client' "$@"; then
+        -m 'not slow and not terminal and not real_client and not exhaustive' "$@" &&
+        { [ "$seen" != " $version " ] || "$venv/bin/python" -m pytest --exhaustive -n 2 -m exhaustive; }
+    then
         result="passed"
     else
         result="failed"

@@ -12,6 +12,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="run also what takes minutes")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what `make ci-full` alone runs."""
+    if config.getoption("exhaustive"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("ULTRAMON_")]:

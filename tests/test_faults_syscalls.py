@@ -198,7 +198,7 @@ def problem_of_life(lives, directory, fault, said, update):
     [
         (2, "EIO"),
         *(
-            pytest.param(lives, fault, marks=pytest.mark.slow)
+            pytest.param(lives, fault, marks=pytest.mark.exhaustive)
             for lives, fault in itertools.product((1, 2), ("EIO", "ENOSPC", "EINTR", "EMFILE"))
             if (lives, fault) != (2, "EIO")
         ),
