@@ -111,8 +111,8 @@ def leading_members(text: str) -> dict[str, Any]:
                 break
             value, at = _scan(text, _skip_whitespace(text, at + 1))
             at = _skip_whitespace(text, at)
-            # A number at the cut may go on behind it.
-            if at < len(text):
+            # A number may go on behind the cut, also one whose exponent has no digit yet.
+            if at < len(text) and text[at] not in ".eE":
                 members[key] = value
     except (StopIteration, ValueError, RecursionError, SystemError):
         pass
