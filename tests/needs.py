@@ -76,9 +76,7 @@ def read_only(directory: Path) -> Iterator[None]:
 @contextmanager
 def directory_of_nobody() -> Iterator[Path]:
     """Give a directory that an unprivileged user owns and can reach, unlike pytest's own."""
-    command = [*as_nobody(), sys.executable, "-c", ""]
-    if subprocess.run(command, cwd="/", capture_output=True, check=False).returncode:
-        missing(f"an unprivileged user cannot run {sys.executable}")
+    require_python_as_nobody()
     path = Path(tempfile.mkdtemp(prefix="ultramon-"))
     os.chown(path, NOBODY, NOBODY)
     try:
@@ -91,3 +89,10 @@ def as_nobody() -> list[str]:
     """Return the start of a command line that runs the rest as an unprivileged user."""
     require_root()
     return [require_tool("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+
+
+def require_python_as_nobody() -> None:
+    """Go on only where an unprivileged user can run this interpreter, as none below root's home."""
+    command = [*as_nobody(), sys.executable, "-c", ""]
+    if subprocess.run(command, cwd="/", capture_output=True, check=False).returncode:
+        missing(f"an unprivileged user cannot run {sys.executable}")

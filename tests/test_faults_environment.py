@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fault_writer import AGENT, finish, run_writer
-from needs import NOBODY, as_nobody, directory_of_nobody
+from needs import NOBODY, as_nobody, directory_of_nobody, require_python_as_nobody
 
 from ultramon.core.journal import JOURNAL
 from ultramon.core.statefile import StateDirectory
@@ -114,6 +114,7 @@ def test_the_default_directory_is_private_and_under_the_home(tmp_path):
 @pytest.mark.parametrize("home", ["/nonexistent", "/etc/passwd", "/proc"])
 def test_a_home_that_cannot_be_written_degrades_to_one_warning(home):
     """The agent runs on unsaved and is told which variable helps."""
+    require_python_as_nobody()
     (said,) = finish(run_writer("", "verbs", "log", before=as_nobody(), env={"HOME": home}))
     assert said["raised"] == {}
     assert len(said["log"]) == 1
@@ -132,6 +133,7 @@ def test_a_home_of_somebody_else_hides_no_configuration_error(nobodys):
 
 def test_a_user_without_a_home_is_told_what_to_set(tmp_path):
     """A user id that no user database knows gets an error that names the variable."""
+    require_python_as_nobody()
     before = [*as_nobody()[:1], "--reuid=12345", "--regid=12345", "--clear-groups"]
     writer = run_writer("", "verbs", "log", before=before, env={"HOME": None}, stderr=-1, cwd="/")
     _, err = writer.communicate()
