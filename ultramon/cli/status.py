@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -42,7 +41,7 @@ from ultramon.core.liveness import ENDED, LOST, STALE
 from ultramon.core.names import short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.table import Table
 
@@ -95,13 +94,21 @@ def command(
     picture = open_picture(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = (one.to_json() for one in islice(chain(picture.stream(limit), earlier), limit))
+        agents = (one.to_json() for one in _stream(picture, earlier, limit))
         print_json_list("agents", agents, lambda: unreadable_json(picture.unreadable))
     else:
         picture.refresh(limit)
         print_agents((picture.seen + earlier)[:limit], picture.unreadable, picture.hidden)
     print_left_out(picture)
     return ExitCode.OK
+
+
+def _stream(picture: Picture, earlier: list[SeenAgent], limit: int | None) -> Iterator[SeenAgent]:
+    """Yield the agents of a picture, to its end so that it counts the rest, then earlier lives."""
+    shown = 0
+    for shown, one in enumerate(picture.stream(limit), 1):  # noqa: B007
+        yield one
+    yield from earlier if limit is None else earlier[: limit - shown]
 
 
 def print_agents(
