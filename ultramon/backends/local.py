@@ -18,7 +18,6 @@ from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
-from ultramon.core.alert_memory import AlertFile
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.statefile import StateDirectory, refuse_newer
@@ -299,7 +298,6 @@ class LocalBackend:
                     if not is_over(self._reread(agent.agent_id), agents_before, now, host):
                         continue
                     self.directory.remove(agent.agent_id)
-                AlertFile(self.directory.path, agent.agent_id).remove()
             pruned.append(agent.agent_id)
         if not dry_run:
             with self._journal_lock:

@@ -11,7 +11,6 @@ import os
 
 from ultramon.core import codec
 from ultramon.core.files import (
-    delete_file,
     make_private_directory,
     open_private,
     open_shared,
@@ -22,6 +21,7 @@ from ultramon.core.files import (
 )
 from ultramon.core.ids import check_agent_id
 from ultramon.core.locks import Lock
+from ultramon.core.statefile import ALERTS
 from ultramon.errors import StateCorruptError
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ultramon.core.alert_readings import Reading
 
-ALERTS = "alerts"
 LAST_ALERT = ".context-last-alert-{}"
 LOCK_SECONDS = 0.05
 """How long the caller of an alert waits for another process that looks at the same session."""
@@ -168,15 +167,6 @@ class AlertFile:
             except OSError as error:
                 raise refused(path, "cannot be set aside", error) from error
         replace_file(path, codec.dumps(value).encode("ascii"), shared=shared)
-
-    def remove(self) -> None:
-        """Delete the memory of an agent that is deleted.
-
-        Raises:
-            StateWriteError: The file system refused.
-        """
-        for suffix in (".json", ".lock"):
-            delete_file(self._path + suffix)
 
 
 class ProjectAlertFile(AlertFile):

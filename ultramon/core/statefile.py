@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     Mark = tuple[int, int, int, int, int]
 
 STATES = "subagents"
+ALERTS = "alerts"
+"""The folder of what was alerted already, a file per agent."""
 KEPT_CORRUPT_FILES = 3
 ORPHAN_SECONDS = 60.0
 
@@ -359,7 +361,7 @@ class StateDirectory:
         return kept
 
     def remove(self, agent_id: str) -> None:
-        """Delete an agent's files. Call inside the lock.
+        """Delete an agent's files and what was alerted about it. Call inside the lock.
 
         Raises:
             StateWriteError: The file system refused.
@@ -367,6 +369,9 @@ class StateDirectory:
         # The request first: whoever is killed in between leaves none for the next of that name.
         for suffix in (".request", ".json", ".hb", ".lock"):
             delete_file(self.file(agent_id, suffix))
+        alerts = os.path.join(self.path, ALERTS, agent_id)
+        for suffix in (".json", ".lock"):
+            delete_file(alerts + suffix)
 
     def sweep(self, now: float) -> list[str]:
         """Delete temporary files that killed writers left behind more than a minute ago.
