@@ -19,8 +19,8 @@ from ultramon.backends.local import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.setup import migrate
-from ultramon.core.ids import random_hex
 from ultramon.core.record import StateRecord
+from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:
     from postgres_setting import Server

@@ -11,7 +11,9 @@ ROUNDS = 31
 ROWS = {
     "python -I -c pass": "pass",
     "import ultramon": "import ultramon",
-    "the core a hook uses": "from ultramon.core import codec, liveness, record, statefile",
+    "what a hook loads": (
+        "import ultramon.hosts.claude_code.events, ultramon.hosts.claude_code.store"
+    ),
     "from ultramon import create_context_monitor": "from ultramon import create_context_monitor",
     "import json": "import json",
     "import pydantic": "from pydantic import BaseModel",

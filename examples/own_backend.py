@@ -43,17 +43,17 @@ from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
 from ultramon.core.events import event_key
 from ultramon.core.holder import is_gone
-from ultramon.core.ids import random_hex
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import SCHEMA, decode_state, encode_state
-from ultramon.core.times import parse_time
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ultramon.backends.base import Build
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+    from ultramon.system.processes import HostIdentity
 
     Event = dict[str, Any]
 

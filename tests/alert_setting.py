@@ -5,7 +5,7 @@ import json
 
 from ultramon import AlertConfig, check_and_alert_context
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 from ultramon.testing import make_record
 
 SESSION = "session-1"

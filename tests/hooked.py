@@ -16,9 +16,9 @@ from claude_code_lines import line, reply
 
 from ultramon.backends.local import LocalBackend
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.times import format_time
 from ultramon.hosts.claude_code import failures, hook
 from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
+from ultramon.system.timestamps import format_time
 
 DATA = Path(__file__).parent / "data"
 TRANSCRIPTS = DATA / "captures" / "claude-code-2.1.330"

@@ -17,8 +17,8 @@ from program import environment
 
 from ultramon.backends import open_backend
 from ultramon.backends.local import LocalBackend
-from ultramon.environment import state_directory
 from ultramon.server.running import Server, listen, make_services
+from ultramon.system.environment import state_directory
 
 TIMEOUT_SECONDS = 30
 

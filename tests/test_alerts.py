@@ -8,7 +8,7 @@ import pytest
 from alert_setting import SESSION, Project, reading, store_agent
 
 from ultramon import AlertConfig, AlertOutcome, alerting, check_and_alert_context, check_context
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 from ultramon.testing import FakeClock
 
 SEQUENCES = json.loads((Path(__file__).parent / "data" / "alerts.json").read_text())

@@ -18,9 +18,9 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.local import LocalBackend
-from ultramon.core.liveness import this_host
 from ultramon.core.statefile import StateDirectory
 from ultramon.models import parse_event
+from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock
 
 AGENT = "scout-1"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.attention import Attention
-from ultramon.core.liveness import HostIdentity, is_beating, process_started_at, this_host
+from ultramon.core.liveness import is_beating
+from ultramon.system.processes import HostIdentity, process_started_at, this_host
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_record
 

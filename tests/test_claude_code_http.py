@@ -17,9 +17,9 @@ from test_hook_hostile import BAD_IDS, NOT_UNDERSTOOD, ODD
 from test_hook_recorded import Replay
 
 from ultramon import mint_token
-from ultramon.core.liveness import this_host
 from ultramon.hosts.claude_code import failures, heard
 from ultramon.hosts.claude_code.http_hooks import OFF_HEADER, PATH, REQUESTS
+from ultramon.system.processes import this_host
 
 MIB = 1 << 20
 _VARYING = re.compile(

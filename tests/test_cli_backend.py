@@ -19,7 +19,7 @@ from ultramon.backends.postgres.health import Facts, Holder, examine, refusals
 from ultramon.backends.postgres.schema import SCHEMA_VERSION
 from ultramon.backends.postgres.setup import migrate
 from ultramon.cli.output import ExitCode
-from ultramon.environment import state_directory
+from ultramon.system.environment import state_directory
 
 GOOD = Facts(
     version=150_018,

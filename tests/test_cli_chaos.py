@@ -283,7 +283,7 @@ def test_what_only_a_handoff_tells_counts():
 def test_nobody_is_killed_in_a_process_that_took_over_the_number():
     """A pid alone is no identity: the process that has it must have started when the agent did."""
     from ultramon.cli.chaos_prey import kill_process
-    from ultramon.core.liveness import process_started_at
+    from ultramon.system.processes import process_started_at
 
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         started_at = process_started_at(process.pid)

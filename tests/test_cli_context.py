@@ -12,9 +12,9 @@ from program import run
 from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.core.thresholds import Ladder
-from ultramon.core.times import parse_time
-from ultramon.environment import state_directory
 from ultramon.hosts.posted import PostedAgents
+from ultramon.system.environment import state_directory
+from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract_notices import ORIGINAL
 from ultramon.testing.contract_states import start
 

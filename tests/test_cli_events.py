@@ -11,7 +11,7 @@ from test_cli_status import HOSTILE
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local import LocalBackend
 from ultramon.cli.events import EVENT_TYPES
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 
 PATIENCE_SECONDS = 30
 

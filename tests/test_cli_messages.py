@@ -14,7 +14,7 @@ from program import PROGRAM, environment, run
 
 from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
-from ultramon.environment import state_directory
+from ultramon.system.environment import state_directory
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.codec import dumps, leading_members, loads
+from ultramon.system.compact_json import dumps, leading_members, loads
 
 values = st.recursive(
     st.none()
@@ -97,7 +97,7 @@ def test_nothing_heavy_is_imported_and_broken_text_still_raises_value_error():
     """Without the json package loaded, CPython's scanner cannot even name its own error."""
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from ultramon.core.codec import dumps, loads\n"
+        "from ultramon.system.compact_json import dumps, loads\n"
         "value = {'a': [1, 2.5, None, True, 'é']}\nassert loads(dumps(value)) == value\n"
         "heavy = {'json', 'typing', 're', 'enum', 'dataclasses'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

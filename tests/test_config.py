@@ -10,8 +10,8 @@ from ultramon.alerts import AlertConfig
 from ultramon.cli import COMMANDS, PLUMBING, cli
 from ultramon.config import ContextConfig
 from ultramon.core.thresholds import DEFAULT_LADDER, Ladder, Rung
-from ultramon.environment import VARIABLES
 from ultramon.errors import ConfigurationError
+from ultramon.system.environment import VARIABLES
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ultramon.environment import disabled, state_directory
+from ultramon.system.environment import disabled, state_directory
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import stat
 import pytest
 from needs import require_root_mount, unmount
 
-from ultramon.core.files import NewFile, replace_file
 from ultramon.errors import StateWriteError
+from ultramon.system.files import NewFile, replace_file
 
 
 def test_a_replaced_file_is_whole_private_and_alone(tmp_path):

@@ -17,7 +17,7 @@ from needs import missing
 from ultramon import Fleet, create_context_monitor, processes
 from ultramon.backends.local import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.liveness import this_host
+from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock, make_event, make_record
 from ultramon.testing.clock import START
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.codec import dumps
 from ultramon.core.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
 from ultramon.handoff import (
@@ -25,6 +24,7 @@ from ultramon.handoff import (
     look_at_workspace,
 )
 from ultramon.models import utc
+from ultramon.system.compact_json import dumps
 
 texts = st.text(st.characters(), max_size=3000)
 lists = st.lists(st.text(st.characters(), max_size=200), max_size=30).map(tuple)

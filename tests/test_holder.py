@@ -10,7 +10,7 @@ from fleet_worker import ROOT
 from needs import require_root, require_tool
 
 from ultramon.core.holder import is_gone, name_holder
-from ultramon.core.liveness import HostIdentity, this_host
+from ultramon.system.processes import HostIdentity, this_host
 
 NAME = "from ultramon.core.holder import name_holder; print(name_holder(), flush=True); input()"
 

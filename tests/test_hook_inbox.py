@@ -33,11 +33,11 @@ from notified import (
 
 from ultramon.backends.local import LocalBackend
 from ultramon.core.journal import JOURNAL, Journal
-from ultramon.core.liveness import this_host
 from ultramon.core.messages import insert_message
 from ultramon.core.notices import CONTEXT
 from ultramon.core.queue import MessageQueue
 from ultramon.routing import queue_message
+from ultramon.system.processes import this_host
 
 
 def test_nothing_is_looked_for_without_a_flag(session, backend):

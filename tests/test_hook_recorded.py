@@ -7,7 +7,7 @@ import pytest
 from claude_code_lines import line
 from hooked import RECORDED, TRANSCRIPTS, HookedSession
 
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 
 HOME = "/home/dev/.claude/projects/-home-dev-project"
 PAYLOADS = sorted((RECORDED / "payloads").glob("*.json"))

@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 from hooked import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
 
-from ultramon.core.times import format_time
 from ultramon.hosts.claude_code.agents import SILENT_CALLS
+from ultramon.system.timestamps import format_time
 
 
 @pytest.fixture

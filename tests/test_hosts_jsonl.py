@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.times import parse_time
 from ultramon.hosts.jsonl import Recent, bounded_lines, text_of
 from ultramon.hosts.records import Window
+from ultramon.system.timestamps import parse_time
 
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))) | st.just(UTC)
 

@@ -46,9 +46,9 @@ MAY_NOT_IMPORT = {
     "cli": {"testing"},
 }
 MOVING = {
-    "assignments", "attention", "claims", "cli", "clock", "config", "core", "environment",
-    "explain", "fleet_event", "gauge", "handoff", "keeper", "levels", "life", "machine", "models",
-    "owner", "plan", "pool", "processes", "replay", "snapshot", "usage", "verdicts", "work",
+    "assignments", "attention", "claims", "cli", "config", "core", "explain", "fleet_event",
+    "gauge", "handoff", "keeper", "levels", "life", "machine", "models", "owner", "plan",
+    "pool", "processes", "replay", "snapshot", "usage", "verdicts", "work",
 }  # fmt: skip
 """Not yet in their rooms."""
 SLOW = {

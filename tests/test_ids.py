@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ultramon.core.ids import MAX_ID_LENGTH, check_agent_id, generate_agent_id, random_hex
 from ultramon.errors import InvalidAgentIdError
+from ultramon.system.ids import MAX_ID_LENGTH, check_agent_id, generate_agent_id, random_hex
 
 RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.liveness import (
-    HostIdentity,
-    is_beating,
-    judge,
-    lost_after,
-    process_started_at,
-    this_host,
-)
+from ultramon.core.liveness import is_beating, judge, lost_after
 from ultramon.core.record import StateRecord
+from ultramon.system.processes import HostIdentity, process_started_at, this_host
 
 NOW = 1_700_000_000.0
 HERE = this_host()

@@ -13,8 +13,8 @@ from ultramon import (
     LifecycleError,
     MonitorPool,
 )
-from ultramon.core.ids import check_agent_id
 from ultramon.pool import _agent_id_of
+from ultramon.system.ids import check_agent_id
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fleet_worker import reap, start_worker, tell
 from needs import require_tool
 
 from ultramon import Fleet
-from ultramon.environment import state_directory
+from ultramon.system.environment import state_directory
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "state-file.md").read_text("utf-8")
 LONG_SECONDS = 1_000

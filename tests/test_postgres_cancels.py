@@ -16,10 +16,10 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
 from ultramon.backends.queue import Cancelled
-from ultramon.clock import SYSTEM_CLOCK
 from ultramon.core.notices import CONTEXT
-from ultramon.core.times import format_time
 from ultramon.routing import clear, register, unregister
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.timestamps import format_time
 
 OUTAGES = {"hang": "flow", "refuse": "accept"}
 

@@ -17,9 +17,9 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.queue import Cancelled
-from ultramon.core.times import parse_time
 from ultramon.hosts.posted import PostedAgents
 from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
+from ultramon.system.timestamps import parse_time
 from ultramon.testing import fill
 
 CASES = json.loads((Path(__file__).parent / "data" / "context_monitor.json").read_text())

@@ -14,8 +14,8 @@ from serving import Serving
 
 from ultramon import queue_message
 from ultramon.backends.memory import MemoryBackend
-from ultramon.clock import SYSTEM_CLOCK
 from ultramon.server.webhooks import Sender, read_targets
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.testing import FakeClock
 
 PAGE = (Path(__file__).parent.parent / "docs" / "server.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ultramon.core.times import parse_time
 from ultramon.routing import Inbox, queue_message, register
+from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract_states import start
 
 DATA = Path(__file__).parent / "data"

@@ -8,9 +8,9 @@ import time
 import pytest
 from hooked import LIMIT_TOKENS, MODEL, RECORDED, HookedSession
 
-from ultramon.core.times import format_time
 from ultramon.hosts.claude_code import statusline
 from ultramon.hosts.claude_code.line import CHAINED_SECONDS, write_line
+from ultramon.system.timestamps import format_time
 
 OTHER = {"type": "command", "command": "cat >/dev/null; echo other line"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ultramon.core.times import format_time, parse_time
+from ultramon.system.timestamps import format_time, parse_time
 
 seconds = st.floats(-62_135_596_800, 253_402_300_798)
 aware_times = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))
@@ -97,7 +97,7 @@ def test_the_machines_zone_and_language_do_not_matter(zone, locale):
     code = (
         "import locale, sys\n"
         "try:\n    locale.setlocale(locale.LC_ALL, '')\nexcept locale.Error:\n    pass\n"
-        "from ultramon.core.times import format_time, parse_time\n"
+        "from ultramon.system.timestamps import format_time, parse_time\n"
         "for at in (0, 1792893600, 1792897200.5, 1774742399, 4102444800):\n"
         "    text = format_time(at)\n    print(text, parse_time(text) == at)"
     )

@@ -67,14 +67,7 @@ if TYPE_CHECKING:
     )
     from ultramon.monitor import ContextMonitor, create_context_monitor
     from ultramon.pool import MonitorPool
-    from ultramon.routing import (
-        Inbox,
-        clear,
-        queue_message,
-        register,
-        registrations,
-        unregister,
-    )
+    from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
     from ultramon.signals import off, on
     from ultramon.tokens import mint_token, revoke_tokens
 
@@ -156,10 +149,11 @@ _ROOMS = {
     "core.estimator": "estimate_tokens",
     "core.thresholds": "Ladder Rung next_level",
     "core.tracker": "ContextTracker create_context_tracker",
-    "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError FencedError "
-    "HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError MissingExtraError "
-    "NotPermittedError QueueFullError RegistrationError StateCorruptError StateDirectoryError "
-    "StateError StateSchemaError StateWriteError UltramonError UnknownResponseError",
+    "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError "
+    "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
+    "MissingExtraError NotPermittedError QueueFullError RegistrationError "
+    "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
+    "UltramonError UnknownResponseError",
     "explain": "Explanation",
     "fleet": "Fleet",
     "fleet_event": "FleetEvent",
@@ -167,8 +161,8 @@ _ROOMS = {
     "handoff": "HandoffRecord Resume Workspace",
     "levels": "Action Level ThresholdAction detect_threshold get_threshold_action "
     "should_emit_event",
-    "models": "AgentEvent AgentState AlertEvent EpochEvent Event HandoffEvent Notice Registration "
-    "ThresholdEvent",
+    "models": "AgentEvent AgentState AlertEvent EpochEvent Event HandoffEvent Notice "
+    "Registration ThresholdEvent",
     "monitor": "ContextMonitor create_context_monitor",
     "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",

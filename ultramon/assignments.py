@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.ids import random_hex
 from ultramon.core.record import StateRecord
-from ultramon.core.times import format_time, parse_time
 from ultramon.handoff import HandoffRecord, handoff_id_of
 from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
 from ultramon.processes import state_of
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

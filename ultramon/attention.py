@@ -10,8 +10,8 @@ from ultramon.core.liveness import beats_until
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+    from ultramon.system.processes import HostIdentity
 
 
 class Attention:

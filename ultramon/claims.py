@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ultramon.core.holder import is_gone
-from ultramon.core.ids import random_hex
 from ultramon.core.liveness import LOST_AFTER_SECONDS
-from ultramon.core.times import format_time
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -20,13 +20,13 @@ from ultramon.core.estimator import check_family, family_for_model
 from ultramon.core.limits import default_window_from_environment
 from ultramon.core.note import check_critical_note
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
-from ultramon.environment import (
+from ultramon.errors import ConfigurationError
+from ultramon.system.environment import (
     VARIABLES,
     check_settings,
     read_toml,
     warn_of_misspelt_variables,
 )
-from ultramon.errors import ConfigurationError
 
 _SECTION = "context"
 _PREFIX = "ULTRAMON_"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ultramon.core.liveness import Liveness
 from ultramon.core.note import whole_percent
 from ultramon.core.thresholds import Ladder
-from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError
 from ultramon.models import AgentState, Model
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from ultramon.core.record import StateRecord

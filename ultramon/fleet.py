@@ -15,11 +15,7 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.assignments import Assignments, is_end
 from ultramon.claims import release_abandoned
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.ids import check_agent_id, random_hex
-from ultramon.core.liveness import ENDED, LOST, STALE, judge, this_host
-from ultramon.core.times import format_time
-from ultramon.environment import disabled, given_or_named
+from ultramon.core.liveness import ENDED, LOST, STALE, judge
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -42,6 +38,11 @@ from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS
 from ultramon.models import AgentState, HandoffEvent, parse_event
 from ultramon.processes import Agents, is_whole, state_of, watch_process
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.environment import disabled, given_or_named
+from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import format_time
 from ultramon.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.core.record import StateRecord
     from ultramon.models import Event
     from ultramon.processes import Attachable
+    from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
     Delivery = tuple[FleetEvent, list[Callable[[FleetEvent], Any]]]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.fleet import Fleet
     from ultramon.handoff import HandoffRecord
     from ultramon.models import AgentState, Event
+    from ultramon.system.clock import Clock
 
 Item = TypeVar("Item")
 

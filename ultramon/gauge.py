@@ -19,11 +19,11 @@ from ultramon.machine import LevelChange, LevelMachine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.clock import Clock
     from ultramon.config import ContextConfig
     from ultramon.core.limits import Limit
     from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import ResolvedLadder
+    from ultramon.system.clock import Clock
 
 
 _RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"

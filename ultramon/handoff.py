@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PrivateAttr
 
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.codec import dumps
 from ultramon.core.estimator import estimate_tokens
 from ultramon.core.holder import name_holder
-from ultramon.core.ids import check_agent_id
 from ultramon.errors import HandoffTakenError
 from ultramon.models import Model
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.compact_json import dumps
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
+    from ultramon.system.clock import Clock
 
 REASONS = (
     "threshold_warning",

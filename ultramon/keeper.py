@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from ultramon.backends.base import RecordsTogether
-from ultramon.clock import SYSTEM_CLOCK, Clock
 from ultramon.errors import StateError
+from ultramon.system.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.config import ContextConfig
     from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import Ladder
     from ultramon.gauge import EpochStart
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
+    from ultramon.system.clock import Clock
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")

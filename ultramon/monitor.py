@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Self
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.core.windows  # noqa: F401
 from ultramon.backends.registry import registry_of
-from ultramon.clock import SYSTEM_CLOCK
 from ultramon.config import ContextConfig
-from ultramon.core.ids import generate_agent_id, random_hex
 from ultramon.core.limits import parse_overflow
-from ultramon.core.liveness import judge, this_host
-from ultramon.environment import disabled, given_or_named
+from ultramon.core.liveness import judge
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.explain import Explanation, explain
 from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.models import AgentState
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.environment import disabled, given_or_named
+from ultramon.system.ids import generate_agent_id, random_hex
+from ultramon.system.processes import this_host
 from ultramon.usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.work import TASK_SAVE_SECONDS, AgentWork
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.core.thresholds import Ladder
     from ultramon.gauge import Fit
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
+    from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")
 

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.assignments import end_of_replaced
 from ultramon.backends.base import RecordsTogether, Save
-from ultramon.core.ids import random_hex
-from ultramon.core.liveness import process_started_at, this_host
 from ultramon.core.record import StateRecord
-from ultramon.core.times import format_time
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -24,13 +21,16 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
+from ultramon.system.ids import random_hex
+from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.config import ContextConfig
+    from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")
 

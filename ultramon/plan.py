@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.codec import dumps
 from ultramon.errors import ConfigurationError
+from ultramon.system.compact_json import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,18 +6,18 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.ids import check_agent_id
 from ultramon.errors import ConfigurationError, InvalidAgentIdError
 from ultramon.monitor import create_context_monitor
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.config import ContextConfig
     from ultramon.monitor import ContextMonitor
+    from ultramon.system.clock import Clock
 
 SWEEP_SECONDS = 60.0
 """How often `MonitorPool.get` looks for idle conversations."""

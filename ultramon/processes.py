@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from ultramon.core.liveness import process_started_at
-from ultramon.core.times import parse_time
 from ultramon.errors import StateError, UltramonError
 from ultramon.models import AgentState
+from ultramon.system.processes import process_started_at
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ultramon import signals
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.ids import check_agent_id
-from ultramon.core.liveness import ENDED, LOST, judge, this_host
+from ultramon.core.liveness import ENDED, LOST, judge
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.registration import (
     CUSTOM,
@@ -27,15 +25,18 @@ from ultramon.core.registration import (
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.levels import as_ladder
 from ultramon.models import Notice, Registration, utc
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.ids import check_agent_id
+from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.queue import Cancelled, Message
-    from ultramon.clock import Clock
     from ultramon.core.registration import Registration as StoredRegistration
     from ultramon.core.thresholds import Ladder
+    from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
 

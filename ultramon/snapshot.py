@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.liveness import ENDED, judge, this_host
+from ultramon.core.liveness import ENDED, judge
 from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.core.thresholds import Ladder
-from ultramon.core.times import parse_time
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.models import ContextSnapshot, Threshold, utc
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+    from ultramon.system.clock import Clock
 
 COMPACTING = "compacting"
 UNAVAILABLE = "thresholds_unavailable"

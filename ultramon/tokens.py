@@ -14,17 +14,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ultramon.backends.credentials import credentials_of
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.files import (
-    delete_quietly,
-    make_private_directory,
-    open_private,
-    read_private_file,
-    refused,
-    replace_file,
-)
-from ultramon.core.ids import check_agent_id
-from ultramon.core.locks import Lock
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
@@ -34,14 +23,25 @@ from ultramon.errors import (
     StateDirectoryError,
     StateWriteError,
 )
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.files import (
+    delete_quietly,
+    make_private_directory,
+    open_private,
+    read_private_file,
+    refused,
+    replace_file,
+)
+from ultramon.system.ids import check_agent_id
+from ultramon.system.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.backends.credentials import Credential
-    from ultramon.clock import Clock
     from ultramon.core.record import StateRecord
+    from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.tokens")
 

@@ -13,29 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.assignments import is_end, items_of, rebuilt_handoff
 from ultramon.attention import Attention
-from ultramon.core.liveness import (
-    ALIVE,
-    ENDED,
-    LOST,
-    LOST_AFTER_SECONDS,
-    STALE,
-    is_beating,
-    judge,
-    process_started_at,
-    this_host,
-)
+from ultramon.core.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import FORCE_RETURN
-from ultramon.core.times import format_time, parse_time
 from ultramon.processes import is_whole, state_of
+from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.timestamps import format_time, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.assignments import Assignments
-    from ultramon.clock import Clock
     from ultramon.handoff import HandoffRecord
     from ultramon.processes import Agents
+    from ultramon.system.clock import Clock
 
     Records = Mapping[str, StateRecord]
 

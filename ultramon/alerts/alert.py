@@ -10,19 +10,19 @@ from ultramon.alerts.config import STALE, AlertConfig, check_every
 from ultramon.alerts.decision import Turns, advance
 from ultramon.core.alert_memory import memory_file
 from ultramon.core.alert_readings import find_session, read_project, read_state
-from ultramon.core.ids import random_hex
-from ultramon.core.locks import LockedError
-from ultramon.core.times import format_time
-from ultramon.environment import disabled, state_directory
 from ultramon.errors import StateWriteError, UltramonError
+from ultramon.system.environment import disabled, state_directory
+from ultramon.system.ids import random_hex
+from ultramon.system.locks import LockedError
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-    from ultramon.clock import Clock
     from ultramon.core.alert_memory import AlertMemory
     from ultramon.core.alert_readings import Reading
+    from ultramon.system.clock import Clock
 
 CONTEXT_ALERT = "context_alert"
 
@@ -275,8 +275,8 @@ class _Look:
 
     def _note(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
         """Store the alert in the journal, for those who look back."""
-        from ultramon.core.files import make_private_directory
         from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
+        from ultramon.system.files import make_private_directory
 
         event = {
             "eventId": random_hex(16),

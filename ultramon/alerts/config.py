@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.switches import is_on
 from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
-from ultramon.environment import check_settings, read_toml, warn_of_misspelt_variables
 from ultramon.errors import ConfigurationError
+from ultramon.system.environment import check_settings, is_on, read_toml, warn_of_misspelt_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

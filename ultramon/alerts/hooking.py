@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ultramon.alerts.alert import AlertOutcome
     from ultramon.alerts.config import AlertConfig
-    from ultramon.clock import Clock
+    from ultramon.system.clock import Clock
 
     P = ParamSpec("P")
     T = TypeVar("T")

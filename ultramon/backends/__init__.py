@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from ultramon.environment import state_directory
 from ultramon.errors import ConfigurationError, MissingExtraError
+from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend

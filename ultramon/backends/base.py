@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
     from ultramon.errors import StateError, UltramonError
+    from ultramon.system.processes import HostIdentity
 
     Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
 

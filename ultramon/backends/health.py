@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core.files import make_private_directory
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.core.schema import SCHEMA_VERSION
 from ultramon.errors import StateError
+from ultramon.system.files import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
 from ultramon.backends.journal_part import JournalPart
-from ultramon.core import codec
 from ultramon.core.events import insert_event
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.routes import route_noted
 from ultramon.core.schema import CLAIMS_VERSION
-from ultramon.core.times import format_time, parse_time
 from ultramon.errors import HandoffTakenError
+from ultramon.system import compact_json
+from ultramon.system.timestamps import format_time, parse_time
 
 if TYPE_CHECKING:
     import sqlite3
@@ -138,7 +138,7 @@ def find_offer(payloads: list[str], handoff_id: str) -> dict[str, Any] | None:
     """Return the first of some ``handoff_ready`` events that offers a handoff."""
     for payload in payloads:
         try:
-            event: dict[str, Any] = codec.loads(payload)
+            event: dict[str, Any] = compact_json.loads(payload)
         except ValueError:
             continue  # a damaged row
         if event["handoff"].get("handoffId") == handoff_id:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.journal_part import JournalPart
 from ultramon.backends.queue import Cancelled, Depth, Message
-from ultramon.core import codec
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.queue import MessageQueue
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +127,6 @@ class JournalQueue(JournalPart):
 def _message(row: tuple[Any, ...]) -> Message:
     values = list(row)
     values[4] = DELIVERIES[row[4]]
-    values[6] = codec.loads(row[6])
+    values[6] = compact_json.loads(row[6])
     values[8] = row[8] or ""
     return Message(*values)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
     from ultramon.core.statefile import Mark
+    from ultramon.system.processes import HostIdentity
 
 _log = logging.getLogger("ultramon.backend")
 

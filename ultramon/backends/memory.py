@@ -15,7 +15,6 @@ from ultramon.backends.journal_queue import JournalQueue
 from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
-from ultramon.core import codec
 from ultramon.core.journal import Journal
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import decode_state, encode_state
@@ -29,15 +28,16 @@ from ultramon.errors import (
     StateCorruptError,
     StateError,
 )
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
     from ultramon.core.route_rows import Mark
+    from ultramon.system.processes import HostIdentity
 
 
 class _MemoryJournal(Journal):
@@ -229,7 +229,7 @@ class MemoryBackend:
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
         """See `Backend.get_request`."""
         data = self._requests.get(agent_id)
-        request: dict[str, Any] | None = None if data is None else codec.loads(data)
+        request: dict[str, Any] | None = None if data is None else compact_json.loads(data)
         return request
 
     def claim_handoff(

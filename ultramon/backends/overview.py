@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ultramon.backends.base import StoredAgent
-    from ultramon.core.liveness import HostIdentity
+    from ultramon.system.processes import HostIdentity
 
 
 class Page(NamedTuple):

@@ -8,7 +8,7 @@ from ultramon.core.liveness import LOST, judge
 
 if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
-    from ultramon.core.liveness import HostIdentity
+    from ultramon.system.processes import HostIdentity
 
 
 def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:

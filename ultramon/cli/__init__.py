@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ultramon import __version__
-from ultramon.cli.output import CommandFailed, ExitCode, NobodyFound, sanitize
+from ultramon.cli.output import CommandFailed, ExitCode, NobodyFound
 from ultramon.errors import AgentNotFoundError, UltramonError
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,19 +9,22 @@ from urllib.parse import quote
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.output import SeveralFound, sanitize
-from ultramon.core.liveness import ENDED, LOST, STALE, judge, this_host
+from ultramon.cli.output import SeveralFound
+from ultramon.core.liveness import ENDED, LOST, STALE, judge
 from ultramon.core.names import short_id
 from ultramon.core.record import StateRecord
-from ultramon.core.times import parse_time
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
+from ultramon.system.processes import this_host
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
-    from ultramon.core.liveness import HostIdentity, Liveness
+    from ultramon.core.liveness import Liveness
+    from ultramon.system.processes import HostIdentity
 
 _MAX_NAMED = 5
 _URGENCY = {"force_return": 1, "prepare_handoff": 2}
@@ -77,7 +80,7 @@ def state_dir_given(state_dir: str | None) -> str | None:
 def directory_of(backend: Backend) -> str:
     """Return where a server of a backend has its files."""
     from ultramon.backends.local import LocalBackend
-    from ultramon.environment import state_directory
+    from ultramon.system.environment import state_directory
 
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
 
@@ -184,7 +187,7 @@ class Unreadable(NamedTuple):
 
 def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable]]:
     """Judge stored agents as of now, most urgent first; set aside what cannot be read."""
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     now, host = SYSTEM_CLOCK.now(), this_host()
     seen: list[SeenAgent] = []

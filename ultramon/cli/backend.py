@@ -14,11 +14,11 @@ from ultramon.cli.output import (
     age,
     field,
     print_json,
-    sanitize,
     sanitize_values,
     say,
 )
-from ultramon.core.times import format_time
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -214,7 +214,7 @@ def _counted(number: int, what: str) -> str:
 
 def _stats(backend: Backend, *, as_json: bool) -> ExitCode:
     from ultramon.backends.queue import queue_of
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     stats = _measure(backend)
     depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())

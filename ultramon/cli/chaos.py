@@ -83,8 +83,8 @@ def command(
     What the command prints appears on stderr. The exit code is 0 when nothing was lost and the
     command ended with 0.
     """
-    from ultramon.core.ids import check_agent_id, random_hex
-    from ultramon.environment import disabled
+    from ultramon.system.environment import disabled
+    from ultramon.system.ids import check_agent_id, random_hex
 
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to judge by")

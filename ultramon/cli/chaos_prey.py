@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.ledger import Ledger, end_of_journal, events_of
-from ultramon.core.liveness import ENDED, LOST, judge, process_started_at, this_host
+from ultramon.core.liveness import ENDED, LOST, judge
+from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection

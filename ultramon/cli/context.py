@@ -29,8 +29,8 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     or a label; without it the agent named by ULTRAMON_AGENT_ID is meant.
     """
     from ultramon.backends.registry import registry_of
-    from ultramon.clock import SYSTEM_CLOCK
     from ultramon.snapshot import take_snapshot
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = open_store(state_dir)
     agent_id = meant(backend, agent, "ultramon context")

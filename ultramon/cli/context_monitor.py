@@ -11,7 +11,7 @@ from ultramon.backends.registry import registry_of
 from ultramon.cli.agents import find_agent_id, json_option, open_store, state_dir_option
 from ultramon.cli.calling import caller_id, require_caller
 from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
-from ultramon.environment import disabled
+from ultramon.system.environment import disabled
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -203,7 +203,7 @@ def _reading(shown: ContextSnapshot) -> str:
     """Say how full the window is; an agent that is registered and never measured stands out."""
     if shown.used_percentage is None or shown.measured_at is None:
         return "none yet"
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     seconds = max(0.0, SYSTEM_CLOCK.now() - shown.measured_at.timestamp())
     return f"{shown.used_percentage:g}%, {age(seconds)} ago"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.agents import json_option, open_store, state_dir_option
-from ultramon.cli.output import CommandFailed, ExitCode, plural, print_json, sanitize, say
+from ultramon.cli.output import CommandFailed, ExitCode, plural, print_json, say
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +61,8 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
     from ultramon.cli.demo_crew import Crew, standard_library_files
     from ultramon.cli.demo_proof import Evidence
     from ultramon.cli.demo_view import print_summary, watch
-    from ultramon.core.ids import random_hex
-    from ultramon.environment import disabled
+    from ultramon.system.environment import disabled
+    from ultramon.system.ids import random_hex
 
     if disabled():
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to show")

@@ -16,13 +16,13 @@ from ultramon.cli.output import (
     make_table,
     percent,
     plural,
-    sanitize,
     say,
     short_tokens,
     turns,
     usage_bar,
 )
 from ultramon.core.liveness import ENDED, LOST
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

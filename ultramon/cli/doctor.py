@@ -11,8 +11,9 @@ import click
 from ultramon import __version__
 from ultramon.cli.agents import json_option, state_dir_option
 from ultramon.cli.install import chosen_directory
-from ultramon.cli.output import ExitCode, print_json, sanitize, sanitize_values, say
+from ultramon.cli.output import ExitCode, print_json, sanitize_values, say
 from ultramon.errors import StateError
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.examination import SeenServer
@@ -31,9 +32,9 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """
-    from ultramon.clock import SYSTEM_CLOCK
     from ultramon.hosts.claude_code.doctor import examine
     from ultramon.hosts.claude_code.examination import PROBLEM, WARNING, Examination
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
     seen = Examination(

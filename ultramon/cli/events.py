@@ -14,14 +14,14 @@ from ultramon.cli.output import (
     json_line,
     moment,
     percent,
-    sanitize,
     say,
     tokens,
     wait_while_read,
 )
 from ultramon.cli.prune import Duration
-from ultramon.core.times import parse_time
 from ultramon.errors import AgentNotFoundError
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
         at = parse_time(value)
         if at is not None:
             return at
-        from ultramon.clock import SYSTEM_CLOCK
+        from ultramon.system.clock import SYSTEM_CLOCK
 
         try:
             return SYSTEM_CLOCK.now() - Duration().convert(value, param, ctx)

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.agents import find_agent, json_option, open_store, state_dir_option
-from ultramon.cli.output import (
-    CommandFailed,
-    ExitCode,
-    field,
-    print_json,
-    sanitize,
-    sanitize_values,
-)
+from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, sanitize_values
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from ultramon.core.record import StateRecord
@@ -34,9 +28,10 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     """
     from pydantic import ValidationError
 
-    from ultramon.clock import SYSTEM_CLOCK
-    from ultramon.core.liveness import judge, this_host
+    from ultramon.core.liveness import judge
     from ultramon.explain import explain
+    from ultramon.system.clock import SYSTEM_CLOCK
+    from ultramon.system.processes import this_host
 
     stored = find_agent(open_store(state_dir), agent)
     record = stored.record
@@ -65,9 +60,9 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
 
 def _session_tokens_left(record: StateRecord) -> int | None:
     """Return what the agent's client wrote last of a token budget, where it runs on this host."""
-    from ultramon.core.liveness import this_host
     from ultramon.hosts.claude_code.agents import HOST, MEMORY
     from ultramon.hosts.claude_code.tail import read_token_budget
+    from ultramon.system.processes import this_host
 
     if record.host != HOST or record.hostname != this_host().hostname:
         return None

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from ultramon.environment import state_directory
+from ultramon.system.environment import state_directory
 
 
 @click.command("hook")

@@ -9,7 +9,8 @@ import click
 
 from ultramon import __version__
 from ultramon.cli.agents import json_option, state_dir_option
-from ultramon.cli.output import ExitCode, print_json, sanitize, say
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ def chosen_layer(*, user: bool, project: bool, local: bool) -> str:
 
 def chosen_directory(state_dir: str | None) -> str:
     """Return the state directory that hooks shall use."""
-    from ultramon.environment import state_directory
+    from ultramon.system.environment import state_directory
 
     return os.path.abspath(os.path.expanduser(state_dir)) if state_dir else state_directory()
 
@@ -222,7 +223,6 @@ def command(
 
     HOST is claude-code.
     """
-    from ultramon.clock import SYSTEM_CLOCK
     from ultramon.hosts.claude_code.install import Choices, plan_installation
     from ultramon.hosts.claude_code.interpreter import (
         check_interpreter,
@@ -231,6 +231,7 @@ def command(
     )
     from ultramon.hosts.claude_code.plugin import plan_plugin
     from ultramon.hosts.claude_code.settings import Layer, layer_path
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     name = chosen_layer(user=user, project=project, local=local)
     cwd, directory = os.getcwd(), chosen_directory(state_dir)

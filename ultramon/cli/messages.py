@@ -16,12 +16,12 @@ from ultramon.cli.output import (
     field,
     json_line,
     moment,
-    sanitize,
     sanitize_values,
     say,
     wait_while_read,
 )
 from ultramon.errors import AgentNotFoundError
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ def _recipient(backend: Backend, agent: str | None) -> str:
         return meant(backend, agent, "ultramon messages")
     except AgentNotFoundError:
         from ultramon.backends.queue import queue_of
-        from ultramon.clock import SYSTEM_CLOCK
+        from ultramon.system.clock import SYSTEM_CLOCK
 
         depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())
         if agent == caller_id() or any(depth.recipient == agent for depth in depths):

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.agents import SeenAgent, look_at, look_at_one, without_ended
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.liveness import ENDED, this_host
+from ultramon.core.liveness import ENDED
 from ultramon.errors import UltramonError
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

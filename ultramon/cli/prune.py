@@ -7,7 +7,8 @@ import re
 import click
 
 from ultramon.cli.agents import json_option, open_store, state_dir_option
-from ultramon.cli.output import ExitCode, print_json, sanitize, say
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.system.terminal_text import sanitize
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
@@ -64,8 +65,8 @@ def command(
     limit; it is deleted when nothing was heard of it for so long. Agents that may live, and states
     that cannot be read, are never deleted. The ids go to stdout.
     """
-    from ultramon.clock import SYSTEM_CLOCK
-    from ultramon.core.liveness import this_host
+    from ultramon.system.clock import SYSTEM_CLOCK
+    from ultramon.system.processes import this_host
 
     now = SYSTEM_CLOCK.now()
     pruned = open_store(state_dir).prune(

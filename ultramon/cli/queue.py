@@ -14,11 +14,11 @@ from ultramon.cli.output import (
     field,
     moment,
     print_json,
-    sanitize,
     sanitize_values,
     say,
 )
-from ultramon.core.times import format_time
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from ultramon.backends.queue import Message, Queue
@@ -39,7 +39,7 @@ def command(*, action: str, which: tuple[str, ...], state_dir: str | None, json:
     deletes them.
     """
     from ultramon.backends.queue import queue_of
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     queue, now = queue_of(open_store(state_dir)), SYSTEM_CLOCK.now()
     if action == "depth":

@@ -18,12 +18,12 @@ from ultramon.cli.output import (
     percent,
     plural,
     print_json,
-    sanitize,
     say,
     tokens,
     turns,
     usage_bar,
 )
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.agents import (
-    find_agent,
-    json_option,
-    look_at,
-    open_store,
-    state_dir_option,
-)
+from ultramon.cli.agents import find_agent, json_option, look_at, open_store, state_dir_option
 from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
 from ultramon.core.liveness import ALIVE, ENDED
 
@@ -73,7 +67,7 @@ def _command(one: SeenAgent) -> str:
 
 
 def _print(one: SeenAgent) -> None:
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     record = one.record
     silence = age(max(0.0, SYSTEM_CLOCK.now() - record.last_activity))

@@ -15,8 +15,9 @@ from ultramon.cli.agents import (
     state_dir_given,
     state_dir_option,
 )
-from ultramon.cli.output import ExitCode, json_line, sanitize, say
+from ultramon.cli.output import ExitCode, json_line, say
 from ultramon.errors import MissingExtraError
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,15 +7,11 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.cli.agents import (
-    SeenAgent,
-    look_at,
-    open_store,
-    without_ended,
-)
+from ultramon.cli.agents import SeenAgent, look_at, open_store, without_ended
 from ultramon.cli.output import field
-from ultramon.core.liveness import ALIVE, LOST, STALE, this_host
+from ultramon.core.liveness import ALIVE, LOST, STALE
 from ultramon.core.names import short_id
+from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +61,7 @@ def _list(agents: list[StoredAgent]) -> _Survey:
 
 def _ask(overview: Overview, run: str | None) -> _Survey:
     """Read only those who may be the nearest: the first that lives, and the first not silent."""
-    from ultramon.clock import SYSTEM_CLOCK
+    from ultramon.system.clock import SYSTEM_CLOCK
 
     page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
     verdicts = page().counts

@@ -11,7 +11,8 @@ from click.core import ParameterSource
 
 from ultramon.cli.agents import directory_of, json_option, open_store, state_dir_option
 from ultramon.cli.calling import caller_id, meant
-from ultramon.cli.output import ExitCode, print_json, sanitize, say
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend

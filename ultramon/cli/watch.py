@@ -11,25 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.agents import (
-    agents_json,
-    json_option,
-    limit_option,
-    open_store,
-    state_dir_option,
-)
-from ultramon.cli.output import (
-    ExitCode,
-    json_line,
-    make_console,
-    moment,
-    percent,
-    sanitize,
-    wait_while_read,
-)
+from ultramon.cli.agents import agents_json, json_option, limit_option, open_store, state_dir_option
+from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
 from ultramon.cli.picture import open_picture
 from ultramon.cli.status import print_agents, print_left_out, status_table
 from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import (
+from ultramon.core.statefile import ALERTS
+from ultramon.errors import StateCorruptError
+from ultramon.system import compact_json
+from ultramon.system.files import (
     make_private_directory,
     open_private,
     open_shared,
@@ -19,10 +21,8 @@ from ultramon.core.files import (
     refused,
     replace_file,
 )
-from ultramon.core.ids import check_agent_id
-from ultramon.core.locks import Lock
-from ultramon.core.statefile import ALERTS
-from ultramon.errors import StateCorruptError
+from ultramon.system.ids import check_agent_id
+from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class AlertFile:
         """Return what is remembered; nothing, when nothing can be read."""
         self._is_damaged = False
         try:
-            return AlertMemory.from_json(codec.loads(self._read(f"{self._path}.json")))
+            return AlertMemory.from_json(compact_json.loads(self._read(f"{self._path}.json")))
         except (FileNotFoundError, NotADirectoryError):
             return AlertMemory()
         except (OSError, ValueError):
@@ -166,7 +166,7 @@ class AlertFile:
                 os.replace(path, f"{path}.corrupt")
             except OSError as error:
                 raise refused(path, "cannot be set aside", error) from error
-        replace_file(path, codec.dumps(value).encode("ascii"), shared=shared)
+        replace_file(path, compact_json.dumps(value).encode("ascii"), shared=shared)
 
 
 class ProjectAlertFile(AlertFile):

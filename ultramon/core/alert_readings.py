@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import read_shared_file
-from ultramon.core.ids import check_agent_id
 from ultramon.core.liveness import (
     CLOCK_SKEW_SECONDS,
     ENDED,
@@ -18,11 +15,14 @@ from ultramon.core.liveness import (
     STALE,
     STALE_AFTER_INTERVALS,
     judge,
-    this_host,
 )
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.times import parse_time
 from ultramon.errors import AgentNotFoundError, StateCorruptError
+from ultramon.system import compact_json
+from ultramon.system.files import read_shared_file
+from ultramon.system.ids import check_agent_id
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def read_project(directory: str, session: str, now: float, stale_seconds: float)
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            value = codec.loads(data)
+            value = compact_json.loads(data)
         except ValueError as error:
             raise StateCorruptError(path, str(error)) from None
         return _project_reading(value, Reading(session, path, directory), now, stale_seconds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ultramon.core import codec
 from ultramon.errors import ConfigurationError
+from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def insert_event(
             event["generation"],
             event["epoch"],
             event["occurredAt"],
-            codec.dumps(event),
+            compact_json.dumps(event),
         ),
     )
     return done.rowcount == 1

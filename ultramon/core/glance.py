@@ -7,7 +7,7 @@ in front and in fixed order; what does not look exactly as `encode_state` writes
 from __future__ import annotations
 
 from ultramon.core.record import FIELDS, SCHEMA, StateRecord, check_sum, decode_state
-from ultramon.core.times import parse_time
+from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

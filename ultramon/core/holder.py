@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.ids import random_hex
-from ultramon.core.liveness import process_started_at, this_host
+from ultramon.system.ids import random_hex
+from ultramon.system.processes import process_started_at, this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.core.liveness import HostIdentity
+    from ultramon.system.processes import HostIdentity
 
 _UNKNOWN = "unknown"
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core.files import (
+from ultramon.errors import InvalidAgentIdError
+from ultramon.system.files import (
     close_quietly,
     delete_quietly,
     make_private_directory,
     open_private,
     refused,
 )
-from ultramon.core.ids import check_agent_id
-from ultramon.errors import InvalidAgentIdError
+from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core import codec
 from ultramon.core.events import insert_event, position_of
-from ultramon.core.files import check_private
 from ultramon.core.holder import is_gone
-from ultramon.core.ids import random_hex
 from ultramon.core.messages import forget
 from ultramon.core.notices import ENDS
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.routes import route, route_noted
 from ultramon.core.schema import SCHEMA_VERSION, migrate
-from ultramon.core.times import format_time
 from ultramon.core.transaction import Transaction
 from ultramon.core.watch import is_due, remove_mark, write_mark
 from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
+from ultramon.system import compact_json
+from ultramon.system.files import check_private
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _RETRY_SECONDS = 0.002
 def _read_event(payload: str) -> dict[str, Any] | None:
     """Return a stored event; None for a damaged row, which must not stop those who read on."""
     try:
-        event = codec.loads(payload)
+        event = compact_json.loads(payload)
     except ValueError:
         return None
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
@@ -373,14 +373,14 @@ class Journal:
                 " lease_until = excluded.lease_until",
                 (name, holder, now + lease_seconds),
             )
-        return cursor, codec.loads(memory)
+        return cursor, compact_json.loads(memory)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """Store a consumer's cursor and memory; False when somebody else holds the name."""
         with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             done = connection.execute(
                 "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?",
-                (cursor, codec.dumps(memory), name, holder),
+                (cursor, compact_json.dumps(memory), name, holder),
             )
         return done.rowcount == 1
 

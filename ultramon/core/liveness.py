@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from ultramon.system.processes import _UNKNOWN, HostIdentity, process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,75 +19,6 @@ STALE_AFTER_INTERVALS = 3
 LOST_AFTER_INTERVALS = 10
 LOST_AFTER_SECONDS = 600.0
 CLOCK_SKEW_SECONDS = 5.0
-
-_PROC = "/proc"
-_UNKNOWN = "unknown"
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
-
-
-def _read_proc(path: str) -> str | None:
-    try:
-        fd = os.open(f"{_PROC}/{path}", os.O_RDONLY | _CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, 4096).decode("ascii", "replace")
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def _pid_namespace() -> str:
-    try:
-        return os.readlink(os.path.join(_PROC, "self/ns/pid"))
-    except OSError:
-        return ""
-
-
-class HostIdentity:
-    """Which machine, boot and process namespace this is.
-
-    Attributes:
-        hostname: Node name.
-        boot_id: Boot id and pid namespace: containers share the first, not the second. Empty
-            where the system tells neither.
-    """
-
-    __slots__ = ("boot_id", "hostname")
-
-    def __init__(self, hostname: str, boot_id: str) -> None:
-        self.hostname = hostname
-        self.boot_id = boot_id
-
-
-def this_host() -> HostIdentity:
-    """Return the identity of the host this process runs on."""
-    hostname = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    boot_id = (_read_proc("sys/kernel/random/boot_id") or "").strip()
-    return HostIdentity(hostname, boot_id + _pid_namespace()[3:])
-
-
-def process_started_at(pid: int) -> str | None:
-    """Return an opaque mark of when a process started, None when it does not run.
-
-    A pid is reused, the pair of pid and start is not. A zombie does not run. Where ``/proc`` is
-    not there or cannot be read, the mark is ``"unknown"`` for every pid that exists.
-    """
-    stat = _read_proc(f"{pid}/stat")
-    if stat is not None:
-        fields = stat[stat.rfind(")") + 2 :].split()
-        return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
-    if os.path.exists(os.path.join(_PROC, "self/stat")):
-        # Out of file descriptors nothing can be opened; that does not end a process.
-        return _UNKNOWN if os.path.exists(os.path.join(_PROC, str(pid))) else None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return _UNKNOWN
 
 
 class Liveness:

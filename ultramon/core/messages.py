@@ -6,13 +6,13 @@ deleted; those with a dedupe key leave the key behind until they expire.
 
 from __future__ import annotations
 
-from ultramon.core import codec
 from ultramon.core.events import insert_event
-from ultramon.core.ids import check_agent_id, random_hex
 from ultramon.core.inbox import lower_beside, raise_beside
 from ultramon.core.notices import CATEGORIES
-from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError, QueueFullError
+from ultramon.system import compact_json
+from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def insert_message(
             category,
             DELIVERIES.index(delivery),
             text,
-            codec.dumps(facts or {}),
+            compact_json.dumps(facts or {}),
             dedupe_key,
             now,
             now,

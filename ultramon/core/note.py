@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ultramon.core.forecast import describe_turns, turns_within
 from ultramon.core.thresholds import FORCE_RETURN
-from ultramon.core.times import clock_time
 from ultramon.errors import ConfigurationError
+from ultramon.system.timestamps import clock_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from binascii import crc32
 
-from ultramon.core import codec
-from ultramon.core.ids import random_hex
-from ultramon.core.times import format_time, parse_time
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
+from ultramon.system import compact_json
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def encode_state(record: StateRecord, path: str) -> bytes:
             JSON form.
     """
     try:
-        body = codec.dumps(record.to_json()).encode("ascii")
+        body = compact_json.dumps(record.to_json()).encode("ascii")
     except (TypeError, ValueError) as error:
         raise StateWriteError(path, f"the state has no JSON form: {error}") from error
     data = b'%s,"crc32":%d}\n' % (body[:-1], crc32(body))
@@ -298,7 +298,7 @@ def decode_state(data: bytes, path: str) -> StateRecord:
 def _decoded(body: bytes, path: str) -> dict[str, Any]:
     """Return all fields, by attribute."""
     try:
-        value = codec.loads(body + b"}")
+        value = compact_json.loads(body + b"}")
     except ValueError as error:
         raise StateCorruptError(path, str(error)) from None
     if not isinstance(value, dict):

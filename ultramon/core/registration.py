@@ -5,7 +5,6 @@ Standard library only, and no I/O: hooks, monitors and servers apply the same ru
 
 from __future__ import annotations
 
-from ultramon.core import codec
 from ultramon.core.thresholds import Ladder, next_level
 from ultramon.errors import (
     AgentNotFoundError,
@@ -13,6 +12,7 @@ from ultramon.errors import (
     NotPermittedError,
     RegistrationError,
 )
+from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _read_ladder(text: str | None) -> tuple[dict[str, Any] | None, str]:
     if text is None:
         return None, DEFAULT
     try:
-        ladder = codec.loads(text)
+        ladder = compact_json.loads(text)
         Ladder.from_json(ladder)
     except (ValueError, ConfigurationError):
         return None, INVALID

@@ -7,9 +7,10 @@ stores what others notice about an agent. Which rows that touches is the busines
 
 from __future__ import annotations
 
-from ultramon.core import codec, notices
+from ultramon.core import notices
 from ultramon.core.registration import decide, usage_ratio
-from ultramon.core.times import parse_time
+from ultramon.system import compact_json
+from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def register(
         agent_id,
         notify_id,
         source=source,
-        ladder=None if ladder is None else codec.dumps(ladder),
+        ladder=None if ladder is None else compact_json.dumps(ladder),
         registered_by=registered_by,
         registered_at=now,
     )
@@ -277,7 +278,7 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
         successor_id,
         follow(registration.notify_id),
         source=registration.source,
-        ladder=None if ladder is None else codec.dumps(ladder),
+        ladder=None if ladder is None else compact_json.dumps(ladder),
         registered_by=follow(registration.registered_by),
         registered_at=registration.registered_at,
     )

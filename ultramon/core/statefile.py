@@ -9,8 +9,18 @@ import os
 import time
 from stat import S_ISREG
 
-from ultramon.core import codec
-from ultramon.core.files import (
+from ultramon.core.glance import glance_state
+from ultramon.core.record import SCHEMA, StateRecord, decode_state, encode_state
+from ultramon.errors import (
+    AgentNotFoundError,
+    FencedError,
+    StateCorruptError,
+    StateDirectoryError,
+    StateSchemaError,
+    StateWriteError,
+)
+from ultramon.system import compact_json
+from ultramon.system.files import (
     MAX_FILE_BYTES,
     NewFile,
     close_quietly,
@@ -22,18 +32,8 @@ from ultramon.core.files import (
     refused,
     sync_directory,
 )
-from ultramon.core.glance import glance_state
-from ultramon.core.ids import check_agent_id, random_hex
-from ultramon.core.locks import Lock
-from ultramon.core.record import SCHEMA, StateRecord, decode_state, encode_state
-from ultramon.errors import (
-    AgentNotFoundError,
-    FencedError,
-    StateCorruptError,
-    StateDirectoryError,
-    StateSchemaError,
-    StateWriteError,
-)
+from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def encode_request(request: dict[str, Any], path: str) -> bytes:
         StateWriteError: It has no JSON form, or is larger than a reader accepts.
     """
     try:
-        data = codec.dumps(request).encode("ascii")
+        data = compact_json.dumps(request).encode("ascii")
     except (TypeError, ValueError) as error:
         raise StateWriteError(path, f"the request has no JSON form: {error}") from error
     if len(data) > MAX_FILE_BYTES:
@@ -331,7 +331,7 @@ class StateDirectory:
         """Return the request left for an agent; None without one that can be read."""
         try:
             data, _ = read_private_file(self.file(agent_id, ".request"))
-            request = codec.loads(data)
+            request = compact_json.loads(data)
         except (OSError, StateCorruptError, ValueError):
             return None
         return request if isinstance(request, dict) else None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import (
+from ultramon.errors import StateCorruptError
+from ultramon.system import compact_json
+from ultramon.system.files import (
     delete_quietly,
     make_private_directory,
     read_private_file,
     replace_file,
 )
-from ultramon.errors import StateCorruptError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def is_due(directory: str, record: StateRecord) -> bool:
     from ultramon.core.registration import decide
 
     try:
-        mark = codec.loads(data)
+        mark = compact_json.loads(data)
         told = mark["told"]
         decision = decide(mark["ladder"], record, None if told is None else (told[0], told[1]))
     except (ValueError, LookupError, TypeError):
@@ -60,7 +60,7 @@ def write_mark(
         StateError: The file system refused.
     """
     make_private_directory(os.path.join(directory, FOLDER))
-    data = codec.dumps({"ladder": ladder, "told": told}).encode("ascii")
+    data = compact_json.dumps({"ladder": ladder, "told": told}).encode("ascii")
     replace_file(watch_path(directory, agent_id), data)
 
 

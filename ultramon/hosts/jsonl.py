@@ -5,8 +5,8 @@ Standard library only, because hooks import it. Knows no host.
 
 from __future__ import annotations
 
-from ultramon.core import codec
 from ultramon.hosts.records import Broken
+from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def read_lines(
 
 def decode_object(line: bytes) -> dict[str, Any]:
     """Decode one line; raise ValueError unless it is exactly one JSON object."""
-    value = codec.loads(line)
+    value = compact_json.loads(line)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 from math import ceil
 
-from ultramon.core.liveness import this_host
 from ultramon.core.record import StateRecord
 from ultramon.core.registration import decide
 from ultramon.core.thresholds import DEFAULT_LADDER
-from ultramon.core.times import format_time
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.hosts.measure import StoredGauge
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ultramon.backends.memory import MemoryBackend
 from ultramon.config import ContextConfig
-from ultramon.core.ids import generate_agent_id
 from ultramon.core.limits import window_for_model
 from ultramon.core.thresholds import Ladder
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
@@ -24,6 +23,7 @@ from ultramon.replay.timeline import (
     Timeline,
 )
 from ultramon.replay.timeline import Overflow as ShownOverflow
+from ultramon.system.ids import generate_agent_id
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -14,10 +14,10 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
-from ultramon.core.ids import check_agent_id, random_hex
-from ultramon.core.times import format_time
 from ultramon.errors import AgentNotFoundError
 from ultramon.server.services import Services
+from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.timestamps import format_time
 from ultramon.tokens import verify_token
 
 if TYPE_CHECKING:

@@ -9,8 +9,6 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
 from ultramon.cli.agents import SeenAgent, see
-from ultramon.core.ids import check_agent_id, generate_agent_id
-from ultramon.core.liveness import this_host
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
@@ -21,13 +19,9 @@ from ultramon.models import AgentState, Model
 from ultramon.routing import check_notify, register
 from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, refuse, requester_of
 from ultramon.server.failures import Json
-from ultramon.server.responses import (
-    ID_PATTERN,
-    AgentIdInPath,
-    AgentIdText,
-    Sent,
-    problems,
-)
+from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.system.ids import check_agent_id, generate_agent_id
+from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
 
 if TYPE_CHECKING:

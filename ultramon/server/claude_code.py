@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Header, HTTPException, Request, Response
 from starlette.background import BackgroundTask
 
-from ultramon.core import codec
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.switches import is_on
 from ultramon.errors import AgentNotFoundError
 from ultramon.hosts.claude_code import failures, heard
 from ultramon.hosts.claude_code.agents import MEMORY
@@ -26,6 +24,8 @@ from ultramon.hosts.claude_code.store import HookStore
 from ultramon.hosts.claude_code.surroundings import kept
 from ultramon.server.access import AGENT, HookCaller, Served, refuse
 from ultramon.server.responses import problems
+from ultramon.system import compact_json
+from ultramon.system.environment import is_on
 
 if TYPE_CHECKING:
     from ultramon.server.services import Services
@@ -91,7 +91,7 @@ def _understood(services: Services, body: bytes) -> Payload:
         HTTPException: 422, it is no payload of a hook.
     """
     try:
-        fields = codec.loads(body)
+        fields = compact_json.loads(body)
         if not isinstance(fields, dict):
             raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
         return Payload(fields)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import ConfigDict
 
-from ultramon.core import codec
 from ultramon.models import Event, Model
 from ultramon.server.access import AdminCaller, Served
 from ultramon.server.failures import Json
@@ -19,6 +18,7 @@ from ultramon.server.streams import (
     StreamSlot,
     server_sent,
 )
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -117,6 +117,6 @@ class EventLog:
                 break
             # A row that cannot be read is none, and the cursor goes on behind it.
             for event in page.events:
-                found.append((page.cursor, codec.dumps(event)))
+                found.append((page.cursor, compact_json.dumps(event)))
                 size += len(found[-1][1])
         return found

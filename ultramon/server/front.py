@@ -16,9 +16,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.cli.output import sanitize
 from ultramon.errors import ConfigurationError
 from ultramon.server.limits import TokenBuckets, standing_of
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping

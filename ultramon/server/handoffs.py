@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import ValidationError
 
-from ultramon.core.times import parse_time
 from ultramon.errors import HandoffTakenError, StateCorruptError
 from ultramon.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
 from ultramon.models import Model
 from ultramon.server.access import AnyCaller, Served, may_see, permit
 from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.core.record import StateRecord

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from ultramon.core import codec
-from ultramon.core.ids import check_agent_id
-from ultramon.core.times import format_time, parse_time
 from ultramon.errors import ConfigurationError, InvalidAgentIdError
 from ultramon.hosts.posted import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.access import AGENT, HookCaller, Served, refuse
 from ultramon.server.bodies import ContextUsage
 from ultramon.server.responses import problems
 from ultramon.server.services import Services
+from ultramon.system import compact_json
+from ultramon.system.ids import check_agent_id
+from ultramon.system.timestamps import format_time, parse_time
 
 router = APIRouter(tags=["hooks"])
 
@@ -28,7 +28,7 @@ _BODY = {"content": {"application/json": {"schema": ContextUsage.model_json_sche
 async def posted_body(request: Request) -> ContextUsage | None:
     """Return what was posted; None for nothing, and for what is no JSON object."""
     try:
-        values = codec.loads(await request.body())
+        values = compact_json.loads(await request.body())
     except ValueError:
         return None
     if not isinstance(values, dict):

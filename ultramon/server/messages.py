@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Requ
 from pydantic import Field
 
 from ultramon.backends.queue import queue_of
-from ultramon.core.ids import check_agent_id
 from ultramon.core.messages import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -22,6 +21,7 @@ from ultramon.models import Model, Notice, utc
 from ultramon.server.access import ADMIN, AnyCaller, Served, permit, refuse
 from ultramon.server.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
 from ultramon.server.streams import EventStream, StreamSlot, poll, server_sent
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.queue import Message, Queue

@@ -10,9 +10,9 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.files import delete_quietly, open_private, read_private_file, replace_file
-from ultramon.core.locks import Lock, LockedError
 from ultramon.errors import StateCorruptError, StateError
+from ultramon.system.files import delete_quietly, open_private, read_private_file, replace_file
+from ultramon.system.locks import Lock, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,6 @@ import uvicorn
 
 from ultramon import __version__
 from ultramon.backends.registry import registry_of
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.files import make_private_directory
-from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.posted import PostedAgents
 from ultramon.server import webhooks
@@ -29,6 +26,9 @@ from ultramon.server.lookout import Lookout
 from ultramon.server.presence import only_server, remove_server_file, write_server_file
 from ultramon.server.protocol import BoundedProtocol, TlsDoor
 from ultramon.server.services import Services
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.files import make_private_directory
+from ultramon.system.timestamps import format_time
 from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, server_secret
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
+    from ultramon.system.clock import Clock
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420

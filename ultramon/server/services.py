@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ultramon.clock import SYSTEM_CLOCK
 from ultramon.server.rebuilt import RebuiltHandoffs
 from ultramon.server.waiting import Streams
+from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.hosts.posted import PostedAgents
     from ultramon.server.limits import TokenBuckets
+    from ultramon.system.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True)

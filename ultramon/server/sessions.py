@@ -8,7 +8,6 @@ from fastapi import APIRouter, Body, HTTPException, Request
 
 from ultramon import routing
 from ultramon.backends.registry import registry_of
-from ultramon.core.ids import check_agent_id
 from ultramon.core.registration import CUSTOM, INVALID
 from ultramon.core.thresholds import CRITICAL, WARNING, Ladder
 from ultramon.errors import (
@@ -22,6 +21,7 @@ from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, re
 from ultramon.server.bodies import ContextMonitor, InvalidateCache
 from ultramon.server.responses import AgentIdInPath, problems
 from ultramon.snapshot import take_snapshot
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry

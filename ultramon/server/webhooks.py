@@ -19,27 +19,22 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ultramon import __version__
-from ultramon.core.files import read_private_file
-from ultramon.core.ids import check_agent_id
 from ultramon.core.messages import DELIVERIES
-from ultramon.environment import check_settings, read_toml
-from ultramon.errors import (
-    ConfigurationError,
-    InvalidAgentIdError,
-    StateCorruptError,
-    StateError,
-)
+from ultramon.errors import ConfigurationError, InvalidAgentIdError, StateCorruptError, StateError
 from ultramon.routing import Inbox
 from ultramon.server.destinations import AllowedHosts
+from ultramon.system.environment import check_settings, read_toml
+from ultramon.system.files import read_private_file
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.clock import Clock
     from ultramon.models import Notice
     from ultramon.server.destinations import Lookup
     from ultramon.server.services import Services
+    from ultramon.system.clock import Clock
 
 SIGNATURE_HEADER = "Ultramon-Signature"
 TIMEOUT_SECONDS = 10.0

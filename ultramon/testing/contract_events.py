@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.core.liveness import this_host
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateWriteError
+from ultramon.system.processes import this_host
 from ultramon.testing.clock import START
 from ultramon.testing.contract_states import ELSEWHERE, VANISHED, held, prune, start, write
 from ultramon.testing.samples import make_event, make_record

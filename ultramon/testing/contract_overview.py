@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge, process_started_at, this_host
+from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge
+from ultramon.system.processes import process_started_at, this_host
 from ultramon.testing.clock import START
 from ultramon.testing.contract_states import prune, start, write
 from ultramon.testing.samples import make_event, make_record

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.core.liveness import HostIdentity, this_host
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
     FencedError,
     StateSchemaError,
 )
+from ultramon.system.processes import HostIdentity, this_host
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record
 

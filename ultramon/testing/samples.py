@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.ids import random_hex
-from ultramon.core.liveness import process_started_at, this_host
 from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import DEFAULT_LADDER
-from ultramon.core.times import format_time
+from ultramon.system.ids import random_hex
+from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:
-    from ultramon.core.liveness import HostIdentity
+    from ultramon.system.processes import HostIdentity
 
 
 def make_record(

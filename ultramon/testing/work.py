@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 from ultramon.assignments import agents_without_plan, items_of
 from ultramon.claims import has_taken_over
-from ultramon.clock import SYSTEM_CLOCK
-from ultramon.core.liveness import ENDED, LOST, judge, this_host
+from ultramon.core.liveness import ENDED, LOST, judge
 from ultramon.handoff import HandoffRecord
 from ultramon.plan import DONE
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.clock import Clock
     from ultramon.core.record import StateRecord
+    from ultramon.system.clock import Clock
 
 
 def assert_no_work_lost(

@@ -34,28 +34,21 @@ from ultramon.core.events import event_key
 from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import encode_state
 from ultramon.core.statefile import encode_request, refuse_newer
-from ultramon.environment import state_directory
 from ultramon.errors import (
     AgentAlreadyRunningError,
     StateSchemaError,
     StateWriteError,
     UltramonError,
 )
+from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import (
-        Build,
-        Claim,
-        EventPage,
-        Look,
-        StoredAgent,
-        Subscription,
-    )
+    from ultramon.backends.base import Build, Claim, EventPage, Look, StoredAgent, Subscription
     from ultramon.backends.postgres.database import Connection
-    from ultramon.core.liveness import HostIdentity
     from ultramon.core.record import StateRecord
+    from ultramon.system.processes import HostIdentity
 
     Begun = tuple[StateRecord, list[dict[str, Any]]]
 

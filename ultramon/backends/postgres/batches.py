@@ -13,12 +13,13 @@ from ultramon.backends.postgres.functions import as_rows
 from ultramon.backends.postgres.registry import PostgresRows
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core import codec, routes
+from ultramon.core import routes
 from ultramon.core.events import event_key
 from ultramon.core.messages import DELIVERIES, LEVEL_FACT
 from ultramon.core.record import SCHEMA
 from ultramon.core.statefile import refuse_newer
 from ultramon.errors import FencedError, StateError, StateSchemaError
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +162,7 @@ class _NotedRows(PostgresRows):
                 to_column(category),
                 DELIVERIES.index(delivery),
                 to_column(text),
-                codec.dumps(facts),
+                compact_json.dumps(facts),
                 self._database.to_server(now),
             )
         )
@@ -293,7 +294,7 @@ def _events_of(saves: Sequence[Save]) -> list[tuple[str, ...]]:
             event["run"],
             event["agentId"],
             event["occurredAt"],
-            codec.dumps(event),
+            compact_json.dumps(event),
         )
         for save in saves
         for event in save.events

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.postgres.database import DatabaseAwayError, StoreNotReadyError
 from ultramon.backends.postgres.outbox import LOOK_SECONDS
-from ultramon.core.locks import LockedError
 from ultramon.errors import StateError, UltramonError
+from ultramon.system.locks import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

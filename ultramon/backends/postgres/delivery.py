@@ -12,10 +12,11 @@ from ultramon.backends.base import Save
 from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
 from ultramon.backends.postgres.outbox import STATE
 from ultramon.core import routes
-from ultramon.core.liveness import ALIVE, judge, process_started_at, this_host
+from ultramon.core.liveness import ALIVE, judge
 from ultramon.core.record import decode_state
-from ultramon.core.times import parse_time
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
+from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

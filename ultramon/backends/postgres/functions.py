@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.rows import COLUMNS, OF_OWNER
-from ultramon.core import codec
 from ultramon.core.messages import EXPIRY_SECONDS, MAX_WAITING
 from ultramon.core.record import SCHEMA
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ recipient the messages that are too many now."""
 
 def as_rows(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return rows as one argument: the driver takes long over many lists (measured: 0.4 ms)."""
-    return codec.dumps([dict(zip(names, map(_finite, row), strict=True)) for row in rows])
+    return compact_json.dumps([dict(zip(names, map(_finite, row), strict=True)) for row in rows])
 
 
 def _finite(value: Any) -> Any:

@@ -12,8 +12,8 @@ from ultramon.backends.health import OK, PROBLEM, WARNING, Finding
 from ultramon.backends.postgres.roles import ADMIN, GRANTS, READER, WRITER, rights_of
 from ultramon.backends.postgres.schema import SCHEMA_VERSION
 from ultramon.backends.postgres.setup import count_foreign, stored_version
-from ultramon.core.times import format_time
 from ultramon.errors import StateError, StateSchemaError, StateWriteError
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

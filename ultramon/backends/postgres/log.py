@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
-from ultramon.core import codec
 from ultramon.core.events import CURSORS, event_key
 from ultramon.core.holder import is_gone
-from ultramon.core.times import format_time
 from ultramon.errors import ConfigurationError
+from ultramon.system import compact_json
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class EventLog:
             ).fetchall()
         if rows:
             txid, position = rows[-1][:2]
-        return EventPage([codec.loads(row[2]) for row in rows], f"{txid}:{position}")
+        return EventPage([compact_json.loads(row[2]) for row in rows], f"{txid}:{position}")
 
     def change_mark(self) -> object:
         """Return the last event that can be read. See `Backend.change_mark`.
@@ -122,7 +122,7 @@ class EventLog:
                 ),
                 (holder, now + lease_seconds, name),
             )
-        return Subscription(cursor, codec.loads(memory))
+        return Subscription(cursor, compact_json.loads(memory))
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """Store a consumer's cursor and memory. See `Backend.acknowledge`."""
@@ -132,7 +132,7 @@ class EventLog:
                     "UPDATE ultramon.consumers SET cursor = %s, memory = %s"
                     " WHERE name = %s AND holder = %s"
                 ),
-                (cursor, codec.dumps(memory), name, holder),
+                (cursor, compact_json.dumps(memory), name, holder),
             )
             return done.rowcount == 1
 
@@ -162,7 +162,7 @@ def _columns(keyed: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[Any], ..
             event["run"],
             event["agentId"],
             event["occurredAt"],
-            codec.dumps(event),
+            compact_json.dumps(event),
         )
         for key, event in keyed
     ]

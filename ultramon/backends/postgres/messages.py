@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.texts import from_column, to_column
 from ultramon.backends.queue import Message
-from ultramon.core import codec
 from ultramon.core.messages import (
     DELIVERED,
     DELIVERIES,
@@ -16,6 +15,7 @@ from ultramon.core.messages import (
     dead_letter,
 )
 from ultramon.errors import QueueFullError
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class MessageRows:
                 kind,
                 DELIVERIES.index(delivery),
                 to_column(text),
-                codec.dumps(facts or {}),
+                compact_json.dumps(facts or {}),
                 key,
                 now,
                 now,
@@ -277,7 +277,7 @@ class MessageRows:
             category=None if category is None else from_column(category),
             delivery=DELIVERIES[priority],
             text=from_column(text),
-            facts=codec.loads(facts),
+            facts=compact_json.loads(facts),
             attempts=attempts,
             claim_token=token or "",
             queued_at=from_server(queued_at),

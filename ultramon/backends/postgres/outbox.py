@@ -14,12 +14,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core import codec
 from ultramon.core.events import event_key
-from ultramon.core.files import make_private_directory, open_private, refused
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
-from ultramon.core.locks import Lock
 from ultramon.errors import StateCorruptError
+from ultramon.system import compact_json
+from ultramon.system.files import make_private_directory, open_private, refused
+from ultramon.system.locks import Lock
 
 if TYPE_CHECKING:
     import sqlite3
@@ -252,7 +252,7 @@ def _open_lock(path: str) -> int:
 def _decoded(body: str) -> dict[str, Any]:
     """Return the body of an entry; empty when it is damaged."""
     try:
-        value = codec.loads(body)
+        value = compact_json.loads(body)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
@@ -261,5 +261,5 @@ def _decoded(body: str) -> dict[str, Any]:
 def _insert(connection: sqlite3.Connection, kind: str, agent_id: str, body: Any) -> None:
     connection.execute(
         "INSERT INTO entries (kind, agent_id, body, kept_at) VALUES (?, ?, ?, ?)",
-        (kind, agent_id, codec.dumps(body), time.time()),
+        (kind, agent_id, compact_json.dumps(body), time.time()),
     )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.overview import Page
 from ultramon.backends.postgres.rows import machine_of
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core import codec
 from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge
 from ultramon.core.record import StateRecord
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.states import States
-    from ultramon.core.liveness import HostIdentity
+    from ultramon.system.processes import HostIdentity
 
 _BATCH = 200
 """Agents read at once: some hundred kilobytes."""
@@ -183,7 +183,7 @@ class PostgresOverview:
 
 
 def _is_gone(process: str, host: HostIdentity) -> bool:
-    pid, started_at = codec.loads(process)
+    pid, started_at = compact_json.loads(process)
     owner = StateRecord(
         "owner",
         active=True,

@@ -12,7 +12,6 @@ from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.postgres.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.texts import to_column
 from ultramon.backends.queue import Cancelled, Depth, Message
-from ultramon.core.ids import random_hex
 from ultramon.core.messages import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -24,6 +23,7 @@ from ultramon.core.messages import (
     check_message,
     harmless,
 )
+from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

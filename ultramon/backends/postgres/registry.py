@@ -12,7 +12,7 @@ from ultramon.backends.queue import Cancelled
 from ultramon.core import routes
 from ultramon.core.messages import DELIVERIES, IS_NOTICE, LEVEL_FACT
 from ultramon.core.registration import Registration
-from ultramon.core.times import parse_time
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

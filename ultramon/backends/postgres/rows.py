@@ -6,10 +6,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core import codec
 from ultramon.core.liveness import STALE_AFTER_INTERVALS, lost_after
 from ultramon.core.names import short_id
 from ultramon.core.thresholds import FORCE_RETURN, PREPARE_HANDOFF
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from ultramon.core.record import StateRecord
@@ -75,13 +75,15 @@ def values_of(record: StateRecord, document: bytes, skew_seconds: float) -> tupl
 
 def machine_of(hostname: str, boot_id: str) -> int:
     """Return a number for a host as `ultramon.core.liveness` knows it, in eight signed bytes."""
-    digest = blake2b(codec.dumps([hostname, boot_id]).encode("ascii"), digest_size=8).digest()
+    digest = blake2b(
+        compact_json.dumps([hostname, boot_id]).encode("ascii"), digest_size=8
+    ).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def process_of(pid: int, started_at: str | None) -> str:
     """Return a process of a host as text."""
-    return codec.dumps([pid, started_at])
+    return compact_json.dumps([pid, started_at])
 
 
 def _number(value: float | None) -> float | None:

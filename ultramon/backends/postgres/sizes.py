@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.health import find_holder
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database

@@ -9,12 +9,12 @@ from ultramon.backends.base import Look, StoredAgent
 from ultramon.backends.postgres import functions
 from ultramon.backends.postgres.rows import COLUMNS, values_of
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core import codec
 from ultramon.core.glance import glance_state
 from ultramon.core.messages import BELONGINGS
 from ultramon.core.record import decode_state, encode_state
 from ultramon.core.statefile import KEPT_CORRUPT_FILES
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -294,7 +294,7 @@ class States:
             requests = dict(rows)
             self._requests = requests, time.monotonic()
         document = requests.get(agent_id)
-        request: dict[str, Any] | None = None if document is None else codec.loads(document)
+        request: dict[str, Any] | None = None if document is None else compact_json.loads(document)
         return request
 
     def delete(self, connection: Connection, agent_id: str, now: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.core import codec
+from ultramon.system import compact_json
 
 _MARK = '"'
 
@@ -13,11 +13,11 @@ def to_column(text: str) -> str:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            return codec.dumps(text)
+            return compact_json.dumps(text)
         return text
-    return codec.dumps(text)
+    return compact_json.dumps(text)
 
 
 def from_column(column: str) -> str:
     """Return the text that `to_column` was given."""
-    return str(codec.loads(column)) if column.startswith(_MARK) else column
+    return str(compact_json.loads(column)) if column.startswith(_MARK) else column

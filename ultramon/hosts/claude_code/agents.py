@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.ids import check_agent_id
-from ultramon.core.liveness import process_started_at
 from ultramon.errors import InvalidAgentIdError
 from ultramon.hosts.claude_code.autocompact import compaction_limits, host_window_tokens
 from ultramon.hosts.measure import StoredGauge
+from ultramon.system.ids import check_agent_id
+from ultramon.system.processes import process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.switches import is_on
+from ultramon.system import compact_json
+from ultramon.system.environment import is_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _answer(environ: Mapping[str, str]) -> object:
     try:
         data = _read(os.path.join(directory, ".claude.json"), _MAX_ANSWERS_BYTES)
         # Most users were never asked; the file may hold megabytes of other things.
-        answers = codec.loads(data) if _ENABLED.encode() in data else None
+        answers = compact_json.loads(data) if _ENABLED.encode() in data else None
     except (OSError, ValueError):
         return None
     return answers.get(_ENABLED) if isinstance(answers, dict) else None
@@ -130,7 +130,7 @@ def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[dict[st
         paths.append(os.path.join(project, ".claude", "settings.local.json"))
     for path in paths:
         try:
-            settings = codec.loads(_read(path, _MAX_SETTINGS_BYTES))
+            settings = compact_json.loads(_read(path, _MAX_SETTINGS_BYTES))
         except (OSError, ValueError):
             continue
         if isinstance(settings, dict):

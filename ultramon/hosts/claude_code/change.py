@@ -8,10 +8,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from ultramon.core.files import read_private_file
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
 from ultramon.hosts.claude_code.settings import Settings
+from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"

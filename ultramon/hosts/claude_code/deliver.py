@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 
-from ultramon.core import codec
-from ultramon.core.ids import check_agent_id
 from ultramon.core.messages import DELIVERIES
 from ultramon.core.notices import LIFE, handoff_words, life_words, percent
 from ultramon.core.pickup import Pickup
-from ultramon.core.times import clock_time, parse_time
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.system import compact_json
+from ultramon.system.ids import check_agent_id
+from ultramon.system.timestamps import clock_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def write_line(
         None for facts that are not those of a notice about that agent.
     """
     try:
-        facts = codec.loads(facts_json)
+        facts = compact_json.loads(facts_json)
         about = check_agent_id(sender)
     except (ValueError, InvalidAgentIdError):
         return None

@@ -10,11 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from ultramon.core.files import delete_quietly, make_private_directory, write_new_file
-from ultramon.core.ids import random_hex
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.switches import is_on
-from ultramon.core.times import format_time
 from ultramon.errors import StateCorruptError, StateDirectoryError
 from ultramon.hosts.claude_code.change import frozen_path, read_backup
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
@@ -39,6 +35,10 @@ from ultramon.hosts.claude_code.examination import (
 from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.interpreter import problem_of
 from ultramon.hosts.claude_code.launcher import read_launcher
+from ultramon.system.environment import is_on
+from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time
 
 _PROBE_BYTES = 16 * 1024
 _ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ultramon.core.times import format_time
 from ultramon.hosts.claude_code import heard
 from ultramon.hosts.claude_code.examination import (
     OK,
@@ -22,6 +21,7 @@ from ultramon.hosts.claude_code.examination import (
 )
 from ultramon.hosts.claude_code.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
 from ultramon.hosts.claude_code.settings import Settings
+from ultramon.system.timestamps import format_time
 
 SERVE = "ultramon serve"
 ANSWER_SECONDS = 2.0

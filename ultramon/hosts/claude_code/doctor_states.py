@@ -6,23 +6,18 @@ import os
 import re
 from collections.abc import Iterator
 
-from ultramon.core import codec
 from ultramon.core.journal import Journal
-from ultramon.core.liveness import LOST, STALE, judge, this_host
+from ultramon.core.liveness import LOST, STALE, judge
 from ultramon.core.record import SCHEMA, StateRecord
 from ultramon.core.statefile import StateDirectory
-from ultramon.core.times import format_time, parse_time
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
 from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.examination import (
-    OK,
-    PROBLEM,
-    WARNING,
-    Examination,
-    Finding,
-)
+from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination, Finding
 from ultramon.hosts.claude_code.frozen import AGENT, BOTH
 from ultramon.hosts.claude_code.settings import USER, config_directory
+from ultramon.system import compact_json
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import format_time, parse_time
 
 HOST = "claude-code"
 RECENT_SECONDS = 7 * 86_400.0
@@ -222,7 +217,7 @@ def _begun_at(path: str) -> float | None:
         return None
     for line in head.splitlines():
         try:
-            value = codec.loads(line)
+            value = compact_json.loads(line)
         except ValueError:
             continue
         begun = parse_time(value.get("timestamp")) if isinstance(value, dict) else None

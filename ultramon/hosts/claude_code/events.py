@@ -10,22 +10,17 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core import codec
-from ultramon.core.files import read_private_file
-from ultramon.core.ids import check_agent_id
 from ultramon.core.inbox import is_raised, raise_flag
 from ultramon.core.record import StateRecord
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.agents import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.claude_code.tail import (
-    Tail,
-    read_last_replies,
-    read_tail,
-    read_token_budget,
-)
+from ultramon.hosts.claude_code.tail import Tail, read_last_replies, read_tail, read_token_budget
 from ultramon.hosts.claude_code.transcript import OVERFLOW
 from ultramon.hosts.jsonl import optional_token_count
+from ultramon.system import compact_json
+from ultramon.system.files import read_private_file
+from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -383,7 +378,7 @@ class HookCall:
     def _context(self, text: str) -> bytes:
         """Return the answer that puts a text into the agent's conversation."""
         answer = {"hookEventName": self._payload.event, "additionalContext": text}
-        return codec.dumps({"hookSpecificOutput": answer}).encode("ascii")
+        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
 
     def _unstored_note(self, tail: Tail) -> str:
         """Return the warning where the system stores nothing: the transcript alone decides.
@@ -572,7 +567,7 @@ class HookCall:
         if project:
             try:
                 data, _ = read_private_file(os.path.join(project, PROJECT_FILE))
-                chosen = codec.loads(data)["audience"]
+                chosen = compact_json.loads(data)["audience"]
             except FileNotFoundError:
                 pass
             except (OSError, ValueError, KeyError, TypeError) as error:

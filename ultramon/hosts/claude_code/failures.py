@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import (
+from ultramon.errors import StateError
+from ultramon.system import compact_json
+from ultramon.system.files import (
     check_private,
     close_quietly,
     open_private,
     read_private_file,
     replace_file,
 )
-from ultramon.core.times import format_time
-from ultramon.errors import StateError
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def record(directory: str, event: str, agent_id: str, problem: str, now: float) 
         now: Epoch seconds.
     """
     path = os.path.join(directory, FAILURES_NAME)
-    line = codec.dumps(
+    line = compact_json.dumps(
         {
             "at": format_time(now),
             "event": event[:64],
@@ -77,7 +77,7 @@ def read(directory: str) -> list[dict[str, Any]]:
     failures = []
     for line in data.splitlines():
         try:
-            failure = codec.loads(line)
+            failure = compact_json.loads(line)
         except ValueError:
             continue
         if isinstance(failure, dict):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import make_private_directory, read_private_file, replace_file
 from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
-from ultramon.core.times import format_time, parse_time
 from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
+from ultramon.system import compact_json
+from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Frozen:
         except FileNotFoundError:
             return frozen
         try:
-            frozen._take(codec.loads(data))
+            frozen._take(compact_json.loads(data))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, StateSchemaError):
                 raise
@@ -161,7 +161,7 @@ class Frozen:
             StateDirectoryError: The state directory is not safe to use.
         """
         make_private_directory(self.state_directory)
-        replace_file(self.path, codec.dumps(self.to_json()).encode("ascii") + b"\n")
+        replace_file(self.path, compact_json.dumps(self.to_json()).encode("ascii") + b"\n")
 
 
 _DEFAULT_LADDER_JSON = DEFAULT_LADDER.to_json()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.files import close_quietly, open_private
 from ultramon.errors import StateError
+from ultramon.system.files import close_quietly, open_private
 
 HEARD_NAME = "claude-code.heard"
 

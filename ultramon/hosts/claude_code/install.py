@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ultramon.core import codec
-from ultramon.core.files import delete_file, make_private_directory, replace_file
 from ultramon.core.note import check_critical_note
 from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
@@ -34,6 +32,8 @@ from ultramon.hosts.claude_code.frozen import AUDIENCES, STATUS_LINES, Frozen, c
 from ultramon.hosts.claude_code.launcher import Launcher
 from ultramon.hosts.claude_code.settings import PROJECT, Layer, Settings, find_layers
 from ultramon.hosts.claude_code.via import Server, choose_link
+from ultramon.system import compact_json
+from ultramon.system.files import delete_file, make_private_directory, replace_file
 
 MAX_HANDOFF_NOTE_CHARS = 2_000
 
@@ -86,7 +86,7 @@ class Installation(Change):
         """Whether anything at all will be written."""
         return (
             self.changes_settings
-            or codec.dumps(self.frozen.to_json()) != self.stored
+            or compact_json.dumps(self.frozen.to_json()) != self.stored
             or any(launcher.changes for launcher in self.launchers)
         )
 
@@ -203,7 +203,7 @@ def begin_installation(settings: Settings, path: str) -> Installation:
             stored=None,
             is_frozen_corrupt=True,
         )
-    stored = codec.dumps(frozen.to_json()) if os.path.lexists(path) else None
+    stored = compact_json.dumps(frozen.to_json()) if os.path.lexists(path) else None
     return Installation(settings=settings, frozen=frozen, stored=stored)
 
 

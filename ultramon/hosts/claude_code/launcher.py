@@ -10,8 +10,6 @@ import ast
 import errno
 import os
 
-from ultramon.core.files import NewFile, read_private_file
-from ultramon.core.ids import random_hex
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.commands import (
     HOOK_SCRIPT,
@@ -21,6 +19,8 @@ from ultramon.hosts.claude_code.commands import (
     package_directory,
     script_path,
 )
+from ultramon.system.files import NewFile, read_private_file
+from ultramon.system.ids import random_hex
 
 MAX_SHEBANG_BYTES = 127
 """Linux before 5.1 cuts a longer first line, and runs another program or none."""

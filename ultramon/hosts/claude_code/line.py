@@ -74,10 +74,10 @@ class _Reading:
     """What one call says about the session."""
 
     def __init__(self, data: bytes, store: HookStore) -> None:
-        from ultramon.core import codec
-        from ultramon.core.ids import check_agent_id
+        from ultramon.system import compact_json
+        from ultramon.system.ids import check_agent_id
 
-        fields = codec.loads(data)
+        fields = compact_json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
         self._payload = Payload(fields)

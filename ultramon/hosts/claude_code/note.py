@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 from ultramon.core import note
-from ultramon.core.times import format_time
+from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 import select
 import time
 
-from ultramon.core import codec
+from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ def read_payload(fd: int) -> Payload:
     """
     data, tail = read_bounded(fd, time.monotonic() + INPUT_SECONDS)
     if tail is None:
-        value = codec.loads(data)
+        value = compact_json.loads(data)
         if not isinstance(value, dict):
             raise ValueError(f"the payload is a {type(value).__name__}, not an object")
         return Payload(value)
     # The cut may lie within a character. Nothing is left out: that would make two ids the same.
-    value = codec.leading_members(data[:HEAD_BYTES].decode("utf-8", "replace"))
+    value = compact_json.leading_members(data[:HEAD_BYTES].decode("utf-8", "replace"))
     call_id = _call_id_at_end(tail)
     if call_id is not None:
         value.setdefault("tool_use_id", call_id)

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ultramon.core.files import NewFile, close_quietly, refused, sync_directory
-from ultramon.core.ids import random_hex
 from ultramon.errors import ConfigurationError, StateCorruptError, StateWriteError
 from ultramon.hosts.claude_code.commands import (
     EVENTS,
@@ -25,6 +23,8 @@ from ultramon.hosts.claude_code.commands import (
 )
 from ultramon.hosts.claude_code.http_hooks import Link, entry_for, recognise_request
 from ultramon.hosts.jsontext import JsonText, Path, comparable
+from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
+from ultramon.system.ids import random_hex
 
 MAX_SETTINGS_BYTES = 1 << 20
 USER, PROJECT, LOCAL = "user", "project", "local"

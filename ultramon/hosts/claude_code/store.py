@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core import codec
-from ultramon.core.files import read_private_file, replace_file
-from ultramon.core.liveness import this_host
 from ultramon.core.record import StateRecord
 from ultramon.core.statefile import StateDirectory, refuse_newer
 from ultramon.core.watch import is_due
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.agents import HostedAgent
+from ultramon.system import compact_json
+from ultramon.system.files import read_private_file, replace_file
+from ultramon.system.processes import this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class HookStore:
         """Return the windows that status lines told, in tokens by model."""
         try:
             data, _ = read_private_file(self._windows_path)
-            windows = codec.loads(data)
+            windows = compact_json.loads(data)
         except (OSError, ValueError):
             return {}
         if not isinstance(windows, dict):
@@ -202,7 +202,7 @@ class HookStore:
         known[model] = window_tokens
         self.directory.prepare()
         newest = dict(list(known.items())[-_MAX_WINDOWS:])
-        replace_file(self._windows_path, codec.dumps(newest).encode("ascii"))
+        replace_file(self._windows_path, compact_json.dumps(newest).encode("ascii"))
 
 
 def _new(agent_id: str, seq: int) -> StateRecord:

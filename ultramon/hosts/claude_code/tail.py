@@ -9,10 +9,10 @@ import os
 import stat
 from itertools import islice
 
-from ultramon.core.times import parse_time
 from ultramon.hosts.claude_code.transcript import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, text_of
 from ultramon.hosts.records import Boundary, Content, Report
+from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

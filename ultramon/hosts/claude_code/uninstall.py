@@ -9,7 +9,6 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ultramon.core.files import delete_file
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
 from ultramon.hosts.claude_code.change import (
@@ -23,6 +22,7 @@ from ultramon.hosts.claude_code.change import (
 from ultramon.hosts.claude_code.frozen import Frozen
 from ultramon.hosts.claude_code.settings import Layer, Settings, find_layers
 from ultramon.hosts.claude_code.via import restore_mode
+from ultramon.system.files import delete_file
 
 _HOOKS = "hooks"
 

@@ -5,7 +5,6 @@ Standard library only: hooks import it. The format was learnt from recordings of
 
 from __future__ import annotations
 
-from ultramon.core.times import parse_time
 from ultramon.hosts.jsonl import (
     Recent,
     decode_object,
@@ -25,6 +24,7 @@ from ultramon.hosts.records import (
     TranscriptIdentity,
     Window,
 )
+from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

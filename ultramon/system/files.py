@@ -8,13 +8,8 @@ from __future__ import annotations
 import os
 import stat
 
-from ultramon.core.ids import random_hex
-from ultramon.errors import (
-    StateCorruptError,
-    StateDirectoryError,
-    StateError,
-    StateWriteError,
-)
+from ultramon.errors import StateCorruptError, StateDirectoryError, StateError, StateWriteError
+from ultramon.system.ids import random_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

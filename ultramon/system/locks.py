@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core.files import close_quietly, refused
 from ultramon.errors import StateWriteError
+from ultramon.system.files import close_quietly, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

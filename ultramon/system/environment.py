@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.ids import check_agent_id
-from ultramon.core.switches import is_on
 from ultramon.errors import ConfigurationError
+from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,3 +147,8 @@ def _toml_paths() -> list[str]:
     except RuntimeError:
         return [TOML_NAME]
     return [TOML_NAME, os.path.join(home, TOML_NAME)]
+
+
+def is_on(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a variable says yes, in any usual spelling; empty or missing says no."""
+    return environ.get(name, "").lower() not in ("", "0", "false", "no", "off")

@@ -1,0 +1,1 @@
+"""Files, locks, clocks, processes and text: no agent, standard library only."""
