@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ultramon import ContextConfig, Fleet, FleetEvent, create_context_monitor
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import StateRecord, encode_state
+from ultramon.state.record import StateRecord, encode_state
 
 REPEATS = 7
 KILLS = 20

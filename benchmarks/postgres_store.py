@@ -19,7 +19,7 @@ from ultramon.backends.local import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.setup import migrate
-from ultramon.core.record import StateRecord
+from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:

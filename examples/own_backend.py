@@ -41,10 +41,10 @@ from ultramon import (
 from ultramon.backends.base import Claim, EventPage, Look, StoredAgent, Subscription
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
-from ultramon.core.events import event_key
 from ultramon.core.holder import is_gone
-from ultramon.core.liveness import ALIVE, judge
-from ultramon.core.record import SCHEMA, decode_state, encode_state
+from ultramon.state.event_keys import event_key
+from ultramon.state.liveness import ALIVE, judge
+from ultramon.state.record import SCHEMA, decode_state, encode_state
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import parse_time
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ultramon.backends.base import Build
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
     Event = dict[str, Any]

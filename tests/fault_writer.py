@@ -17,9 +17,9 @@ from pathlib import Path
 from ultramon.backends import open_backend
 from ultramon.backends.local import LocalBackend
 from ultramon.core.journal import Journal
-from ultramon.core.liveness import judge
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import FencedError, StateError, StateWriteError
+from ultramon.state.liveness import judge
 from ultramon.system.processes import this_host
 from ultramon.testing import samples
 from ultramon.testing.clock import START as NOW

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from ultramon.backends.local import LocalBackend
-from ultramon.plan import DONE
+from ultramon.state.plan import DONE
 
 
 def read_events(backend, run=None):

@@ -19,7 +19,7 @@ from ultramon import (
 )
 from ultramon.backends.local import LocalBackend
 from ultramon.core.statefile import StateDirectory
-from ultramon.models import parse_event
+from ultramon.state.events import parse_event
 from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock
 

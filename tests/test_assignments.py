@@ -18,7 +18,7 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.local import LocalBackend
-from ultramon.plan import MAX_PLAN_BYTES
+from ultramon.state.plan import MAX_PLAN_BYTES
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.attention import Attention
-from ultramon.core.liveness import is_beating
+from ultramon.state.liveness import is_beating
 from ultramon.system.processes import HostIdentity, process_started_at, this_host
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_record

@@ -17,8 +17,8 @@ from ultramon import (
     open_backend,
 )
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.liveness import LOST_AFTER_SECONDS
 from ultramon.errors import StateWriteError
+from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = ["a", "b", "c"]

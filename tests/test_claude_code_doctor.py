@@ -16,11 +16,11 @@ from needs import NOBODY, read_only, require_root, require_root_mount, unmount
 
 from ultramon.backends.local import LocalBackend
 from ultramon.cli.output import ExitCode
-from ultramon.core.record import encode_state
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS, script_path
 from ultramon.hosts.claude_code.doctor import CHECKS, examine
 from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination
+from ultramon.state.record import encode_state
 from ultramon.system.files import write_new_file
 from ultramon.system.timestamps import format_time
 from ultramon.testing.samples import make_record

@@ -13,7 +13,7 @@ from ultramon import create_context_monitor
 from ultramon.backends.local import LocalBackend
 from ultramon.cli.ledger import Ledger
 from ultramon.cli.output import ExitCode
-from ultramon.core.record import StateRecord
+from ultramon.state.record import StateRecord
 
 ORCHESTRATOR = ROOT / "tests" / "orchestrator.py"
 FAST = ("--every", "0.05", "--timeout", "40")

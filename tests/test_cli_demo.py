@@ -14,7 +14,7 @@ from ultramon.cli.demo_crew import standard_library_files
 from ultramon.cli.demo_proof import check_agents, check_items, check_notes
 from ultramon.cli.ledger import Ledger
 from ultramon.cli.output import ExitCode
-from ultramon.core.record import StateRecord
+from ultramon.state.record import StateRecord
 
 SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")
 

@@ -52,7 +52,7 @@ def test_every_local_link_leads_somewhere(path):
 
 def test_the_state_file_page_names_every_field():
     """docs/state-file.md is the contract: it and the writer know the same names."""
-    from ultramon.core.record import FIELD_NAMES
+    from ultramon.state.record import FIELD_NAMES
 
     page = (ROOT / "docs" / "state-file.md").read_text(encoding="utf-8")
     table = page[page.index("| field |") :]

@@ -17,9 +17,9 @@ from history import History, read_events
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import encode_state
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import StateWriteError
+from ultramon.state.record import encode_state
 from ultramon.system.processes import HostIdentity
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.config import ContextConfig
-from ultramon.core.record import StateRecord, decode_state, encode_state
 from ultramon.core.thresholds import Ladder, Rung
 from ultramon.errors import ConfigurationError
 from ultramon.gauge import EpochStart, Fit, Gauge
+from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing import FakeClock
 
 LIMIT = 100_000

@@ -16,9 +16,9 @@ from test_record import kinds, real_record, records
 
 from ultramon import Fleet
 from ultramon.backends.local import LocalBackend
-from ultramon.core.glance import GLANCED, glance_state
-from ultramon.core.record import FIELDS, StateRecord, decode_state, encode_state
 from ultramon.errors import StateCorruptError, StateSchemaError
+from ultramon.state.record import FIELDS, StateRecord, decode_state, encode_state
+from ultramon.state.record_head import GLANCED, glance_state
 from ultramon.testing.clock import FakeClock
 
 REAL = encode_state(real_record(), "x")

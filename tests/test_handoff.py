@@ -23,7 +23,7 @@ from ultramon.handoff import (
     bounded_text,
     look_at_workspace,
 )
-from ultramon.models import utc
+from ultramon.state.models import utc
 from ultramon.system.compact_json import dumps
 
 texts = st.text(st.characters(), max_size=3000)

@@ -171,7 +171,7 @@ def test_a_corrupt_state_is_set_aside_and_begun_anew(session, data):
 
 def newer(session):
     """Turn the state into one of a newer ultramon; return its bytes."""
-    from ultramon.core.record import encode_state
+    from ultramon.state.record import encode_state
 
     path = session.state / "subagents" / "session.json"
     record = session.record()

@@ -12,9 +12,9 @@ from fault_writer import AGENT, answer, finish, make_event, run_writer, start
 from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 
 from ultramon.backends.local import LocalBackend
-from ultramon.core.events import event_key
 from ultramon.core.journal import JOURNAL, Journal
 from ultramon.errors import StateCorruptError, StateWriteError
+from ultramon.state.event_keys import event_key
 
 
 def test_an_event_is_stored_once_under_its_key(journal):

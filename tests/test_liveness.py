@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.liveness import is_beating, judge, lost_after
-from ultramon.core.record import StateRecord
+from ultramon.state.liveness import is_beating, judge, lost_after
+from ultramon.state.record import StateRecord
 from ultramon.system.processes import HostIdentity, process_started_at, this_host
 
 NOW = 1_700_000_000.0

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from ultramon import ContextConfig
 from ultramon.core.limits import LARGE_WINDOW_TOKENS
-from ultramon.core.record import StateRecord, decode_state, encode_state
 from ultramon.core.thresholds import Ladder, Rung
 from ultramon.gauge import Gauge
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER
 from ultramon.hosts.measure import NEAR_RATIO, StoredGauge
+from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing.clock import START, FakeClock
 
 MODEL = "claude-sonnet-4-5"
@@ -174,7 +174,7 @@ def test_the_same_reading_again_changes_nothing():
 
 def test_an_event_is_the_same_event_when_its_state_was_not_stored():
     """A hook killed between journal and state makes it again under the same key."""
-    from ultramon.core.events import event_key
+    from ultramon.state.event_keys import event_key
 
     stored = Stored(DEFAULT_LADDER, None)
     data = stored.data

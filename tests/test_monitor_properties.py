@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ultramon import ContextConfig, Workspace, create_context_monitor
 from ultramon.backends.local import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.events import event_key
+from ultramon.state.event_keys import event_key
 from ultramon.testing import FakeClock
 
 LIMIT = 1_000

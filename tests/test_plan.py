@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ultramon.core.record import MAX_STATE_BYTES
 from ultramon.errors import ConfigurationError
-from ultramon.plan import MAX_PLAN_BYTES, MAX_RESULTS_BYTES, Plan
+from ultramon.state.plan import MAX_PLAN_BYTES, MAX_RESULTS_BYTES, Plan
+from ultramon.state.record import MAX_STATE_BYTES
 
 names = st.sampled_from(["a", "b", "c", "d"])
 steps = st.lists(

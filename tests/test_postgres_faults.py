@@ -22,9 +22,9 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
 from ultramon.backends.postgres.setup import migrate
 from ultramon.backends.queue import listening
-from ultramon.core.liveness import ALIVE, LOST, STALE, judge
 from ultramon.errors import StateWriteError
 from ultramon.routing import Inbox
+from ultramon.state.liveness import ALIVE, LOST, STALE, judge
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import HostIdentity
 from ultramon.testing.clock import START

@@ -17,10 +17,10 @@ from postgres_worker import start
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
-from ultramon.core.events import event_key
-from ultramon.core.record import encode_state
 from ultramon.errors import AgentNotFoundError, FencedError, StateWriteError
 from ultramon.routing import register
+from ultramon.state.event_keys import event_key
+from ultramon.state.record import encode_state
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START
 

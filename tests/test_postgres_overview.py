@@ -15,8 +15,8 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.cli.agents import find_agent, find_agent_id
 from ultramon.cli.output import ExitCode
 from ultramon.cli.picture import PagedPicture, open_picture
-from ultramon.core.liveness import judge
 from ultramon.errors import AgentNotFoundError
+from ultramon.state.liveness import judge
 from ultramon.system.processes import this_host
 from ultramon.testing import OverviewContract, make_record
 from ultramon.testing.contract_overview import NOW, gone_process, put, random_agent

@@ -10,8 +10,8 @@ from fleet_worker import end, reap, start_worker, tell
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import encode_state
 from ultramon.errors import AgentNotFoundError
+from ultramon.state.record import encode_state
 from ultramon.system.processes import HostIdentity, this_host
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START

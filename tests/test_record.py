@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from ultramon import models
-from ultramon.core.record import (
+from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
+from ultramon.state import events, models
+from ultramon.state.events import parse_event
+from ultramon.state.models import AgentState
+from ultramon.state.record import (
     FIELD_NAMES,
     FIELDS,
     MAX_STATE_BYTES,
@@ -20,9 +24,6 @@ from ultramon.core.record import (
     decode_state,
     encode_state,
 )
-from ultramon.core.thresholds import DEFAULT_LADDER
-from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
-from ultramon.models import AgentState, parse_event
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(st.characters()),
@@ -321,13 +322,13 @@ LEVEL = {
     "tokens": 142_000, "contextLimit": 200_000, "tokensSource": "reported",
 }  # fmt: skip
 EVENTS = [
-    ("context_threshold_reached", models.ThresholdEvent, LEVEL),
-    ("context_relaxed", models.ThresholdEvent, {**LEVEL, "previousLevel": "critical"}),
-    ("context_epoch_started", models.EpochEvent,
+    ("context_threshold_reached", events.ThresholdEvent, LEVEL),
+    ("context_relaxed", events.ThresholdEvent, {**LEVEL, "previousLevel": "critical"}),
+    ("context_epoch_started", events.EpochEvent,
      {"reason": "fall", "tokensBefore": 9, "tokensAfter": None}),
-    ("handoff_ready", models.HandoffEvent, {"handoff": {"agentId": "scout-1"}}),
-    ("agent_started", models.AgentEvent, {}),
-    ("agent_lost", models.AgentEvent, {"outcome": "lost", "reason": "process 7 is gone"}),
+    ("handoff_ready", events.HandoffEvent, {"handoff": {"agentId": "scout-1"}}),
+    ("agent_started", events.AgentEvent, {}),
+    ("agent_lost", events.AgentEvent, {"outcome": "lost", "reason": "process 7 is gone"}),
 ]  # fmt: skip
 
 

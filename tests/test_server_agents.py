@@ -13,8 +13,8 @@ import pytest
 from serving import Serving
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
-from ultramon.core.liveness import LOST_AFTER_SECONDS
 from ultramon.server.lookout import Lookout
+from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.testing import FakeClock
 
 PREY = """

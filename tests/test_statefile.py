@@ -13,7 +13,6 @@ from needs import NOBODY, require_root
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import decode_state, encode_state
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import (
     AgentNotFoundError,
@@ -23,6 +22,7 @@ from ultramon.errors import (
     StateSchemaError,
     StateWriteError,
 )
+from ultramon.state.record import decode_state, encode_state
 from ultramon.testing.clock import FakeClock
 
 STATES = Path(__file__).parent / "data" / "states"

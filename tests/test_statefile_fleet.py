@@ -12,9 +12,9 @@ import pytest
 from fault_writer import AGENT, NOW, make_record, start
 
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import encode_state
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateWriteError
+from ultramon.state.record import encode_state
 
 REQUEST = {"kind": "return"}
 GOOD = encode_state(make_record(AGENT), AGENT)

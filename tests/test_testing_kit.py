@@ -14,8 +14,9 @@ import ultramon.testing
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.memory import MemoryBackend
 from ultramon.core.estimator import FAMILIES
-from ultramon.core.record import decode_state, encode_state
-from ultramon.models import AgentState, parse_event
+from ultramon.state.events import parse_event
+from ultramon.state.models import AgentState
+from ultramon.state.record import decode_state, encode_state
 from ultramon.testing import (
     BackendContract,
     FakeClock,

@@ -54,21 +54,19 @@ if TYPE_CHECKING:
         get_threshold_action,
         should_emit_event,
     )
-    from ultramon.models import (
-        AgentEvent,
-        AgentState,
-        AlertEvent,
-        EpochEvent,
-        Event,
-        HandoffEvent,
-        Notice,
-        Registration,
-        ThresholdEvent,
-    )
     from ultramon.monitor import ContextMonitor, create_context_monitor
     from ultramon.pool import MonitorPool
     from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
     from ultramon.signals import off, on
+    from ultramon.state.events import (
+        AgentEvent,
+        AlertEvent,
+        EpochEvent,
+        Event,
+        HandoffEvent,
+        ThresholdEvent,
+    )
+    from ultramon.state.models import AgentState, Notice, Registration
     from ultramon.tokens import mint_token, revoke_tokens
 
 __all__ = [
@@ -161,12 +159,12 @@ _ROOMS = {
     "handoff": "HandoffRecord Resume Workspace",
     "levels": "Action Level ThresholdAction detect_threshold get_threshold_action "
     "should_emit_event",
-    "models": "AgentEvent AgentState AlertEvent EpochEvent Event HandoffEvent Notice "
-    "Registration ThresholdEvent",
     "monitor": "ContextMonitor create_context_monitor",
     "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",
     "signals": "off on",
+    "state.events": "AgentEvent AlertEvent EpochEvent Event HandoffEvent ThresholdEvent",
+    "state.models": "AgentState Notice Registration",
     "tokens": "mint_token revoke_tokens",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

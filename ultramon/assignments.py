@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.record import StateRecord
 from ultramon.handoff import HandoffRecord, handoff_id_of
-from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
-from ultramon.processes import state_of
+from ultramon.state.models import state_of
+from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time, parse_time
 

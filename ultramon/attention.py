@@ -5,12 +5,12 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from ultramon.core.liveness import beats_until
+from ultramon.state.liveness import beats_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
 

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ultramon.core.holder import is_gone
-from ultramon.core.liveness import LOST_AFTER_SECONDS
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ultramon.backends.base import Backend, Claim
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 _log = logging.getLogger("ultramon.fleet")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.liveness import Liveness
 from ultramon.core.note import whole_percent
 from ultramon.core.thresholds import Ladder
 from ultramon.errors import ConfigurationError
-from ultramon.models import AgentState, Model
+from ultramon.state.liveness import Liveness
+from ultramon.state.models import AgentState, Model
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 _SOURCE_TEXT = {
     "reported": "counted by the provider",

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.assignments import Assignments, is_end
 from ultramon.claims import release_abandoned
-from ultramon.core.liveness import ENDED, LOST, STALE, judge
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -36,8 +35,10 @@ from ultramon.fleet_event import (
 from ultramon.handoff import HandoffRecord
 from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS
-from ultramon.models import AgentState, HandoffEvent, parse_event
-from ultramon.processes import Agents, is_whole, state_of, watch_process
+from ultramon.processes import Agents, watch_process
+from ultramon.state.events import HandoffEvent, parse_event
+from ultramon.state.liveness import ENDED, LOST, STALE, judge
+from ultramon.state.models import AgentState, is_whole, state_of
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import check_agent_id, random_hex
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
-    from ultramon.models import Event
     from ultramon.processes import Attachable
+    from ultramon.state.events import Event
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])

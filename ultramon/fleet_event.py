@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.core.holder import name_holder
 from ultramon.errors import StateError
-from ultramon.models import ThresholdEvent
+from ultramon.state.events import ThresholdEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.fleet import Fleet
     from ultramon.handoff import HandoffRecord
-    from ultramon.models import AgentState, Event
+    from ultramon.state.events import Event
+    from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock
 
 Item = TypeVar("Item")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ultramon.config import ContextConfig
     from ultramon.core.limits import Limit
-    from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import ResolvedLadder
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from ultramon.core.estimator import estimate_tokens
 from ultramon.core.holder import name_holder
 from ultramon.errors import HandoffTakenError
-from ultramon.models import Model
+from ultramon.state.models import Model
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
 from ultramon.system.ids import check_agent_id

@@ -15,9 +15,10 @@ from ultramon.claims import give_back
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
 from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
-from ultramon.models import AgentState, parse_event
 from ultramon.owner import Owner
-from ultramon.plan import Plan
+from ultramon.state.events import parse_event
+from ultramon.state.models import AgentState
+from ultramon.state.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.config import ContextConfig
-    from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import Ladder
     from ultramon.gauge import EpochStart
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 Result = TypeVar("Result")

@@ -13,12 +13,12 @@ import ultramon.core.windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.config import ContextConfig
 from ultramon.core.limits import parse_overflow
-from ultramon.core.liveness import judge
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.explain import Explanation, explain
 from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
-from ultramon.models import AgentState
+from ultramon.state.liveness import judge
+from ultramon.state.models import AgentState
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.assignments import end_of_replaced
 from ultramon.backends.base import RecordsTogether, Save
-from ultramon.core.record import StateRecord
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -21,6 +20,7 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
+from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import format_time

@@ -9,10 +9,7 @@ import threading
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pydantic import ValidationError
-
-from ultramon.errors import StateError, UltramonError
-from ultramon.models import AgentState
+from ultramon.errors import UltramonError
 from ultramon.system.processes import process_started_at
 from ultramon.system.timestamps import parse_time
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
     Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
 
@@ -124,30 +121,6 @@ def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:
     if record.generation != event["generation"]:
         return bool(record.generation < event["generation"])
     return record.last_heartbeat < (parse_time(event["occurredAt"]) or 0.0)
-
-
-def is_whole(record: StateRecord) -> bool:
-    """Return whether all of a state can be read; logged where not.
-
-    Of a state seen by looking only the head was read (`ultramon.core.glance`).
-    """
-    try:
-        record.decode()
-    except StateError as error:
-        _log.warning("agent %s cannot be read: %s", record.agent_id, error)
-        return False
-    return True
-
-
-def state_of(record: StateRecord) -> AgentState | None:
-    """Return a state for handlers; None for one that cannot be read whole or makes no sense."""
-    if not is_whole(record):
-        return None
-    try:
-        return AgentState.from_record(record)
-    except ValidationError as error:
-        _log.warning("agent %s has a state without meaning: %s", record.agent_id, error)
-        return None
 
 
 class Watched(Protocol):

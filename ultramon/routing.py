@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ultramon import signals
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.core.liveness import ENDED, LOST, judge
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.registration import (
     CUSTOM,
@@ -24,7 +23,8 @@ from ultramon.core.registration import (
 )
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.levels import as_ladder
-from ultramon.models import Notice, Registration, utc
+from ultramon.state.liveness import ENDED, LOST, judge
+from ultramon.state.models import Notice, Registration, utc
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ultramon.core.liveness import ENDED, judge
 from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.core.thresholds import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.models import ContextSnapshot, Threshold, utc
+from ultramon.state.liveness import ENDED, judge
+from ultramon.state.models import ContextSnapshot, Threshold, utc
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 COMPACTING = "compacting"

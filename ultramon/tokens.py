@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.backends.credentials import Credential
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.tokens")

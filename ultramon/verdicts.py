@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.assignments import is_end, items_of, rebuilt_handoff
 from ultramon.attention import Attention
-from ultramon.core.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
-from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import FORCE_RETURN
-from ultramon.processes import is_whole, state_of
+from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
+from ultramon.state.models import is_whole, state_of
+from ultramon.state.record import StateRecord
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import format_time, parse_time
 

@@ -19,8 +19,8 @@ from ultramon.handoff import (
     look_at_workspace,
 )
 from ultramon.life import AgentLife, in_thread
-from ultramon.models import utc
-from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
+from ultramon.state.models import utc
+from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ import program
 
 from real_client.api import Request
 from ultramon.backends.local import LocalBackend
-from ultramon.core.record import StateRecord
+from ultramon.state.record import StateRecord
 
 _NOTE = re.compile(r"Context window: ([\d,]+) of ([\d,]+) tokens \((\d+) ?%\)")
 

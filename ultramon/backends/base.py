@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.core.record import StateRecord
     from ultramon.errors import StateError, UltramonError
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
     Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
@@ -133,7 +133,7 @@ class Backend(Protocol):
         """Store a state, and the events that led to it, as one step.
 
         Never creates an agent for a writer that was fenced. Each event is stored once per
-        `ultramon.core.events.event_key`, however often it is passed.
+        `ultramon.state.event_keys.event_key`, however often it is passed.
 
         Args:
             record: The state, with its generation. Its ``seq`` rises with every write.
@@ -199,7 +199,7 @@ class Backend(Protocol):
     def look(self, run: str | None, seen: dict[str, Any]) -> Look:
         """Return what changed since the last look; states that did not change are not read.
 
-        Of a record only what `ultramon.core.glance` names need be there at once: an attribute
+        Of a record only what `ultramon.state.record_head` names need be there at once: an attribute
         beyond that may be decoded when it is used, and raise `StateCorruptError` then.
 
         Args:
@@ -303,7 +303,7 @@ class Backend(Protocol):
         """Delete agents that are over, and events, that lie before a time.
 
         Over is an agent that ended, and one that never did and is lost by
-        `ultramon.core.liveness.judge`: its process is gone, or it was silent beyond its own limit.
+        `ultramon.state.liveness.judge`: its process is gone, or it was silent beyond its own limit.
         One that starts again meanwhile stays: each is judged once more in the step that deletes
         it. An owner that lives after all, and whose state was deleted, starts again by itself.
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
 from ultramon.backends.journal_part import JournalPart
-from ultramon.core.events import insert_event
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.routes import route_noted
 from ultramon.core.schema import CLAIMS_VERSION
 from ultramon.errors import HandoffTakenError
+from ultramon.state.event_keys import insert_event
 from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time, parse_time
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 CLAIM = (
     "INSERT INTO {table} AS c"

@@ -14,8 +14,8 @@ from ultramon.core.schema import QUEUE_VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+    from ultramon.state.record import StateRecord
 
 Found = TypeVar("Found")
 

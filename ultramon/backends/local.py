@@ -19,8 +19,7 @@ from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
-from ultramon.core.liveness import ALIVE, judge
-from ultramon.core.statefile import StateDirectory, refuse_newer
+from ultramon.core.statefile import StateDirectory
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -30,13 +29,15 @@ from ultramon.errors import (
     StateSchemaError,
     StateWriteError,
 )
+from ultramon.state.liveness import ALIVE, judge
+from ultramon.state.record import refuse_newer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.record import StateRecord
     from ultramon.core.statefile import Mark
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
 _log = logging.getLogger("ultramon.backend")

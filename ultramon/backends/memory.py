@@ -16,11 +16,8 @@ from ultramon.backends.journal_registry import JournalRegistry
 from ultramon.backends.looking import look_again
 from ultramon.backends.pruning import is_over
 from ultramon.core.journal import Journal
-from ultramon.core.liveness import ALIVE, judge
-from ultramon.core.record import decode_state, encode_state
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.schema import migrate
-from ultramon.core.statefile import encode_request, refuse_newer
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -28,6 +25,8 @@ from ultramon.errors import (
     StateCorruptError,
     StateError,
 )
+from ultramon.state.liveness import ALIVE, judge
+from ultramon.state.record import decode_state, encode_request, encode_state, refuse_newer
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.record import StateRecord
     from ultramon.core.route_rows import Mark
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ultramon.core.liveness import LOST, judge
+from ultramon.state.liveness import LOST, judge
 
 if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent

@@ -11,8 +11,8 @@ from ultramon.backends.queue import Cancelled
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+    from ultramon.state.record import StateRecord
 
 
 class Registry(Protocol):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
 from ultramon.cli.output import SeveralFound
-from ultramon.core.liveness import ENDED, LOST, STALE, judge
-from ultramon.core.names import short_id
-from ultramon.core.record import StateRecord
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
+from ultramon.state.liveness import ENDED, judge
+from ultramon.state.observed import SeenAgent, Unreadable, see
+from ultramon.state.record import StateRecord, short_id
 from ultramon.system.processes import this_host
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import parse_time
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
-    from ultramon.core.liveness import Liveness
     from ultramon.system.processes import HostIdentity
 
 _MAX_NAMED = 5
-_URGENCY = {"force_return": 1, "prepare_handoff": 2}
 
 
 def state_dir_option(
@@ -85,49 +83,6 @@ def directory_of(backend: Backend) -> str:
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
 
 
-class SeenAgent(NamedTuple):
-    """A readable agent with the verdict about its life."""
-
-    record: StateRecord
-    liveness: Liveness
-
-    @property
-    def urgency(self) -> tuple[int, float, str]:
-        """Sorts the agent that needs somebody first: lost, then by level, then by usage."""
-        record, verdict = self.record, self.liveness.verdict
-        if verdict == LOST:
-            rank = 0
-        elif verdict == ENDED:
-            rank = 5
-        else:
-            rank = _URGENCY.get(record.action, 3 if verdict == STALE else 4)
-        return rank, -(record.usage_ratio or 0.0), record.agent_id
-
-    @property
-    def runway_turns(self) -> int | None:
-        """Turns before the next rung, None when unknowable."""
-        rungs = (self.record.forecast or {}).get("rungs")
-        ahead = [rung.get("turns") for rung in rungs.values()] if isinstance(rungs, dict) else []
-        return min((turns for turns in ahead if isinstance(turns, int)), default=None)
-
-    @property
-    def rungs_reached(self) -> dict[str, int]:
-        """How often each rung was reached in this epoch."""
-        rungs = self.record.announced.get("rungs")
-        if not isinstance(rungs, dict):
-            return {}
-        return {name: count for name, count in rungs.items() if isinstance(count, int)}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as in its file, and the verdict."""
-        return {
-            **self.record.to_json(),
-            "liveness": self.liveness.verdict,
-            "livenessReason": self.liveness.reason,
-            "heartbeatAgeSeconds": self.liveness.heartbeat_age_seconds,
-        }
-
-
 def earlier_lives(backend: Backend, run: str) -> list[SeenAgent]:
     """Return the last lives in a run of agents whose ids have gone on in another one.
 
@@ -178,13 +133,6 @@ def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> SeenAgen
     return SeenAgent(record, judge(record, None, at, this_host()))
 
 
-class Unreadable(NamedTuple):
-    """A stored agent that cannot be shown."""
-
-    agent_id: str
-    reason: str
-
-
 def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable]]:
     """Judge stored agents as of now, most urgent first; set aside what cannot be read."""
     from ultramon.system.clock import SYSTEM_CLOCK
@@ -206,19 +154,6 @@ def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> SeenAgent
     if agent.record is None:
         return Unreadable(agent.agent_id, str(agent.problem))
     return see(agent.record, agent.heartbeat_at, now, host)
-
-
-def see(
-    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
-) -> SeenAgent | Unreadable:
-    """Judge one agent as of now."""
-    try:
-        one = SeenAgent(record, judge(record, heartbeat_at, now, host))
-        one.urgency, one.runway_turns, one.to_json()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A state with a right checksum can still hold numbers that no agent ever had.
-        return Unreadable(record.agent_id, f"its values make no sense: {error}")
-    return one
 
 
 def without_ended(seen: list[SeenAgent]) -> list[SeenAgent]:

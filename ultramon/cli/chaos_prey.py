@@ -9,14 +9,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.ledger import Ledger, end_of_journal, events_of
-from ultramon.core.liveness import ENDED, LOST, judge
+from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 
 class Prey:

@@ -11,7 +11,7 @@ from ultramon.cli.calling import meant
 from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
 
 if TYPE_CHECKING:
-    from ultramon.models import ContextSnapshot
+    from ultramon.state.models import ContextSnapshot
 
 CACHED_SECONDS = 600.0
 """A reading so old is shown with its age."""

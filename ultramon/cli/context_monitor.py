@@ -16,7 +16,7 @@ from ultramon.system.environment import disabled
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.core.thresholds import Ladder
-    from ultramon.models import ContextSnapshot
+    from ultramon.state.models import ContextSnapshot
 
 ACTIONS = ("enable", "disable", "status")
 _THRESHOLD_OPTIONS = {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
     Notes = Mapping[str, list[tuple[str, str]]]
 

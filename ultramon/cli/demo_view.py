@@ -21,17 +21,17 @@ from ultramon.cli.output import (
     turns,
     usage_bar,
 )
-from ultramon.core.liveness import ENDED, LOST
+from ultramon.state.liveness import ENDED, LOST
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from ultramon.cli.agents import SeenAgent
     from ultramon.cli.demo_crew import Crew
     from ultramon.cli.demo_proof import Evidence
-    from ultramon.core.record import StateRecord
+    from ultramon.state.observed import SeenAgent
+    from ultramon.state.record import StateRecord
 
 _SHOWN_LINES = 6
 _SHOWN_PROBLEMS = 10

@@ -11,7 +11,7 @@ from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, sani
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 
 @click.command("explain")
@@ -28,8 +28,8 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     """
     from pydantic import ValidationError
 
-    from ultramon.core.liveness import judge
     from ultramon.explain import explain
+    from ultramon.state.liveness import judge
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
 

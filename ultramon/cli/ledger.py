@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.plan import DONE, IN_PROGRESS, INTERRUPTED
+from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 _EARLIER = 0
 """Stands for the life in which an item was begun when only what became of it was seen."""

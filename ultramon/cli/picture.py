@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.cli.agents import SeenAgent, look_at, look_at_one, without_ended
-from ultramon.core.liveness import ENDED
+from ultramon.cli.agents import look_at, look_at_one, without_ended
 from ultramon.errors import UltramonError
+from ultramon.state.liveness import ENDED
+from ultramon.state.observed import SeenAgent
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview, Page
-    from ultramon.cli.agents import Unreadable
+    from ultramon.state.observed import Unreadable
 
 
 def open_picture(

@@ -9,10 +9,10 @@ import click
 
 from ultramon.cli.agents import find_agent, json_option, look_at, open_store, state_dir_option
 from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
-from ultramon.core.liveness import ALIVE, ENDED
+from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:
-    from ultramon.cli.agents import SeenAgent
+    from ultramon.state.observed import SeenAgent
 
 HOST = "claude-code"
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 
 from ultramon.cli.agents import (
-    SeenAgent,
-    Unreadable,
     agents_json,
     earlier_lives,
     find_agent,
@@ -37,8 +35,9 @@ from ultramon.cli.output import (
     usage_bar,
 )
 from ultramon.cli.picture import open_picture
-from ultramon.core.liveness import ENDED, LOST, STALE
-from ultramon.core.names import short_id
+from ultramon.state.liveness import ENDED, LOST, STALE
+from ultramon.state.observed import SeenAgent, Unreadable
+from ultramon.state.record import short_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

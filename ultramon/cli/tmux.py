@@ -7,10 +7,11 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.cli.agents import SeenAgent, look_at, open_store, without_ended
+from ultramon.cli.agents import look_at, open_store, without_ended
 from ultramon.cli.output import field
-from ultramon.core.liveness import ALIVE, LOST, STALE
-from ultramon.core.names import short_id
+from ultramon.state.liveness import ALIVE, LOST, STALE
+from ultramon.state.observed import SeenAgent
+from ultramon.state.record import short_id
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ultramon.cli.agents import agents_json, json_option, limit_option, open_sto
 from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
 from ultramon.cli.picture import open_picture
 from ultramon.cli.status import print_agents, print_left_out, status_table
-from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from ultramon.cli.agents import SeenAgent
     from ultramon.cli.picture import Picture
+    from ultramon.state.observed import SeenAgent
 
 _MAX_UNREADABLE_LINES = 3
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")

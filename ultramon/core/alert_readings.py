@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.liveness import (
+from ultramon.core.statefile import StateDirectory
+from ultramon.errors import AgentNotFoundError, StateCorruptError
+from ultramon.state.liveness import (
     CLOCK_SKEW_SECONDS,
     ENDED,
     LOST,
@@ -16,8 +18,6 @@ from ultramon.core.liveness import (
     STALE_AFTER_INTERVALS,
     judge,
 )
-from ultramon.core.statefile import StateDirectory
-from ultramon.errors import AgentNotFoundError, StateCorruptError
 from ultramon.system import compact_json
 from ultramon.system.files import read_shared_file
 from ultramon.system.ids import check_agent_id

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core.events import insert_event, position_of
 from ultramon.core.holder import is_gone
 from ultramon.core.messages import forget
 from ultramon.core.notices import ENDS
@@ -20,6 +19,7 @@ from ultramon.core.schema import SCHEMA_VERSION, migrate
 from ultramon.core.transaction import Transaction
 from ultramon.core.watch import is_due, remove_mark, write_mark
 from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
+from ultramon.state.event_keys import insert_event, position_of
 from ultramon.system import compact_json
 from ultramon.system.files import check_private
 from ultramon.system.ids import random_hex
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ultramon.core.record import StateRecord
     from ultramon.core.route_rows import Mark
+    from ultramon.state.record import StateRecord
 
 JOURNAL = "journal.sqlite3"
 AGENT_TIMEOUT_SECONDS = 0.05

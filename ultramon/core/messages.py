@@ -6,10 +6,10 @@ deleted; those with a dedupe key leave the key behind until they expire.
 
 from __future__ import annotations
 
-from ultramon.core.events import insert_event
 from ultramon.core.inbox import lower_beside, raise_beside
 from ultramon.core.notices import CATEGORIES
 from ultramon.errors import ConfigurationError, QueueFullError
+from ultramon.state.event_keys import insert_event
 from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id, random_hex
 from ultramon.system.timestamps import format_time

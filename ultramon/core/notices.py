@@ -14,8 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Decision
+    from ultramon.state.record import StateRecord
 
 CONTEXT = "context_monitor"
 """Category of what is stale after a compaction or a clear."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 EXPLICIT = "explicit"
 PARENT = "parent"

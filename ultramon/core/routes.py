@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.backends.registry import RouteRows
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
+    from ultramon.state.record import StateRecord
 
 
 def route(

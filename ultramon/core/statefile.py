@@ -9,19 +9,17 @@ import os
 import time
 from stat import S_ISREG
 
-from ultramon.core.glance import glance_state
-from ultramon.core.record import SCHEMA, StateRecord, decode_state, encode_state
-from ultramon.errors import (
-    AgentNotFoundError,
-    FencedError,
-    StateCorruptError,
-    StateDirectoryError,
-    StateSchemaError,
-    StateWriteError,
+from ultramon.errors import AgentNotFoundError, FencedError, StateCorruptError, StateDirectoryError
+from ultramon.state.record import (
+    StateRecord,
+    decode_state,
+    encode_request,
+    encode_state,
+    refuse_newer,
 )
+from ultramon.state.record_head import glance_state
 from ultramon.system import compact_json
 from ultramon.system.files import (
-    MAX_FILE_BYTES,
     NewFile,
     close_quietly,
     delete_file,
@@ -49,38 +47,9 @@ KEPT_CORRUPT_FILES = 3
 ORPHAN_SECONDS = 60.0
 
 
-def refuse_newer(stored: StateRecord, path: str) -> None:
-    """Make sure that this version may replace a stored state.
-
-    Raises:
-        StateSchemaError: A newer ultramon wrote it.
-    """
-    if stored.schema > SCHEMA:
-        raise StateSchemaError(
-            path,
-            f"schema {stored.schema} was written by a newer ultramon, this one knows {SCHEMA}",
-            "nothing was written; upgrade ultramon, or choose another agent id",
-        )
-
-
 def _is_kept(name: str, prefix: str) -> bool:
     # An agent may be called "a.json.corrupt-1": its files are no evidence about agent "a".
     return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb", ".request"))
-
-
-def encode_request(request: dict[str, Any], path: str) -> bytes:
-    """Return the bytes of a request.
-
-    Raises:
-        StateWriteError: It has no JSON form, or is larger than a reader accepts.
-    """
-    try:
-        data = compact_json.dumps(request).encode("ascii")
-    except (TypeError, ValueError) as error:
-        raise StateWriteError(path, f"the request has no JSON form: {error}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise StateWriteError(path, f"the request has {len(data):,} bytes, that is too many")
-    return data
 
 
 class StateDirectory:
@@ -170,7 +139,7 @@ class StateDirectory:
     def glance(self, agent_id: str, mark: Mark | None) -> StateRecord:
         """Read one agent's state as `read` does, most of it only when it is used.
 
-        See `ultramon.core.glance.glance_state` for what that means.
+        See `ultramon.state.record_head.glance_state` for what that means.
 
         Args:
             agent_id: The agent.

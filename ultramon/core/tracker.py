@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 REPORTED = "reported"
 ANCHORED = "anchored"

@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.record import StateRecord
     from ultramon.core.thresholds import Ladder
+    from ultramon.state.record import StateRecord
 
 CLOCK_SLACK_SECONDS = 5.0
 """Where what is known lies further ahead than this, the clock was set back."""

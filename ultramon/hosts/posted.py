@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from math import ceil
 
-from ultramon.core.record import StateRecord
 from ultramon.core.registration import decide
 from ultramon.core.thresholds import DEFAULT_LADDER
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.hosts.measure import StoredGauge
+from ultramon.state.record import StateRecord
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
 

@@ -10,7 +10,6 @@ from ultramon.core.limits import window_for_model
 from ultramon.core.thresholds import Ladder
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
-from ultramon.models import utc
 from ultramon.monitor import create_context_monitor
 from ultramon.replay.recordings import CLAUDE_CODE, read_records
 from ultramon.replay.timeline import (
@@ -23,6 +22,7 @@ from ultramon.replay.timeline import (
     Timeline,
 )
 from ultramon.replay.timeline import Overflow as ShownOverflow
+from ultramon.state.models import utc
 from ultramon.system.ids import generate_agent_id
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.records import Record
     from ultramon.levels import ThresholdAction
-    from ultramon.models import AgentState
     from ultramon.replay.recordings import Recording
+    from ultramon.state.models import AgentState
 
 _THRESHOLDS = (
     "warning_threshold",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from ultramon.models import Model
+from ultramon.state.models import Model
 
 MAX_POINTS = 512
 """A timeline has at most so many points."""

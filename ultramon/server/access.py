@@ -23,7 +23,7 @@ from ultramon.tokens import verify_token
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 ADMIN = "admin"
 AGENT = "agent"

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ultramon.cli.agents import SeenAgent, see
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
     RegistrationError,
     StateCorruptError,
 )
-from ultramon.models import AgentState, Model
 from ultramon.routing import check_notify, register
 from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, refuse, requester_of
 from ultramon.server.failures import Json
 from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.state.models import AgentState, Model
+from ultramon.state.observed import SeenAgent, see
 from ultramon.system.ids import check_agent_id, generate_agent_id
 from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
 
 if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
-    from ultramon.core.record import StateRecord
     from ultramon.server.services import Services
+    from ultramon.state.record import StateRecord
 
 router = APIRouter(tags=["agents"])
 

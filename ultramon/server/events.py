@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import ConfigDict
 
-from ultramon.models import Event, Model
 from ultramon.server.access import AdminCaller, Served
 from ultramon.server.failures import Json
 from ultramon.server.responses import problems
@@ -18,6 +17,8 @@ from ultramon.server.streams import (
     StreamSlot,
     server_sent,
 )
+from ultramon.state.events import Event
+from ultramon.state.models import Model
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:

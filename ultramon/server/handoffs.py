@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from ultramon.errors import HandoffTakenError, StateCorruptError
 from ultramon.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
-from ultramon.models import Model
 from ultramon.server.access import AnyCaller, Served, may_see, permit
 from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.state.models import Model
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
     from ultramon.server.services import Services
+    from ultramon.state.record import StateRecord
 
 router = APIRouter(tags=["handoffs"])
 

@@ -17,10 +17,10 @@ from ultramon.core.messages import (
 )
 from ultramon.core.notices import CATEGORIES
 from ultramon.errors import ConfigurationError
-from ultramon.models import Model, Notice, utc
 from ultramon.server.access import ADMIN, AnyCaller, Served, permit, refuse
 from ultramon.server.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
 from ultramon.server.streams import EventStream, StreamSlot, poll, server_sent
+from ultramon.state.models import Model, Notice, utc
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:

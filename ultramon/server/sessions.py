@@ -25,10 +25,10 @@ from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
-    from ultramon.models import ContextSnapshot
     from ultramon.server.services import Services
+    from ultramon.state.models import ContextSnapshot
+    from ultramon.state.record import StateRecord
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.models import Notice
     from ultramon.server.destinations import Lookup
     from ultramon.server.services import Services
+    from ultramon.state.models import Notice
     from ultramon.system.clock import Clock
 
 SIGNATURE_HEADER = "Ultramon-Signature"

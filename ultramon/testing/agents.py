@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ultramon.handoff import HandoffRecord
     from ultramon.levels import ThresholdAction
-    from ultramon.models import Event
     from ultramon.monitor import ContextMonitor
+    from ultramon.state.events import Event
 
     Step = tuple[str, *tuple[Any, ...]]
 else:

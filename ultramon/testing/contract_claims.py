@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, Claim
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 HANDOFF = "handoff-1"
 RACES = 10

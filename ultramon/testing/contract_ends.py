@@ -15,7 +15,7 @@ from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 GONE: dict[str, Any] = {"outcome": "lost", "reason": "process 17 is gone", "exit": {}}
 SILENT: dict[str, Any] = {

@@ -17,7 +17,7 @@ from ultramon.testing.samples import make_event, make_record
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Message
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 LIMIT = 200_000
 ORIGINAL = Ladder.default(0.50, 0.65, rearm_margin=None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.testing.clock import START
 from ultramon.testing.contract_states import prune, start, write
@@ -20,7 +20,7 @@ from ultramon.testing.samples import make_event, make_record
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Page
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 NOW = START + 10_000
 _ELSEWHERE = {"hostname": "elsewhere", "boot_id": "another-boot"}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 ELSEWHERE = HostIdentity("another-host", "another-boot")
 VANISHED = "a process start that no process has"

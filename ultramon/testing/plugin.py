@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.memory import MemoryBackend
     from ultramon.fleet import Fleet
-    from ultramon.models import Event
     from ultramon.monitor import ContextMonitor
+    from ultramon.state.events import Event
     from ultramon.testing.clock import FakeClock
 
 pytest.register_assert_rewrite(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.record import StateRecord
 from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import format_time

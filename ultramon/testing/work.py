@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ultramon.assignments import agents_without_plan, items_of
 from ultramon.claims import has_taken_over
-from ultramon.core.liveness import ENDED, LOST, judge
 from ultramon.handoff import HandoffRecord
-from ultramon.plan import DONE
+from ultramon.state.liveness import ENDED, LOST, judge
+from ultramon.state.plan import DONE
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 

@@ -30,16 +30,15 @@ from ultramon.backends.postgres.registry import PostgresRegistry
 from ultramon.backends.postgres.states import States
 from ultramon.backends.pruning import is_over
 from ultramon.core import routes
-from ultramon.core.events import event_key
-from ultramon.core.liveness import ALIVE, judge
-from ultramon.core.record import encode_state
-from ultramon.core.statefile import encode_request, refuse_newer
 from ultramon.errors import (
     AgentAlreadyRunningError,
     StateSchemaError,
     StateWriteError,
     UltramonError,
 )
+from ultramon.state.event_keys import event_key
+from ultramon.state.liveness import ALIVE, judge
+from ultramon.state.record import encode_request, encode_state, refuse_newer
 from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Build, Claim, EventPage, Look, StoredAgent, Subscription
     from ultramon.backends.postgres.database import Connection
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
     Begun = tuple[StateRecord, list[dict[str, Any]]]

@@ -14,11 +14,10 @@ from ultramon.backends.postgres.registry import PostgresRows
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.texts import to_column
 from ultramon.core import routes
-from ultramon.core.events import event_key
 from ultramon.core.messages import DELIVERIES, LEVEL_FACT
-from ultramon.core.record import SCHEMA
-from ultramon.core.statefile import refuse_newer
 from ultramon.errors import FencedError, StateError, StateSchemaError
+from ultramon.state.event_keys import event_key
+from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.messages import MessageRows
     from ultramon.backends.postgres.states import States
-    from ultramon.core.record import StateRecord
     from ultramon.core.registration import Registration
     from ultramon.errors import UltramonError
+    from ultramon.state.record import StateRecord
 
     Outcome = UltramonError | None
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.log import EventLog
     from ultramon.backends.postgres.registry import PostgresRegistry
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 _CLAIM = CLAIM.format(table="ultramon.handoff_claims", values="%s, %s, %s, %s, %s")
 _PENDING = (

@@ -12,9 +12,9 @@ from ultramon.backends.base import Save
 from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
 from ultramon.backends.postgres.outbox import STATE
 from ultramon.core import routes
-from ultramon.core.liveness import ALIVE, judge
-from ultramon.core.record import decode_state
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
+from ultramon.state.liveness import ALIVE, judge
+from ultramon.state.record import decode_state
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import parse_time
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.queue import PostgresQueue
     from ultramon.backends.postgres.registry import PostgresRegistry
     from ultramon.backends.postgres.states import States
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
     Events = Sequence[dict[str, Any]]
 

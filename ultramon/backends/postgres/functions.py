@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.rows import COLUMNS, OF_OWNER
 from ultramon.core.messages import EXPIRY_SECONDS, MAX_WAITING
-from ultramon.core.record import SCHEMA
+from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:

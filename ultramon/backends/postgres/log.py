@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
-from ultramon.core.events import CURSORS, event_key
 from ultramon.core.holder import is_gone
 from ultramon.errors import ConfigurationError
+from ultramon.state.event_keys import CURSORS, event_key
 from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time
 

@@ -14,9 +14,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core.events import event_key
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
 from ultramon.errors import StateCorruptError
+from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
 from ultramon.system.files import make_private_directory, open_private, refused
 from ultramon.system.locks import Lock

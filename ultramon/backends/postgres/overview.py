@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.overview import Page
 from ultramon.backends.postgres.rows import machine_of
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.liveness import ALIVE, ENDED, LOST, STALE, judge
-from ultramon.core.record import StateRecord
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
+from ultramon.state.record import StateRecord
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SUSPECTS = f"""
 """
 _ON_GONE = "a.machine = %(machine)s AND a.process = ANY (%(gone)s)"
 
-# Of those, `judged` says in SQL what `ultramon.core.liveness.judge` says. Which processes are gone
+# Of those, `judged` says in SQL what `ultramon.state.liveness.judge` says. Which processes are gone
 # only their own host can tell: that was asked before.
 _PAGE = f"""
     WITH aged AS (

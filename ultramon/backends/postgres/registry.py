@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.messages import MessageRows
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
 

@@ -6,13 +6,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.liveness import STALE_AFTER_INTERVALS, lost_after
-from ultramon.core.names import short_id
 from ultramon.core.thresholds import FORCE_RETURN, PREPARE_HANDOFF
+from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
+from ultramon.state.record import short_id
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 COLUMNS = (
     "generation",
@@ -74,7 +74,7 @@ def values_of(record: StateRecord, document: bytes, skew_seconds: float) -> tupl
 
 
 def machine_of(hostname: str, boot_id: str) -> int:
-    """Return a number for a host as `ultramon.core.liveness` knows it, in eight signed bytes."""
+    """Return a number for a host as `ultramon.state.liveness` knows it, in eight signed bytes."""
     digest = blake2b(
         compact_json.dumps([hostname, boot_id]).encode("ascii"), digest_size=8
     ).digest()

@@ -9,18 +9,18 @@ from ultramon.backends.base import Look, StoredAgent
 from ultramon.backends.postgres import functions
 from ultramon.backends.postgres.rows import COLUMNS, values_of
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.glance import glance_state
 from ultramon.core.messages import BELONGINGS
-from ultramon.core.record import decode_state, encode_state
 from ultramon.core.statefile import KEPT_CORRUPT_FILES
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.state.record import decode_state, encode_state
+from ultramon.state.record_head import glance_state
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
     Decode = Callable[[bytes, str], StateRecord]
 

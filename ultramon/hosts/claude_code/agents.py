@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.core.record import StateRecord
     from ultramon.hosts.claude_code.frozen import Frozen
     from ultramon.hosts.records import Report
+    from ultramon.state.record import StateRecord
 
 HOST = "claude-code"
 RUN = "claude-code"

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 
 from ultramon.core.journal import Journal
-from ultramon.core.liveness import LOST, STALE, judge
-from ultramon.core.record import SCHEMA, StateRecord
 from ultramon.core.statefile import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination, Finding
 from ultramon.hosts.claude_code.frozen import AGENT, BOTH
 from ultramon.hosts.claude_code.settings import USER, config_directory
+from ultramon.state.liveness import LOST, STALE, judge
+from ultramon.state.record import SCHEMA, StateRecord
 from ultramon.system import compact_json
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time, parse_time

@@ -11,13 +11,13 @@ import os
 import time
 
 from ultramon.core.inbox import is_raised, raise_flag
-from ultramon.core.record import StateRecord
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.agents import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.tail import Tail, read_last_replies, read_tail, read_token_budget
 from ultramon.hosts.claude_code.transcript import OVERFLOW
 from ultramon.hosts.jsonl import optional_token_count
+from ultramon.state.record import StateRecord
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.core.record import StateRecord
     from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.state.record import StateRecord
 
 STATUS_LINE = "statusLine"
 INSIDE = "ULTRAMON_STATUS_LINE"

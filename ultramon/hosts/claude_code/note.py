@@ -10,7 +10,7 @@ from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 
 def write_note(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.record import StateRecord
-from ultramon.core.statefile import StateDirectory, refuse_newer
+from ultramon.core.statefile import StateDirectory
 from ultramon.core.watch import is_due
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.agents import HostedAgent
+from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
 from ultramon.system.processes import this_host

@@ -12,9 +12,9 @@ from ultramon.hosts.claude_code.tail import Tail, read_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.core.record import StateRecord
     from ultramon.hosts.claude_code.agents import HostedAgent
     from ultramon.hosts.claude_code.store import HookStore
+    from ultramon.state.record import StateRecord
 
 
 def succeed(store: HookStore, record: StateRecord) -> None:

@@ -6,7 +6,7 @@ in front and in fixed order; what does not look exactly as `encode_state` writes
 
 from __future__ import annotations
 
-from ultramon.core.record import FIELDS, SCHEMA, StateRecord, check_sum, decode_state
+from ultramon.state.record import FIELDS, SCHEMA, StateRecord, check_sum, decode_state
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False

@@ -9,12 +9,15 @@ from binascii import crc32
 
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
 from ultramon.system import compact_json
+from ultramon.system.files import MAX_FILE_BYTES
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    Mark = tuple[int, int, int, int, int]
 
 SCHEMA = 1
 MAX_STATE_BYTES = 1 << 20
@@ -98,8 +101,8 @@ _DECODED = tuple(
 class StateRecord:
     """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field.
 
-    One that `ultramon.core.glance` made decodes most fields when the first of them is used; that
-    raises what `decode_state` raises.
+    One that `ultramon.state.record_head` made decodes most fields when the first of them is used;
+    that raises what `decode_state` raises.
     """
 
     __slots__ = (*_ATTRIBUTES, "_body", "_path")
@@ -336,3 +339,46 @@ def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
         else:
             values[attribute] = given
     return values
+
+
+def refuse_newer(stored: StateRecord, path: str) -> None:
+    """Make sure that this version may replace a stored state.
+
+    Raises:
+        StateSchemaError: A newer ultramon wrote it.
+    """
+    if stored.schema > SCHEMA:
+        raise StateSchemaError(
+            path,
+            f"schema {stored.schema} was written by a newer ultramon, this one knows {SCHEMA}",
+            "nothing was written; upgrade ultramon, or choose another agent id",
+        )
+
+
+def encode_request(request: dict[str, Any], path: str) -> bytes:
+    """Return the bytes of a request.
+
+    Raises:
+        StateWriteError: It has no JSON form, or is larger than a reader accepts.
+    """
+    try:
+        data = compact_json.dumps(request).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise StateWriteError(path, f"the request has no JSON form: {error}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise StateWriteError(path, f"the request has {len(data):,} bytes, that is too many")
+    return data
+
+
+SDK_HOST = "sdk"
+
+
+_SHORT_ID_CHARS = 8
+
+
+def short_id(record: StateRecord) -> str:
+    """Return an id as it is shown: of a host's session only the beginning, as nobody chose it."""
+    session_id, own = record.session_id, record.agent_id
+    if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
+        return own
+    return session_id[:_SHORT_ID_CHARS] + own[len(session_id) :]

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.core.record import StateRecord
+    from ultramon.state.record import StateRecord
 
 ALIVE = "alive"
 STALE = "stale"

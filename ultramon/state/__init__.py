@@ -1,0 +1,1 @@
+"""What is stored about one agent: record, models, events, plan, liveness."""
