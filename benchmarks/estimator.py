@@ -17,7 +17,7 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ultramon.core.estimator import FAMILIES, estimate_tokens
+from ultramon.context.estimator import FAMILIES, estimate_tokens
 
 TRUTHS = ("o200k_base", "claude_v3", "claude_v47")
 SESSION_ITEMS = 150

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from ultramon import ContextConfig, ContextMonitor, create_context_monitor
-from ultramon.core.thresholds import Ladder, next_level
+from ultramon.context.ladder import Ladder, next_level
 
 TEXT = ("The quick brown fox jumps over the lazy dog. def f(x): return x + 1\n" * 30)[:2000]
 SECONDS = 0.5

@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ultramon.core.estimator import (
+from ultramon.context.estimator import (
     PAIR_CLASSES,
     TRIPLE_CLASSES,
     block_codes,
@@ -156,7 +156,9 @@ def main():
     """Fit every family, say how well it went, write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", nargs="+")
-    parser.add_argument("--output", default="ultramon/core/weights.py", help="where to write")
+    parser.add_argument(
+        "--output", default="ultramon/context/estimator_weights.py", help="where to write"
+    )
     options = parser.parse_args()
     rows = load(options.corpus)
     train = [row for row in rows if row["split"] == "train"]

@@ -1,4 +1,4 @@
-"""Write ultramon/core/windows.py from the models that the installed genai-prices lists.
+"""Write ultramon/context/model_windows.py from the models that the installed genai-prices lists.
 
 Needs no network: ``python scripts/generate_windows.py``.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 from genai_prices.data import providers
 from genai_prices.types import ClauseEquals, ClauseOr, ModelInfo
 
-from ultramon.core.limits import canonical_model_name
+from ultramon.context.limits import canonical_model_name
 
-TARGET = Path(__file__).resolve().parent.parent / "ultramon" / "core" / "windows.py"
+TARGET = Path(__file__).resolve().parent.parent / "ultramon" / "context" / "model_windows.py"
 
 # OpenAI publishes one number for input and output together and accepts less as input: 400,000 is
 # 272,000 + 128,000 (developer announcement of GPT-5; the API refuses more with "exceed the

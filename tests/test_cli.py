@@ -47,7 +47,7 @@ def test_the_package_runs_as_a_module():
 )
 def test_help_and_version_load_nothing_heavy(arguments):
     """Asking what there is imports neither pydantic nor transitions, rich, blinker or sqlite3."""
-    heavy = ["pydantic", "transitions", "rich", "blinker", "sqlite3", "ultramon.config"]
+    heavy = ["pydantic", "transitions", "rich", "blinker", "sqlite3", "ultramon.context.config"]
     assert loaded_by(arguments, heavy) == ""
 
 

@@ -11,7 +11,7 @@ from program import run
 
 from ultramon.backends import open_backend
 from ultramon.cli.output import ExitCode
-from ultramon.core.thresholds import Ladder
+from ultramon.context.ladder import Ladder
 from ultramon.hosts.posted import PostedAgents
 from ultramon.system.environment import state_directory
 from ultramon.system.timestamps import parse_time

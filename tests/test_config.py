@@ -8,8 +8,8 @@ import pytest
 
 from ultramon.alerts import AlertConfig
 from ultramon.cli import COMMANDS, PLUMBING, cli
-from ultramon.config import ContextConfig
-from ultramon.core.thresholds import DEFAULT_LADDER, Ladder, Rung
+from ultramon.context.config import ContextConfig
+from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import VARIABLES
 

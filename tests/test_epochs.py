@@ -2,8 +2,8 @@
 
 import pytest
 
-from ultramon.core.epochs import FALL_RATIO, has_fallen
-from ultramon.core.tracker import ContextTracker
+from ultramon.context.epochs import FALL_RATIO, has_fallen
+from ultramon.context.tracker import ContextTracker
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ultramon.core.estimator import (
+from ultramon.context.estimator import (
     DEFAULT_FAMILY,
     FAMILIES,
     PAIR_CLASSES,
@@ -17,7 +17,7 @@ from ultramon.core.estimator import (
     estimate_tokens_float,
     family_for_model,
 )
-from ultramon.core.weights import TABLES
+from ultramon.context.estimator_weights import TABLES
 from ultramon.errors import ConfigurationError
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
@@ -239,7 +239,7 @@ def test_importing_the_estimator_loads_nothing_heavy():
     heavy = {"json", "re", "typing", "dataclasses", "enum", "functools", "logging", "pydantic"}
     code = (
         f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}; "
-        f"import ultramon.core.estimator; print(*{heavy!r} & set(sys.modules))"
+        f"import ultramon.context.estimator; print(*{heavy!r} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], check=True, capture_output=True, text=True

@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.forecast import HISTORY_TURNS, TurnHistory, forecast
-from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.context.forecast import HISTORY_TURNS, TurnHistory, forecast
+from ultramon.context.ladder import DEFAULT_LADDER
 
 LADDER = DEFAULT_LADDER.resolve(200_000)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.config import ContextConfig
-from ultramon.core.thresholds import Ladder, Rung
+from ultramon.context.config import ContextConfig
+from ultramon.context.gauge import EpochStart, Fit, Gauge
+from ultramon.context.ladder import Ladder, Rung
 from ultramon.errors import ConfigurationError
-from ultramon.gauge import EpochStart, Fit, Gauge
 from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing import FakeClock
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.estimator import estimate_tokens
+from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
 from ultramon.handoff import (
     MAX_LIST_BYTES,

@@ -6,7 +6,7 @@ import os
 import pytest
 from hooked import HookedSession, said, tokens_at
 
-from ultramon.core.thresholds import Ladder, Rung
+from ultramon.context.ladder import Ladder, Rung
 from ultramon.hosts.claude_code.store import WINDOWS_NAME
 from ultramon.system.files import replace_file
 

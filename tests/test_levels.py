@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ultramon.config import ContextConfig
-from ultramon.core.thresholds import Ladder, Rung
-from ultramon.errors import ConfigurationError
-from ultramon.levels import (
+from ultramon.context.config import ContextConfig
+from ultramon.context.ladder import Ladder, Rung
+from ultramon.context.levels import (
     Action,
     Level,
     ThresholdAction,
@@ -18,6 +17,7 @@ from ultramon.levels import (
     get_threshold_action,
     should_emit_event,
 )
+from ultramon.errors import ConfigurationError
 
 CASES = json.loads((Path(__file__).parent / "data" / "ultraplan.json").read_text(encoding="utf-8"))
 

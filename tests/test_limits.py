@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core import windows
-from ultramon.core.limits import (
+from ultramon.context import model_windows
+from ultramon.context.limits import (
     DEFAULT_WINDOW_TOKENS,
     LARGE_WINDOW_TOKENS,
     canonical_model_name,
@@ -66,11 +66,11 @@ def test_any_text_may_be_asked_for_as_a_model(text):
     window_for_model(text, "claude-code")
 
 
-@given(st.sampled_from(sorted(windows.WINDOWS)))
+@given(st.sampled_from(sorted(model_windows.WINDOWS)))
 def test_every_name_in_the_table_can_be_found(name):
     """No entry is written in a way the normaliser would never ask for."""
     assert canonical_model_name(name) == name
-    assert window_for_model(name) == windows.WINDOWS[name]
+    assert window_for_model(name) == model_windows.WINDOWS[name]
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,20 @@ def test_the_table_is_what_the_script_writes():
     spec = importlib.util.spec_from_file_location("generate_windows", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    if script.source_version() != windows.GENERATED_FROM:
-        pytest.skip(f"{script.source_version()} is installed, not {windows.GENERATED_FROM}")
-    written = script.render(script.collect_windows(), windows.GENERATED_ON, windows.GENERATED_FROM)
+    if script.source_version() != model_windows.GENERATED_FROM:
+        pytest.skip(f"{script.source_version()} is installed, not {model_windows.GENERATED_FROM}")
+    written = script.render(
+        script.collect_windows(), model_windows.GENERATED_ON, model_windows.GENERATED_FROM
+    )
     assert script.TARGET.read_text(encoding="utf-8") == written
 
 
 def test_importing_the_limits_loads_neither_the_table_nor_a_slow_module():
     """A hook that is told its window pays for nothing else."""
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ultramon.core.limits; "
-        "print(sorted({'ultramon.core.windows', 're', 'json', 'typing'} & set(sys.modules)))"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ultramon.context.limits; "
+        "slow = {'ultramon.context.model_windows', 're', 'json', 'typing'}; "
+        "print(sorted(slow & set(sys.modules)))"
     )
     shown = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.context.level_machine import LevelChange, LevelMachine
 from ultramon.errors import LifecycleError
-from ultramon.machine import OUTCOMES, LevelChange, LevelMachine, LifecycleMachine
+from ultramon.machine import OUTCOMES, LifecycleMachine
 
 # Names that `transitions` gives a meaning of its own must be ordinary levels here.
 awkward = ["initial", "state", "trigger", "model", "to", "is-up", "rise_to_x", "0", "-", "_", "may"]

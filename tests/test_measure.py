@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ultramon import ContextConfig
-from ultramon.core.limits import LARGE_WINDOW_TOKENS
-from ultramon.core.thresholds import Ladder, Rung
-from ultramon.gauge import Gauge
+from ultramon.context.gauge import Gauge
+from ultramon.context.ladder import Ladder, Rung
+from ultramon.context.limits import LARGE_WINDOW_TOKENS
+from ultramon.context.stored_gauge import NEAR_RATIO, StoredGauge
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER
-from ultramon.hosts.measure import NEAR_RATIO, StoredGauge
 from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing.clock import START, FakeClock
 

@@ -8,16 +8,10 @@ import openai.types.chat
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 
-from ultramon import (
-    Action,
-    ConfigurationError,
-    InvalidUsageError,
-    Level,
-    UnknownResponseError,
-)
+from ultramon import Action, ConfigurationError, InvalidUsageError, Level, UnknownResponseError
+from ultramon.context.provider_usage import UNDERSTOOD
 from ultramon.testing import fill
 from ultramon.testing.clock import START
-from ultramon.usage import UNDERSTOOD
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}
 

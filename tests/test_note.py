@@ -2,15 +2,15 @@
 
 import pytest
 
-from ultramon.core.forecast import TurnHistory, forecast
-from ultramon.core.note import (
+from ultramon.context.forecast import TurnHistory, forecast
+from ultramon.context.ladder import DEFAULT_LADDER, FORCE_RETURN, PREPARE_HANDOFF, Ladder, Rung
+from ultramon.context.note import (
     MAX_CRITICAL_NOTE_CHARS,
     check_critical_note,
     describe_pace,
     whole_percent,
     write_note,
 )
-from ultramon.core.thresholds import DEFAULT_LADDER, FORCE_RETURN, PREPARE_HANDOFF, Ladder, Rung
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
 from ultramon.state import events, models
 from ultramon.state.events import parse_event

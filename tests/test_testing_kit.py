@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ultramon.testing
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.estimator import FAMILIES
+from ultramon.context.estimator import FAMILIES
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
 from ultramon.state.record import decode_state, encode_state

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ultramon.core.thresholds import (
+from ultramon.context.ladder import (
     ACTIONS,
     DEFAULT_LADDER,
     Ladder,

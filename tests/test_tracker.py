@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ultramon.core.tracker import ContextTracker, create_context_tracker
+from ultramon.context.tracker import ContextTracker, create_context_tracker
 from ultramon.state.record import StateRecord
 
 any_text = st.text(st.characters(), max_size=200)

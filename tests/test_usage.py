@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Too
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
 from pydantic_ai.models.function import FunctionModel
 
-from ultramon.usage import Usage, is_stream_part, usage_from_response
+from ultramon.context.provider_usage import Usage, is_stream_part, usage_from_response
 
 ANTHROPIC_MODEL = "claude-sonnet-4-5"
 OPENAI_MODEL = "gpt-5.2"

@@ -16,10 +16,20 @@ if TYPE_CHECKING:
         check_context,
     )
     from ultramon.backends import open_backend
-    from ultramon.config import ContextConfig
-    from ultramon.core.estimator import estimate_tokens
-    from ultramon.core.thresholds import Ladder, Rung, next_level
-    from ultramon.core.tracker import ContextTracker, create_context_tracker
+    from ultramon.context.config import ContextConfig
+    from ultramon.context.estimator import estimate_tokens
+    from ultramon.context.explanation import Explanation
+    from ultramon.context.gauge import Fit
+    from ultramon.context.ladder import Ladder, Rung, next_level
+    from ultramon.context.levels import (
+        Action,
+        Level,
+        ThresholdAction,
+        detect_threshold,
+        get_threshold_action,
+        should_emit_event,
+    )
+    from ultramon.context.tracker import ContextTracker, create_context_tracker
     from ultramon.errors import (
         AgentAlreadyRunningError,
         AgentNotFoundError,
@@ -41,19 +51,9 @@ if TYPE_CHECKING:
         UltramonError,
         UnknownResponseError,
     )
-    from ultramon.explain import Explanation
     from ultramon.fleet import Fleet
     from ultramon.fleet_event import FleetEvent
-    from ultramon.gauge import Fit
     from ultramon.handoff import HandoffRecord, Resume, Workspace
-    from ultramon.levels import (
-        Action,
-        Level,
-        ThresholdAction,
-        detect_threshold,
-        get_threshold_action,
-        should_emit_event,
-    )
     from ultramon.monitor import ContextMonitor, create_context_monitor
     from ultramon.pool import MonitorPool
     from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
@@ -143,22 +143,22 @@ __all__ = [
 _ROOMS = {
     "alerts": "AlertConfig AlertOutcome alerting check_and_alert_context check_context",
     "backends": "open_backend",
-    "config": "ContextConfig",
-    "core.estimator": "estimate_tokens",
-    "core.thresholds": "Ladder Rung next_level",
-    "core.tracker": "ContextTracker create_context_tracker",
+    "context.config": "ContextConfig",
+    "context.estimator": "estimate_tokens",
+    "context.explanation": "Explanation",
+    "context.gauge": "Fit",
+    "context.ladder": "Ladder Rung next_level",
+    "context.levels": "Action Level ThresholdAction detect_threshold "
+    "get_threshold_action should_emit_event",
+    "context.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError "
     "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
     "MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
     "UltramonError UnknownResponseError",
-    "explain": "Explanation",
     "fleet": "Fleet",
     "fleet_event": "FleetEvent",
-    "gauge": "Fit",
     "handoff": "HandoffRecord Resume Workspace",
-    "levels": "Action Level ThresholdAction detect_threshold get_threshold_action "
-    "should_emit_event",
     "monitor": "ContextMonitor create_context_monitor",
     "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.assignments import Assignments, is_end
 from ultramon.claims import release_abandoned
+from ultramon.context.levels import as_ladder
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -33,7 +34,6 @@ from ultramon.fleet_event import (
     next_in_thread,
 )
 from ultramon.handoff import HandoffRecord
-from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS
 from ultramon.processes import Agents, watch_process
 from ultramon.state.events import HandoffEvent, parse_event

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PrivateAttr
 
-from ultramon.core.estimator import estimate_tokens
+from ultramon.context.estimator import estimate_tokens
 from ultramon.core.holder import name_holder
 from ultramon.errors import HandoffTakenError
 from ultramon.state.models import Model

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.backends.registry import registry_of
 from ultramon.claims import give_back
+from ultramon.context.gauge import Gauge
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
-from ultramon.gauge import Gauge
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.owner import Owner
 from ultramon.state.events import parse_event
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ultramon.backends.base import Backend
-    from ultramon.config import ContextConfig
-    from ultramon.core.thresholds import Ladder
-    from ultramon.gauge import EpochStart
+    from ultramon.context.config import ContextConfig
+    from ultramon.context.gauge import EpochStart
+    from ultramon.context.ladder import Ladder
+    from ultramon.context.levels import ThresholdAction
     from ultramon.handoff import HandoffRecord
-    from ultramon.levels import ThresholdAction
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 

@@ -9,13 +9,14 @@ from math import isfinite
 from typing import TYPE_CHECKING, Self
 
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
-import ultramon.core.windows  # noqa: F401
+import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
-from ultramon.config import ContextConfig
-from ultramon.core.limits import parse_overflow
+from ultramon.context.config import ContextConfig
+from ultramon.context.explanation import Explanation, explain
+from ultramon.context.levels import as_ladder
+from ultramon.context.limits import parse_overflow
+from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
-from ultramon.explain import Explanation, explain
-from ultramon.levels import as_ladder
 from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.models import AgentState
@@ -23,17 +24,16 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
 from ultramon.system.processes import this_host
-from ultramon.usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.work import TASK_SAVE_SECONDS, AgentWork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.core.thresholds import Ladder
-    from ultramon.gauge import Fit
+    from ultramon.context.gauge import Fit
+    from ultramon.context.ladder import Ladder
+    from ultramon.context.levels import ThresholdAction
     from ultramon.handoff import HandoffRecord
-    from ultramon.levels import ThresholdAction
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")
@@ -156,7 +156,7 @@ class ContextMonitor(AgentWork):
         usage changes nothing either, and is logged as a warning, once for each type.
 
         Args:
-            response: One of the shapes that `ultramon.usage.UNDERSTOOD` lists.
+            response: One of the shapes that `ultramon.context.provider_usage.UNDERSTOOD` lists.
             strict: Raise instead of logging.
 
         Raises:

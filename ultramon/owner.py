@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ultramon.backends.base import Backend
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
     from ultramon.monitor import ContextMonitor
     from ultramon.system.clock import Clock
 

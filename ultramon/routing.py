@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ultramon import signals
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
+from ultramon.context.levels import as_ladder
 from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.registration import (
     CUSTOM,
@@ -22,7 +23,6 @@ from ultramon.core.registration import (
     resolve_target,
 )
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
-from ultramon.levels import as_ladder
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.models import Notice, Registration, utc
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.queue import Cancelled, Message
+    from ultramon.context.ladder import Ladder
     from ultramon.core.registration import Registration as StoredRegistration
-    from ultramon.core.thresholds import Ladder
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ultramon.context.ladder import Ladder
 from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
-from ultramon.core.thresholds import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.models import ContextSnapshot, Threshold, utc

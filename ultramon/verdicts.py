@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.assignments import is_end, items_of, rebuilt_handoff
 from ultramon.attention import Attention
-from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
 from ultramon.state.record import StateRecord

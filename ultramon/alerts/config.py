@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
+from ultramon.context.ladder import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import check_settings, is_on, read_toml, warn_of_misspelt_variables
 

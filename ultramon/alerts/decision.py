@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ultramon.alerts.config import STALE
-from ultramon.core.thresholds import next_level
+from ultramon.context.ladder import next_level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

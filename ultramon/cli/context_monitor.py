@@ -15,7 +15,7 @@ from ultramon.system.environment import disabled
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.core.thresholds import Ladder
+    from ultramon.context.ladder import Ladder
     from ultramon.state.models import ContextSnapshot
 
 ACTIONS = ("enable", "disable", "status")
@@ -155,8 +155,8 @@ def _chosen(context: click.Context) -> str | None:
 
 
 def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | None:
-    from ultramon.core.thresholds import Ladder
-    from ultramon.levels import with_critical
+    from ultramon.context.ladder import Ladder
+    from ultramon.context.levels import with_critical
 
     record = backend.load(agent_id).record
     return None if record is None else with_critical(Ladder.from_json(record.ladder), ratio)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.demo_worker import files_of
 from ultramon.cli.output import plural
+from ultramon.context.levels import get_threshold_action
 from ultramon.fleet import Fleet
-from ultramon.levels import get_threshold_action
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
 
 LIMIT_TOKENS = 24_000
 BEGUN = "begun"
@@ -79,7 +79,7 @@ def main(folder: str) -> None:
 
 
 def _config() -> ContextConfig:
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
 
     return ContextConfig(
         context_limit_tokens=LIMIT_TOKENS,

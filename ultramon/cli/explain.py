@@ -28,7 +28,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     """
     from pydantic import ValidationError
 
-    from ultramon.explain import explain
+    from ultramon.context.explanation import explain
     from ultramon.state.liveness import judge
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
     from ultramon.replay import Compaction, Crossing, Overflow, Skipped, Timeline
 
 _MAX_ROWS = 24
@@ -122,7 +122,7 @@ def _config(
     warning: float | None,
     critical: float | None,
 ) -> ContextConfig:
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
 
     given = {
         "context_limit_tokens": limit,

@@ -5,7 +5,7 @@ Text that other agents or people wrote never gets in: a notice ends up in an age
 
 from __future__ import annotations
 
-from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import InvalidAgentIdError
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time

@@ -5,7 +5,7 @@ Standard library only, and no I/O: hooks, monitors and servers apply the same ru
 
 from __future__ import annotations
 
-from ultramon.core.thresholds import Ladder, next_level
+from ultramon.context.ladder import Ladder, next_level
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,

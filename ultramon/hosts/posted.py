@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 from math import ceil
 
+from ultramon.context.ladder import DEFAULT_LADDER
+from ultramon.context.stored_gauge import StoredGauge
 from ultramon.core.registration import decide
-from ultramon.core.thresholds import DEFAULT_LADDER
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.hosts.measure import StoredGauge
 from ultramon.state.record import StateRecord
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.backends.registry import Registry
+    from ultramon.context.ladder import Ladder
     from ultramon.core.registration import Registration
-    from ultramon.core.thresholds import Ladder
 
 HOST = "posted"
 MEMORY = "posted"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.config import ContextConfig
-from ultramon.core.limits import window_for_model
-from ultramon.core.thresholds import Ladder
+from ultramon.context.config import ContextConfig
+from ultramon.context.ladder import Ladder
+from ultramon.context.limits import window_for_model
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.monitor import create_context_monitor
@@ -28,8 +28,8 @@ from ultramon.system.ids import generate_agent_id
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from ultramon.context.levels import ThresholdAction
     from ultramon.hosts.records import Record
-    from ultramon.levels import ThresholdAction
     from ultramon.replay.recordings import Recording
     from ultramon.state.models import AgentState
 

@@ -7,10 +7,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.context.provider_usage import usage_from_response
 from ultramon.hosts.jsonl import bounded_lines, decode_object, read_lines, text_or_none, token_count
 from ultramon.hosts.records import Content, Record, Report
 from ultramon.system.timestamps import parse_time
-from ultramon.usage import usage_from_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

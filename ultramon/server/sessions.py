@@ -8,8 +8,8 @@ from fastapi import APIRouter, Body, HTTPException, Request
 
 from ultramon import routing
 from ultramon.backends.registry import registry_of
+from ultramon.context.ladder import CRITICAL, WARNING, Ladder
 from ultramon.core.registration import CUSTOM, INVALID
-from ultramon.core.thresholds import CRITICAL, WARNING, Ladder
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from ultramon.context.levels import ThresholdAction
     from ultramon.handoff import HandoffRecord
-    from ultramon.levels import ThresholdAction
     from ultramon.monitor import ContextMonitor
     from ultramon.state.events import Event
 

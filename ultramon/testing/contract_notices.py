@@ -8,7 +8,7 @@ import pytest
 
 from ultramon.backends.queue import Cancelled, queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.core.thresholds import Ladder, Rung
+from ultramon.context.ladder import Ladder, Rung
 from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START
 from ultramon.testing.contract_states import start, write

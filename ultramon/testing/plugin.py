@@ -58,7 +58,7 @@ def ultramon_monitor(
     """
     import inspect
 
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
     from ultramon.monitor import create_context_monitor
 
     own = set(inspect.signature(create_context_monitor).parameters)

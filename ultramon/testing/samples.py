@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.thresholds import DEFAULT_LADDER
+from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import process_started_at, this_host

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.thresholds import FORCE_RETURN, PREPARE_HANDOFF
+from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
 from ultramon.state.record import short_id
 from ultramon.system import compact_json

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
+from ultramon.context.stored_gauge import StoredGauge
 from ultramon.errors import InvalidAgentIdError
 from ultramon.hosts.claude_code.autocompact import compaction_limits, host_window_tokens
-from ultramon.hosts.measure import StoredGauge
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at
 
@@ -162,7 +162,7 @@ class HostedAgent:
 
     def resolve_limit(self) -> None:
         """Work out the limit from what the client is set to, and what is known of the model."""
-        from ultramon.core.limits import window_for_model
+        from ultramon.context.limits import window_for_model
 
         record, memory = self.record, self.memory
         window = self._host_window()

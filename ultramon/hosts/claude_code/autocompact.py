@@ -45,7 +45,7 @@ def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> i
     """
     windows = [] if told_tokens is None else [told_tokens]
     if is_on(SMALL_VARIABLE, environ):
-        from ultramon.core.limits import DEFAULT_WINDOW_TOKENS
+        from ultramon.context.limits import DEFAULT_WINDOW_TOKENS
 
         windows.append(DEFAULT_WINDOW_TOKENS)
     most = _whole(environ.get(MOST_VARIABLE))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
 from ultramon.system import compact_json
 from ultramon.system.files import make_private_directory, read_private_file, replace_file

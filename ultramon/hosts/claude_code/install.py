@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ultramon.core.note import check_critical_note
-from ultramon.core.thresholds import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.hosts.claude_code.change import (
     Change,

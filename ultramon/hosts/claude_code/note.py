@@ -5,7 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
-from ultramon.core import note
+from ultramon.context import note
 from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ def write_note(
 
     Args:
         record: The agent's state.
-        pace: As `ultramon.core.note.describe_pace` says it.
+        pace: As `ultramon.context.note.describe_pace` says it.
         now: Epoch seconds.
         has_token_budget: Whether the client writes a token budget into the conversation.
         critical_note: The owner's sentence, from the choices of the installation.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zlib import adler32
 
-from ultramon.core.weights import TABLES
+from ultramon.context.estimator_weights import TABLES
 from ultramon.errors import ConfigurationError
 
 CHARS_PER_4 = "chars/4"

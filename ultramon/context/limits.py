@@ -228,7 +228,7 @@ def window_for_model(model: str | None, host: str | None = None) -> int | None:
     in_claude_code = host == "claude-code"
     if in_claude_code and name in _CLAUDE_CODE_WINDOWS:
         return _CLAUDE_CODE_WINDOWS[name]
-    from ultramon.core.windows import WINDOWS
+    from ultramon.context.model_windows import WINDOWS
 
     return WINDOWS.get(name, LARGE_WINDOW_TOKENS if in_claude_code else None)
 

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.thresholds import ResolvedLadder
+    from ultramon.context.ladder import ResolvedLadder
 
 HISTORY_TURNS = 8
 MIN_TURNS = 2

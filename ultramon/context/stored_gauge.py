@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ultramon.core.epochs import has_fallen
-from ultramon.core.forecast import HISTORY_TURNS, TurnHistory, forecast
-from ultramon.core.thresholds import NONE, next_level
+from ultramon.context.epochs import has_fallen
+from ultramon.context.forecast import HISTORY_TURNS, TurnHistory, forecast
+from ultramon.context.ladder import NONE, next_level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.thresholds import Ladder
+    from ultramon.context.ladder import Ladder
     from ultramon.state.record import StateRecord
 
 CLOCK_SLACK_SECONDS = 5.0
@@ -70,7 +70,7 @@ class StoredGauge:
 
     def resolve_limit(self) -> None:
         """Work the limit out anew, after the model or what the host tells has changed."""
-        from ultramon.core.limits import resolve_limit
+        from ultramon.context.limits import resolve_limit
 
         record, memory = self._record, self._memory
         limit = resolve_limit(
@@ -226,8 +226,8 @@ class StoredGauge:
         return self._resolved.rank(level)
 
     def describe_pace(self) -> str:
-        """See `ultramon.core.note.describe_pace`."""
-        from ultramon.core.note import describe_pace
+        """See `ultramon.context.note.describe_pace`."""
+        from ultramon.context.note import describe_pace
 
         record = self._record
         return describe_pace(

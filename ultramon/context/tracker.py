@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ultramon.core.epochs import has_fallen
-from ultramon.core.estimator import DEFAULT_FAMILY, check_family, estimate_tokens_float
+from ultramon.context.epochs import has_fallen
+from ultramon.context.estimator import DEFAULT_FAMILY, check_family, estimate_tokens_float
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ContextTracker:
     estimated, and the estimate is scaled by a calibration learned from report to report.
 
     Args:
-        family: Tokenizer family of the estimate; see `ultramon.core.estimator.FAMILIES`.
+        family: Tokenizer family of the estimate; see `ultramon.context.estimator.FAMILIES`.
 
     Attributes:
         cumulative_chars: Characters tracked in this epoch.

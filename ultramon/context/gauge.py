@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core.forecast import TurnHistory, forecast
-from ultramon.core.limits import resolve_limit
-from ultramon.core.note import describe_pace, write_note
-from ultramon.core.thresholds import FORCE_RETURN, NONE, next_level
-from ultramon.core.tracker import ContextTracker
+from ultramon.context.forecast import TurnHistory, forecast
+from ultramon.context.ladder import FORCE_RETURN, NONE, next_level
+from ultramon.context.level_machine import LevelChange, LevelMachine
+from ultramon.context.levels import ThresholdAction, as_level
+from ultramon.context.limits import resolve_limit
+from ultramon.context.note import describe_pace, write_note
+from ultramon.context.tracker import ContextTracker
 from ultramon.errors import ConfigurationError
-from ultramon.levels import ThresholdAction, as_level
-from ultramon.machine import LevelChange, LevelMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.config import ContextConfig
-    from ultramon.core.limits import Limit
-    from ultramon.core.thresholds import ResolvedLadder
+    from ultramon.context.config import ContextConfig
+    from ultramon.context.ladder import ResolvedLadder
+    from ultramon.context.limits import Limit
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -237,7 +237,7 @@ class Gauge:
             self._resolve()
             raise
         if self.config.tokenizer_family is None:
-            from ultramon.core.estimator import family_for_model
+            from ultramon.context.estimator import family_for_model
 
             self._tracker.family = family_for_model(model)
 
@@ -280,7 +280,7 @@ class Gauge:
     def fits(self, more: str | int) -> Fit:
         """Say what would happen if so much more entered the window."""
         if isinstance(more, str):
-            from ultramon.core.estimator import estimate_tokens_float
+            from ultramon.context.estimator import estimate_tokens_float
 
             after = self._tracker.tokens_with(estimate_tokens_float(more, self._tracker.family))
         else:

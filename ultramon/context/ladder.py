@@ -1,6 +1,6 @@
 """Ladders of rungs, and the one function that decides which level a reading means.
 
-Levels and actions are plain strings here; `ultramon.levels` gives them as enums.
+Levels and actions are plain strings here; `ultramon.context.levels` gives them as enums.
 """
 
 from __future__ import annotations

@@ -5,30 +5,30 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ultramon.core import thresholds
-from ultramon.core.thresholds import Ladder, Rung
+from ultramon.context import ladder as ladders
+from ultramon.context.ladder import Ladder, Rung
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.config import ContextConfig
+    from ultramon.context.config import ContextConfig
 
 
 class Level(StrEnum):
     """The levels of the default ladder. A ladder of one's own has its rung names as plain text."""
 
-    NORMAL = thresholds.NORMAL
-    WARNING = thresholds.WARNING
-    CRITICAL = thresholds.CRITICAL
+    NORMAL = ladders.NORMAL
+    WARNING = ladders.WARNING
+    CRITICAL = ladders.CRITICAL
 
 
 class Action(StrEnum):
     """What an agent at a level should do. Nothing is ever done to the agent."""
 
-    NONE = thresholds.NONE
-    PREPARE_HANDOFF = thresholds.PREPARE_HANDOFF
-    FORCE_RETURN = thresholds.FORCE_RETURN
+    NONE = ladders.NONE
+    PREPARE_HANDOFF = ladders.PREPARE_HANDOFF
+    FORCE_RETURN = ladders.FORCE_RETURN
 
 
 UNKNOWN = "unknown"
@@ -110,8 +110,8 @@ class ThresholdAction:
 
 def _ladder(config: ContextConfig | Ladder | None) -> Ladder:
     if config is None:
-        return thresholds.DEFAULT_LADDER
-    if isinstance(config, thresholds.Ladder):
+        return ladders.DEFAULT_LADDER
+    if isinstance(config, ladders.Ladder):
         return config
     return config.effective_ladder
 
@@ -197,11 +197,9 @@ def with_critical(own: Ladder, ratio: float) -> Ladder:
     Raises:
         ConfigurationError: The ratio is none, or not above the rungs that stay.
     """
-    lower = [rung for rung in own.rungs if rung.action != thresholds.FORCE_RETURN]
-    names = [rung.name for rung in own.rungs if rung.action == thresholds.FORCE_RETURN]
-    critical = Rung(
-        names[0] if names else thresholds.CRITICAL, ratio, action=thresholds.FORCE_RETURN
-    )
+    lower = [rung for rung in own.rungs if rung.action != ladders.FORCE_RETURN]
+    names = [rung.name for rung in own.rungs if rung.action == ladders.FORCE_RETURN]
+    critical = Rung(names[0] if names else ladders.CRITICAL, ratio, action=ladders.FORCE_RETURN)
     return Ladder(
         [*lower, critical],
         base=own.base,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.note import whole_percent
-from ultramon.core.thresholds import Ladder
+from ultramon.context.ladder import Ladder
+from ultramon.context.note import whole_percent
 from ultramon.errors import ConfigurationError
 from ultramon.state.liveness import Liveness
 from ultramon.state.models import AgentState, Model

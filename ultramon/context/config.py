@@ -16,10 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from ultramon.core.estimator import check_family, family_for_model
-from ultramon.core.limits import default_window_from_environment
-from ultramon.core.note import check_critical_note
-from ultramon.core.thresholds import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
+from ultramon.context.estimator import check_family, family_for_model
+from ultramon.context.ladder import DEFAULT_REARM_MARGIN, Ladder, Rung, check_ratio
+from ultramon.context.limits import default_window_from_environment
+from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import (
     VARIABLES,

@@ -5,8 +5,8 @@ Standard library only: hooks and monitors write the same note.
 
 from __future__ import annotations
 
-from ultramon.core.forecast import describe_turns, turns_within
-from ultramon.core.thresholds import FORCE_RETURN
+from ultramon.context.forecast import describe_turns, turns_within
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import ConfigurationError
 from ultramon.system.timestamps import clock_time
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.thresholds import ResolvedLadder
+    from ultramon.context.ladder import ResolvedLadder
 
 MAX_CRITICAL_NOTE_CHARS = 500
 _AFFORDANCE = "What is only in this conversation can be kept by writing it to a file."
@@ -42,7 +42,7 @@ def write_note(
         limit_tokens: The context limit, None while it is unknown.
         reading: Source and time (epoch seconds) of the tokens; None before the first reading.
         now: Epoch seconds.
-        limit_name: Which candidate is the limit, see `ultramon.core.limits.LimitCandidate`.
+        limit_name: Which candidate is the limit, see `ultramon.context.limits.LimitCandidate`.
         window_tokens: What the model holds; None = unknown.
         compacts: Whether earlier messages are summarised where the window is full.
         has_token_budget: Whether the host writes a token budget into the conversation.
@@ -98,7 +98,7 @@ def describe_pace(
     At a rung that asks to return, and at the highest one, it is about those before the limit.
 
     Args:
-        forecast: As `ultramon.core.forecast.forecast` returns it.
+        forecast: As `ultramon.context.forecast.forecast` returns it.
         ladder: The rungs.
         level: The level now.
         tokens: In the window.
