@@ -14,7 +14,7 @@ from hooked import SESSION, HookedSession, tokens_at
 from ultramon.backends.local import LocalBackend
 from ultramon.core.inbox import flag_path
 from ultramon.core.journal import JOURNAL
-from ultramon.core.notices import CONTEXT
+from ultramon.notices.texts import CONTEXT
 from ultramon.routing import Inbox
 
 TOLD_EVENTS = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")

@@ -34,8 +34,8 @@ from notified import (
 from ultramon.backends.local import LocalBackend
 from ultramon.core.journal import JOURNAL, Journal
 from ultramon.core.messages import insert_message
-from ultramon.core.notices import CONTEXT
 from ultramon.core.queue import MessageQueue
+from ultramon.notices.texts import CONTEXT
 from ultramon.routing import queue_message
 from ultramon.system.processes import this_host
 

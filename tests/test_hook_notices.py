@@ -30,9 +30,9 @@ from notified import (  # noqa: F401 - fixtures
 
 from ultramon.backends.local import LocalBackend
 from ultramon.core.journal import JOURNAL, Journal
-from ultramon.core.messages import DELIVERIES
-from ultramon.core.notices import CONTEXT, HANDOFF, LIFECYCLE
 from ultramon.hosts.claude_code.deliver import MAX_NOTICES
+from ultramon.notices.message_rules import DELIVERIES
+from ultramon.notices.texts import CONTEXT, HANDOFF, LIFECYCLE
 from ultramon.routing import Inbox, clear, queue_message, register
 
 # --- when

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.core.notices import (
+from ultramon.notices.rules import decide
+from ultramon.notices.texts import (
     LIFE,
     delivery_of,
     epoch_notice,
@@ -18,7 +19,6 @@ from ultramon.core.notices import (
     life_words,
     percent,
 )
-from ultramon.core.registration import decide
 from ultramon.testing import make_event, make_record
 from ultramon.testing.clock import START
 from ultramon.testing.contract_notices import ORIGINAL, reading

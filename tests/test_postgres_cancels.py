@@ -16,7 +16,7 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.database import DatabaseAwayError
 from ultramon.backends.queue import Cancelled
-from ultramon.core.notices import CONTEXT
+from ultramon.notices.texts import CONTEXT
 from ultramon.routing import clear, register, unregister
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.timestamps import format_time

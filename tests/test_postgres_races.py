@@ -14,7 +14,7 @@ from queue_worker import BATCH, CATEGORY, LEASE_SECONDS
 from queue_worker import run_worker as run_queue_worker
 
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.core.messages import MAX_ATTEMPTS
+from ultramon.notices.message_rules import MAX_ATTEMPTS
 from ultramon.testing.clock import START
 
 WRITERS = 6

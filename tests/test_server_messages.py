@@ -11,7 +11,7 @@ import pytest
 from serving import TIMEOUT_SECONDS, ServeProgram, Serving, Wire
 
 from ultramon.backends.local import LocalBackend
-from ultramon.core.messages import MAX_ATTEMPTS
+from ultramon.notices.message_rules import MAX_ATTEMPTS
 
 CLAIM = "/agents/boss/messages/claim"
 

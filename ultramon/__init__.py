@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ultramon.fleet_event import FleetEvent
     from ultramon.handoff import HandoffRecord, Resume, Workspace
     from ultramon.monitor import ContextMonitor, create_context_monitor
+    from ultramon.notices.models import Notice, Registration
     from ultramon.pool import MonitorPool
     from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
     from ultramon.signals import off, on
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
         HandoffEvent,
         ThresholdEvent,
     )
-    from ultramon.state.models import AgentState, Notice, Registration
+    from ultramon.state.models import AgentState
     from ultramon.tokens import mint_token, revoke_tokens
 
 __all__ = [
@@ -160,11 +161,12 @@ _ROOMS = {
     "fleet_event": "FleetEvent",
     "handoff": "HandoffRecord Resume Workspace",
     "monitor": "ContextMonitor create_context_monitor",
+    "notices.models": "Notice Registration",
     "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",
     "signals": "off on",
     "state.events": "AgentEvent AlertEvent EpochEvent Event HandoffEvent ThresholdEvent",
-    "state.models": "AgentState Notice Registration",
+    "state.models": "AgentState",
     "tokens": "mint_token revoke_tokens",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}

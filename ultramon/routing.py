@@ -1,6 +1,6 @@
 """Who is told about whom: registrations, and how a recipient gets what it was sent.
 
-The rules are in `ultramon.core.registration`; this is their typed face.
+The rules are in `ultramon.notices.rules`; this is their typed face.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from ultramon import signals
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.context.levels import as_ladder
-from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
-from ultramon.core.registration import (
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
+from ultramon.notices.models import Notice, Registration
+from ultramon.notices.rules import (
     CUSTOM,
     DEFAULT,
     check_permission,
     check_recipient,
     resolve_target,
 )
-from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.state.liveness import ENDED, LOST, judge
-from ultramon.state.models import Notice, Registration, utc
+from ultramon.state.models import utc
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.queue import Cancelled, Message
     from ultramon.context.ladder import Ladder
-    from ultramon.core.registration import Registration as StoredRegistration
+    from ultramon.notices.rules import Registration as StoredRegistration
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.context.ladder import Ladder
-from ultramon.core.registration import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.models import ContextSnapshot, Threshold, utc
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -15,7 +15,7 @@ from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 

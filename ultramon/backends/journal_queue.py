@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.journal_part import JournalPart
 from ultramon.backends.queue import Cancelled, Depth, Message
-from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.core.queue import MessageQueue
+from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:

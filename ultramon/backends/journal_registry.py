@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.journal_part import JournalPart
 from ultramon.backends.queue import Cancelled
-from ultramon.core import routes
 from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.core.route_rows import JournalRows
 from ultramon.core.schema import QUEUE_VERSION
+from ultramon.notices import router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
 
 Found = TypeVar("Found")
@@ -41,7 +41,7 @@ class JournalRegistry(JournalPart):
             self._journal.watch(agent_id, ladder, None)
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
-                cancelled = routes.register(
+                cancelled = router.register(
                     rows,
                     agent_id,
                     notify_id,
@@ -60,7 +60,7 @@ class JournalRegistry(JournalPart):
             if not self._journal.exists():
                 return None
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-                cancelled = routes.unregister(JournalRows(connection), agent_id)
+                cancelled = router.unregister(JournalRows(connection), agent_id)
             self._journal.settle(agent_id, None)
         return None if cancelled is None else Cancelled(*cancelled)
 
@@ -89,7 +89,7 @@ class JournalRegistry(JournalPart):
         with self._guard():
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
-                cancelled = routes.clear(rows, record, requester, now)
+                cancelled = router.clear(rows, record, requester, now)
                 mark = rows.mark(rows.registration(record.agent_id))
             self._journal.settle(record.agent_id, mark)
         return Cancelled(*cancelled)

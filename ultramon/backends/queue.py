@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ultramon.core.messages import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.errors import ConfigurationError
+from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

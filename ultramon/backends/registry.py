@@ -11,16 +11,16 @@ from ultramon.backends.queue import Cancelled
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
 
 
 class Registry(Protocol):
     """Registrations, kept with the queue. A backend that has them shows them as ``registry``.
 
-    Such a backend queues notices by `ultramon.core.routes.route` in the same step in which
+    Such a backend queues notices by `ultramon.notices.router.route` in the same step in which
     `Backend.record` and `Backend.start_agent` store a state, whether events come with it or not,
-    and by `ultramon.core.routes.route_noted` in that of `Backend.append_events`. Rights are not
+    and by `ultramon.notices.router.route_noted` in that of `Backend.append_events`. Rights are not
     checked here. A registration outlives its agent: it holds for the next owner of the id, until
     it is ended or the agent is pruned.
     """
@@ -67,100 +67,6 @@ class Registry(Protocol):
         As one step its undelivered notices are cancelled, and a recipient other than the agent is
         told, unless it is the requester. From then on readings made up to now lead to no notice.
         """
-
-
-class RouteRows(Protocol):
-    """What the rules in `ultramon.core.routes` read and write, all of it in one transaction.
-
-    A store that implements this gets every rule from there.
-    """
-
-    def registration(self, agent_id: str) -> Registration | None:
-        """Return an agent's registration; None when nobody registered it."""
-
-    def put_registration(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: str | None,
-        registered_by: str,
-        registered_at: float,
-    ) -> None:
-        """Store a registration in place of the agent's older one.
-
-        Args:
-            agent_id: The agent that it is about.
-            notify_id: Who is told.
-            source: ``explicit`` or ``parent``.
-            ladder: JSON text, to be kept as it is; None = the agent's own.
-            registered_by: Who asked.
-            registered_at: Epoch seconds.
-        """
-
-    def delete_registration(self, agent_id: str) -> bool:
-        """Delete an agent's registration; False when there was none."""
-
-    def set_target(self, agent_id: str, notify_id: str) -> None:
-        """Change who is told about a registered agent, and nothing else of its registration."""
-
-    def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
-        """Return how far an agent has come as a sender of notices, None before it moved.
-
-        Returns:
-            Start of its life (epoch seconds), generation and epoch, in which older ones are
-            stale; and when it was last cleared from outside (epoch seconds), 0.0 for never.
-        """
-
-    def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
-        """Store how far an agent has come; when it was cleared stays as it is."""
-
-    def note_clear(
-        self, agent_id: str, started_at: float, generation: int, epoch: int, cleared_at: float
-    ) -> None:
-        """Store when an agent was cleared; the rest only of one that has no such row yet."""
-
-    def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """Return epoch and level that a recipient was told last about an agent."""
-
-    def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
-        """Store what `announcement` returns from now on."""
-
-    def forget_announcements(self, agent_id: str) -> None:
-        """Delete what anybody was told about an agent."""
-
-    def cancel(self, sender: str, category: str) -> tuple[int, int]:
-        """Cancel undelivered messages, as `Queue.cancel` does.
-
-        Returns:
-            How many were deleted, and how many are in flight.
-        """
-
-    def cancel_levels(self, sender: str) -> bool:
-        """Cancel undelivered notices of the levels an agent reached; return whether there were any.
-
-        A claimed one is repeated to nobody.
-        """
-
-    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
-        """Give undelivered notices about an agent at least this mode.
-
-        An urgent notice would otherwise overtake the older ones about the same agent.
-        """
-
-    def send(
-        self,
-        recipient: str,
-        text: str,
-        now: float,
-        *,
-        sender: str,
-        category: str,
-        delivery: str,
-        facts: dict[str, Any],
-    ) -> None:
-        """Queue a message; one too many of its category takes the place of the oldest."""
 
 
 def registry_of(backend: object) -> Registry:

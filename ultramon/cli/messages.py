@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ultramon.backends.base import Backend
-    from ultramon.state.models import Notice
+    from ultramon.notices.models import Notice
 
 _CHECK_SECONDS = 0.1
 _CHECKS_PER_READ = 10

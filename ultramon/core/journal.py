@@ -1,7 +1,7 @@
 """The journal: one SQLite file of events, claims and consumers beside the state files.
 
 Events are appended once per key and read in commit order. Registrations and the message queue are
-further tables of the same file: `ultramon.core.queue`, `ultramon.core.registration`. All tables
+further tables of the same file: `ultramon.core.queue`, `ultramon.notices.rules`. All tables
 are defined in `ultramon.core.schema`.
 """
 
@@ -12,13 +12,13 @@ import time
 
 from ultramon.core.holder import is_gone
 from ultramon.core.messages import forget
-from ultramon.core.notices import ENDS
 from ultramon.core.route_rows import JournalRows
-from ultramon.core.routes import route, route_noted
 from ultramon.core.schema import SCHEMA_VERSION, migrate
 from ultramon.core.transaction import Transaction
 from ultramon.core.watch import is_due, remove_mark, write_mark
 from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
+from ultramon.notices.router import route, route_noted
+from ultramon.notices.texts import ENDS
 from ultramon.state.event_keys import insert_event, position_of
 from ultramon.system import compact_json
 from ultramon.system.files import check_private

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from ultramon.core.inbox import is_raised, put_off
 from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
-from ultramon.core.messages import (
-    DELIVERIES,
-    IS_NOTICE,
-    LEASE_SECONDS,
-    claim_ready,
-    end_claimed,
-    priorities,
-    refuse,
-)
+from ultramon.core.messages import IS_NOTICE, claim_ready, end_claimed, priorities, refuse
+from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,7 @@ from ultramon.core.inbox import raise_beside
 from ultramon.core.messages import (
     CANCELLED,
     COLUMNS,
-    EXPIRY_SECONDS,
-    MAX_ATTEMPTS,
-    backoff_seconds,
     bury,
-    check_message,
     claim_ready,
     delete_messages_from,
     end_claimed,
@@ -18,6 +14,12 @@ from ultramon.core.messages import (
     is_superseded,
 )
 from ultramon.core.schema import QUEUE_VERSION
+from ultramon.notices.message_rules import (
+    EXPIRY_SECONDS,
+    MAX_ATTEMPTS,
+    backoff_seconds,
+    check_message,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

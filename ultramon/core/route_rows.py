@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from ultramon.core.messages import (
-    DELIVERIES,
-    IS_NOTICE,
-    delete_levels,
-    delete_messages_from,
-    insert_message,
-)
-from ultramon.core.registration import Registration
+from ultramon.core.messages import IS_NOTICE, delete_levels, delete_messages_from, insert_message
+from ultramon.notices.message_rules import DELIVERIES
+from ultramon.notices.rules import Registration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

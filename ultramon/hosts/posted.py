@@ -12,8 +12,8 @@ from math import ceil
 
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.stored_gauge import StoredGauge
-from ultramon.core.registration import decide
 from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.notices.rules import decide
 from ultramon.state.record import StateRecord
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.registry import Registry
     from ultramon.context.ladder import Ladder
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rules import Registration
 
 HOST = "posted"
 MEMORY = "posted"

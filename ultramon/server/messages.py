@@ -8,19 +8,20 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Requ
 from pydantic import Field
 
 from ultramon.backends.queue import queue_of
-from ultramon.core.messages import (
+from ultramon.errors import ConfigurationError
+from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
     LEASE_SECONDS,
     MAX_BATCH,
     MAX_TEXT_CHARS,
 )
-from ultramon.core.notices import CATEGORIES
-from ultramon.errors import ConfigurationError
+from ultramon.notices.models import Notice
+from ultramon.notices.texts import CATEGORIES
 from ultramon.server.access import ADMIN, AnyCaller, Served, permit, refuse
 from ultramon.server.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
 from ultramon.server.streams import EventStream, StreamSlot, poll, server_sent
-from ultramon.state.models import Model, Notice, utc
+from ultramon.state.models import Model, utc
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, HTTPException, Query
 
 from ultramon.backends.queue import queue_of
+from ultramon.notices.models import Notice
 from ultramon.server.access import AdminCaller, Served
 from ultramon.server.messages import MessageNumber, Stored, notice_fields
 from ultramon.server.responses import ID_PATTERN, problems
-from ultramon.state.models import Model, Notice, utc
+from ultramon.state.models import Model, utc
 
 if TYPE_CHECKING:
     from ultramon.server.services import Services

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Body, HTTPException, Request
 from ultramon import routing
 from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import CRITICAL, WARNING, Ladder
-from ultramon.core.registration import CUSTOM, INVALID
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
@@ -17,6 +16,7 @@ from ultramon.errors import (
     StateSchemaError,
 )
 from ultramon.hosts.posted import HANDOFF_PATH, MEMORY
+from ultramon.notices.rules import CUSTOM, INVALID
 from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.bodies import ContextMonitor, InvalidateCache
 from ultramon.server.responses import AgentIdInPath, problems
@@ -25,7 +25,7 @@ from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rules import Registration
     from ultramon.server.services import Services
     from ultramon.state.models import ContextSnapshot
     from ultramon.state.record import StateRecord

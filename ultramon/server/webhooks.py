@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ultramon import __version__
-from ultramon.core.messages import DELIVERIES
 from ultramon.errors import ConfigurationError, InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
 from ultramon.server.destinations import AllowedHosts
 from ultramon.system.environment import check_settings, read_toml
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Backend
+    from ultramon.notices.models import Notice
     from ultramon.server.destinations import Lookup
     from ultramon.server.services import Services
-    from ultramon.state.models import Notice
     from ultramon.system.clock import Clock
 
 SIGNATURE_HEADER = "Ultramon-Signature"

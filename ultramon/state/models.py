@@ -159,27 +159,6 @@ class AgentState(Model):
         return cls.model_validate(record.to_json())
 
 
-class Registration(Model):
-    """That somebody is told about an agent."""
-
-    agent_id: str
-    notify_id: str
-    """Who is told."""
-    source: str
-    """``explicit``, or ``parent``: it follows when the agent's parent is another."""
-    ladder: dict[str, Any] | None
-    """The rungs at which; None = the agent's own."""
-    ladder_status: str
-    """``default``, ``custom``, or ``invalid``: what is stored is no ladder, and nothing is told."""
-    registered_by: str
-    registered_at: datetime
-
-    @property
-    def is_enforced(self) -> bool:
-        """Whether levels are told."""
-        return self.ladder_status != "invalid"
-
-
 class Threshold(Model):
     """One rung as it stands against the present limit."""
 
@@ -216,29 +195,6 @@ class ContextSnapshot(Model):
     handoff: dict[str, Any] | None
     last_handoff_path: str | None = None
     """Of the document that whoever posts for the agent noted; ours is a record, no file."""
-
-
-class Notice(Model):
-    """A message to an agent, mostly about another one."""
-
-    message_id: int
-    """The same at every delivery."""
-    recipient: str
-    agent_id: str | None
-    """Whom it is about, or who sent it; None for a sender that gave no name."""
-    category: str | None
-    """``context_monitor``, ``handoff``, ``lifecycle``, or what the sender chose; None for free
-    messages."""
-    delivery: str
-    """``urgent``, ``important`` or ``sequential``."""
-    text: str
-    facts: dict[str, Any]
-    """What the text says, as typed values: ``kind`` is ``level``, ``epoch``, ``handoff``,
-    ``ended``, ``lost``, ``expired`` or ``recovered``."""
-    attempts: Annotated[int, Field(ge=0)]
-    """How often it was claimed, this time included."""
-    queued_at: datetime
-    claim_token: str = Field("", repr=False, exclude=True)
 
 
 def utc(epoch_seconds: float) -> datetime:

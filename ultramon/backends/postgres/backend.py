@@ -29,13 +29,13 @@ from ultramon.backends.postgres.queue import PostgresQueue
 from ultramon.backends.postgres.registry import PostgresRegistry
 from ultramon.backends.postgres.states import States
 from ultramon.backends.pruning import is_over
-from ultramon.core import routes
 from ultramon.errors import (
     AgentAlreadyRunningError,
     StateSchemaError,
     StateWriteError,
     UltramonError,
 )
+from ultramon.notices import router
 from ultramon.state.event_keys import event_key
 from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import encode_request, encode_state, refuse_newer
@@ -208,7 +208,7 @@ class PostgresBackend:
     ) -> None:
         """Store the events of a state within its transaction, and the notices they lead to."""
         new = self._log.insert(connection, events)
-        routes.route(self.registry.rows(connection), record, new, record.last_heartbeat)
+        router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """See `Backend.heartbeat`."""
@@ -236,7 +236,7 @@ class PostgresBackend:
         for start in range(0, len(events), _BATCH):
             with self.database.transaction() as connection:
                 new = self._log.insert(connection, events[start : start + _BATCH])
-                routes.route_noted(self.registry.rows(connection), new, records)
+                router.route_noted(self.registry.rows(connection), new, records)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
         """See `Backend.events`."""

@@ -13,9 +13,10 @@ from ultramon.backends.postgres.functions import as_rows
 from ultramon.backends.postgres.registry import PostgresRows
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core import routes
-from ultramon.core.messages import DELIVERIES, LEVEL_FACT
+from ultramon.core.messages import LEVEL_FACT
 from ultramon.errors import FencedError, StateError, StateSchemaError
+from ultramon.notices import router
+from ultramon.notices.message_rules import DELIVERIES
 from ultramon.state.event_keys import event_key
 from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database
     from ultramon.backends.postgres.messages import MessageRows
     from ultramon.backends.postgres.states import States
-    from ultramon.core.registration import Registration
     from ultramon.errors import UltramonError
+    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
 
     Outcome = UltramonError | None
@@ -266,7 +267,7 @@ class Batches:
             events=new,
             is_kept=is_kept,
         )
-        routes.route(rows, save.record, new, save.record.last_heartbeat)
+        router.route(rows, save.record, new, save.record.last_heartbeat)
 
     def _write(self, connection: Connection, written: _Written) -> None:
         if not written.announcements and not written.notices:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
 from ultramon.backends.journal_claims import CLAIM, find_offer, raise_if_taken
-from ultramon.core import routes
+from ultramon.notices import router
 
 if TYPE_CHECKING:
     from ultramon.backends.postgres.database import Connection, Database
@@ -120,5 +120,5 @@ class Claims:
             )
             if done.rowcount and handoff_ready is not None:
                 new = self._log.insert(connection, [handoff_ready])
-                routes.route_noted(self._registry.rows(connection), new, ())
+                router.route_noted(self._registry.rows(connection), new, ())
         return done.rowcount == 1

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Save
 from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
 from ultramon.backends.postgres.outbox import STATE
-from ultramon.core import routes
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
+from ultramon.notices import router
 from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import decode_state
 from ultramon.system.processes import process_started_at, this_host
@@ -133,7 +133,7 @@ class Delivery:
             events = self._before_takeover(connection, record, generation, events)
         new = self._log.insert(connection, events)
         rows = self._registry.rows(connection, new, is_kept=True)
-        routes.route_noted(rows, new, [record])
+        router.route_noted(rows, new, [record])
 
     def _before_takeover(
         self, connection: Connection, record: StateRecord, generation: int, events: Events
@@ -181,7 +181,7 @@ class Delivery:
         self._states.put(connection, record, record.last_heartbeat)
         new = self._log.insert(connection, events)
         rows = self._registry.rows(connection, new, is_kept=True)
-        routes.route(rows, record, new, record.last_heartbeat)
+        router.route(rows, record, new, record.last_heartbeat)
         return True
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.rows import COLUMNS, OF_OWNER
-from ultramon.core.messages import EXPIRY_SECONDS, MAX_WAITING
+from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json
 

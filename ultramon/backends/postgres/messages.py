@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.texts import from_column, to_column
 from ultramon.backends.queue import Message
-from ultramon.core.messages import (
-    DELIVERED,
+from ultramon.core.messages import DELIVERED
+from ultramon.errors import QueueFullError
+from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
     MAX_ATTEMPTS,
     MAX_WAITING,
     dead_letter,
 )
-from ultramon.errors import QueueFullError
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:

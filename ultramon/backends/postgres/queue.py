@@ -12,10 +12,10 @@ from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.postgres.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.texts import to_column
 from ultramon.backends.queue import Cancelled, Depth, Message
-from ultramon.core.messages import (
+from ultramon.core.messages import IS_NOTICE
+from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
-    IS_NOTICE,
     LEASE_SECONDS,
     MAX_ATTEMPTS,
     MAX_BATCH,

@@ -9,9 +9,10 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.queue import Cancelled
-from ultramon.core import routes
-from ultramon.core.messages import DELIVERIES, IS_NOTICE, LEVEL_FACT
-from ultramon.core.registration import Registration
+from ultramon.core.messages import IS_NOTICE, LEVEL_FACT
+from ultramon.notices import router
+from ultramon.notices.message_rules import DELIVERIES
+from ultramon.notices.rules import Registration
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class PostgresRegistry:
     ) -> Cancelled:
         """See `Registry.register`."""
         with self._database.transaction() as connection:
-            cancelled = routes.register(
+            cancelled = router.register(
                 self._locked(connection, agent_id),
                 agent_id,
                 notify_id,
@@ -301,7 +302,7 @@ class PostgresRegistry:
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
         with self._database.transaction() as connection:
-            cancelled = routes.unregister(self._locked(connection, agent_id), agent_id)
+            cancelled = router.unregister(self._locked(connection, agent_id), agent_id)
         return None if cancelled is None else Cancelled(*cancelled)
 
     def registrations(self, agent_id: str | None = None) -> list[Registration]:
@@ -318,4 +319,4 @@ class PostgresRegistry:
         """See `Registry.clear`."""
         with self._database.transaction() as connection:
             rows = self._locked(connection, record.agent_id)
-            return Cancelled(*routes.clear(rows, record, requester, now))
+            return Cancelled(*router.clear(rows, record, requester, now))

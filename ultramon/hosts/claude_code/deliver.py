@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
-from ultramon.core.messages import DELIVERIES
-from ultramon.core.notices import LIFE, handoff_words, life_words, percent
 from ultramon.core.pickup import Pickup
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.notices.message_rules import DELIVERIES
+from ultramon.notices.texts import LIFE, handoff_words, life_words, percent
 from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, parse_time

@@ -152,7 +152,7 @@ class HookStore:
         """
         from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
         from ultramon.core.route_rows import JournalRows
-        from ultramon.core.routes import succeed
+        from ultramon.notices.router import succeed
 
         journal = Journal(self.directory.path)
         if not journal.exists():

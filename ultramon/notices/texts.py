@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.registration import Decision
+    from ultramon.notices.rules import Decision
     from ultramon.state.record import StateRecord
 
 CONTEXT = "context_monitor"

@@ -7,8 +7,8 @@ stores what others notice about an agent. Which rows that touches is the busines
 
 from __future__ import annotations
 
-from ultramon.core import notices
-from ultramon.core.registration import decide, usage_ratio
+from ultramon.notices import texts
+from ultramon.notices.rules import decide, usage_ratio
 from ultramon.system import compact_json
 from ultramon.system.timestamps import parse_time
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ultramon.backends.registry import RouteRows
-    from ultramon.core.registration import Registration
+    from ultramon.notices.rows import RouteRows
+    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
 
 
@@ -67,7 +67,7 @@ def route_noted(
             _tell(rows, event, known.get(agent_id), rows.registration(agent_id), now)
 
 
-_TOLD = frozenset(("context_epoch_started", "handoff_ready", *notices.LIFE))
+_TOLD = frozenset(("context_epoch_started", "handoff_ready", *texts.LIFE))
 
 
 def _tell(
@@ -85,7 +85,7 @@ def _tell(
         return
     # An end that is stored late must not silence the next owner of the id.
     is_present = record is None or event["generation"] >= record.generation
-    if kind in notices.ENDS and is_present and rows.cancel_levels(event["agentId"]):
+    if kind in texts.ENDS and is_present and rows.cancel_levels(event["agentId"]):
         # What nobody received is announced again if the agent comes back.
         rows.forget_announcements(event["agentId"])
     if kind not in _TOLD or registration is None:
@@ -94,10 +94,10 @@ def _tell(
     if recipient == event["agentId"]:
         return
     if kind == "handoff_ready":
-        said: tuple[str, dict[str, Any]] | None = notices.handoff_notice(record, event)
-        category = notices.HANDOFF
+        said: tuple[str, dict[str, Any]] | None = texts.handoff_notice(record, event)
+        category = texts.HANDOFF
     else:
-        said, category = notices.life_notice(record, event), notices.LIFECYCLE
+        said, category = texts.life_notice(record, event), texts.LIFECYCLE
     if said is not None:
         _send(rows, event["agentId"], recipient, said, now=now, category=category)
 
@@ -109,10 +109,10 @@ def _send(
     said: tuple[str, dict[str, Any]],
     *,
     now: float,
-    category: str = notices.CONTEXT,
+    category: str = texts.CONTEXT,
 ) -> None:
     text, facts = said
-    delivery = notices.delivery_of(facts)
+    delivery = texts.delivery_of(facts)
     rows.hasten(recipient, sender, delivery)
     rows.send(
         recipient,
@@ -141,13 +141,13 @@ def _begin_epoch(
     _silence(rows, record.agent_id)
     recipient = _told_of_epochs(record, event["reason"], registration)
     if recipient is not None:
-        said = notices.epoch_notice(record, event, recipient)
+        said = texts.epoch_notice(record, event, recipient)
         _send(rows, record.agent_id, recipient, said, now=now)
 
 
 def _silence(rows: RouteRows, agent_id: str) -> tuple[int, int]:
     rows.forget_announcements(agent_id)
-    return rows.cancel(agent_id, notices.CONTEXT)
+    return rows.cancel(agent_id, texts.CONTEXT)
 
 
 def _told_of_epochs(
@@ -186,7 +186,7 @@ def _announce(rows: RouteRows, registration: Registration, record: StateRecord, 
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
-        said = notices.level_notice(record, decision, ratio, recipient, now)
+        said = texts.level_notice(record, decision, ratio, recipient, now)
         _send(rows, record.agent_id, recipient, said, now=now)
 
 
@@ -202,7 +202,7 @@ def register(
 ) -> tuple[int, int]:
     """Register, or replace a registration; every rung can be told anew.
 
-    Rights are not checked here: see `ultramon.core.registration`.
+    Rights are not checked here: see `ultramon.notices.rules`.
 
     Returns:
         How many undelivered notices about the agent were cancelled, and are in flight.
@@ -244,7 +244,7 @@ def clear(
     cancelled = _silence(rows, record.agent_id)
     recipient = _told_of_epochs(record, "clear", rows.registration(record.agent_id))
     if recipient is not None and recipient != requester:
-        said = notices.epoch_notice(record, event, recipient)
+        said = texts.epoch_notice(record, event, recipient)
         _send(rows, record.agent_id, recipient, said, now=now)
     return cancelled
 

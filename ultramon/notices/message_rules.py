@@ -1,0 +1,104 @@
+"""Rules of the message queue: bounds, expiry, backoff, dead letters."""
+
+from __future__ import annotations
+
+from ultramon.errors import ConfigurationError
+from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.timestamps import format_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+DELIVERIES = ("urgent", "important", "sequential")
+"""Modes, the first claimed first: interrupt, after the present reply, at the next idle moment."""
+
+
+LEASE_SECONDS = 30.0
+"""How long a claimed message is left to its claimer."""
+
+
+MAX_ATTEMPTS = 5
+"""A message that was claimed so often and never acknowledged is dead."""
+
+
+MAX_BACKOFF_SECONDS = 300.0
+
+
+EXPIRY_SECONDS = 86_400.0
+
+
+MAX_WAITING = 1_000
+"""Messages of one category that wait for one recipient; beyond it the oldest is dropped."""
+
+
+MAX_TEXT_CHARS = 65_536
+
+
+MAX_BATCH = 50
+
+
+def backoff_seconds(attempts: int) -> float:
+    """Return how long a rejected message waits after so many attempts: 2^n s, at most 300."""
+    return min(2.0 ** min(attempts, 16), MAX_BACKOFF_SECONDS)
+
+
+def dead_letter(
+    recipient: str, message_id: int, run: str, now: float
+) -> tuple[dict[str, Any], str]:
+    """Return the event of a message that died, and its key: one that dies again is told again."""
+    event = {
+        "eventId": random_hex(16),
+        "type": "dead_letter",
+        "agentId": recipient,
+        "sessionId": "",
+        "run": run,
+        "generation": 0,
+        "epoch": 1,
+        "source": "queue",
+        "occurredAt": format_time(now),
+        "n": message_id,
+    }
+    return event, f"{recipient}/dead_letter/{message_id}/{event['occurredAt']}"
+
+
+def harmless(ready: list[tuple[int, int]]) -> list[int]:
+    """Return the ids to be claimed together: one that failed before comes first, and alone."""
+    if ready and ready[0][1]:
+        return [ready[0][0]]
+    batch = []
+    for message_id, attempts in ready:
+        if attempts:
+            break
+        batch.append(message_id)
+    return batch
+
+
+def check_message(
+    recipient: str,
+    text: str,
+    *,
+    sender: str | None,
+    category: str | None,
+    delivery: str,
+    expires_seconds: float,
+) -> None:
+    """Refuse what cannot be queued.
+
+    Raises:
+        InvalidAgentIdError: Recipient or sender is no agent id.
+        ConfigurationError: Text, category, delivery or expiry is not allowed.
+    """
+    check_agent_id(recipient)
+    if sender is not None:
+        check_agent_id(sender)
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT_CHARS:
+        shown = f"{len(text):,} characters" if isinstance(text, str) else type(text).__name__
+        raise ConfigurationError("text", shown, f"1 to {MAX_TEXT_CHARS:,} characters")
+    if category is not None and not (isinstance(category, str) and 0 < len(category) <= 64):
+        raise ConfigurationError("category", category, "None, or 1 to 64 characters")
+    if delivery not in DELIVERIES:
+        raise ConfigurationError("delivery", delivery, f"one of {', '.join(DELIVERIES)}")
+    if not 0 < expires_seconds <= 366 * 86_400:
+        raise ConfigurationError("expires_seconds", expires_seconds, "0 < seconds <= 31,622,400")
