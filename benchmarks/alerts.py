@@ -40,7 +40,7 @@ def write_project(folder: Path, percentage: int) -> None:
 
 def write_agent(folder: Path) -> None:
     """Store an agent at 45 % that this process owns."""
-    from ultramon.core.statefile import StateDirectory
+    from ultramon.backends.local.state_files import StateDirectory
     from ultramon.testing.samples import make_record
 
     states = StateDirectory(str(folder))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ultramon import ContextConfig, Fleet, FleetEvent, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.state.record import StateRecord, encode_state
 
 REPEATS = 7

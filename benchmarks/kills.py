@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError
 
 KILLS = 500

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import litequeue
 import persistqueue
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 
 MESSAGES = 2_000
 REPEATS = 5

@@ -20,7 +20,7 @@ from postgres_store import AGENTS_PER_BOSS, RUN, Sample, Store, agent, boss_of
 
 from ultramon import Fleet
 from ultramon.backends.base import Backend, Save
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.system.processes import this_host
 

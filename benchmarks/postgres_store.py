@@ -15,7 +15,7 @@ import psycopg
 from fleet import template
 
 from ultramon import create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.setup import migrate

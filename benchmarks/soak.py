@@ -128,7 +128,7 @@ def work(place: Place, agent_id: str, death: str) -> None:
 
 def _work(place: Place, agent_id: str, death: str) -> None:
     from ultramon import ContextConfig, HandoffRecord, create_context_monitor
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
     from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError
 
     given = json.loads((place.given / f"{agent_id}.json").read_text())

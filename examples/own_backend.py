@@ -39,9 +39,8 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.base import Claim, EventPage, Look, StoredAgent, Subscription
-from ultramon.backends.looking import look_again
-from ultramon.backends.pruning import is_over
-from ultramon.core.holder import is_gone
+from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.toolkit import is_over, look_again
 from ultramon.state.event_keys import event_key
 from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import SCHEMA, decode_state, encode_state

@@ -4,7 +4,7 @@ import io
 import json
 
 from ultramon import AlertConfig, check_and_alert_context
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.system.timestamps import format_time
 from ultramon.testing import make_record
 

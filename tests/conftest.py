@@ -37,9 +37,9 @@ def clean_environment(tmp_path, monkeypatch):
 @pytest.fixture(params=["memory", "file", "postgres"])
 def store(request, tmp_path):
     """A backend of each kind that ultramon ships."""
-    from ultramon.backends import open_backend
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
     from ultramon.backends.memory import MemoryBackend
+    from ultramon.backends.opening import open_backend
 
     if request.param == "memory":
         backend = MemoryBackend()

@@ -14,10 +14,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ultramon.backends import open_backend
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import Journal
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.backends.opening import open_backend
 from ultramon.errors import FencedError, StateError, StateWriteError
 from ultramon.state.liveness import judge
 from ultramon.system.processes import this_host

@@ -14,7 +14,7 @@ import sys
 from fleet_worker import ROOT
 
 from ultramon import Fleet
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.fleet_event import EVENT_NAMES
 from ultramon.testing import FakeClock
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.state.plan import DONE
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from claude_code_lines import line, reply
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code import failures, hook
 from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
 from ultramon.system.timestamps import format_time

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from ultramon.core.journal import Journal
+from ultramon.backends.local.journal import Journal
 
 NO_WAIT = 0.0
 

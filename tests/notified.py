@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hooked import SESSION, HookedSession, tokens_at
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.inbox import flag_path
-from ultramon.core.journal import JOURNAL
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.inbox_flags import flag_path
+from ultramon.backends.local.journal import JOURNAL
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import Inbox
 

@@ -13,7 +13,7 @@ import time
 
 from fault_writer import AGENT, make_event, own, run_writer, say, start  # noqa: F401
 
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.errors import StateError
 from ultramon.testing import make_record
 from ultramon.testing.clock import START as NOW

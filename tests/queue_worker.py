@@ -15,7 +15,7 @@ import time
 
 from fault_writer import run_writer
 
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.backends.queue import Queue
 from ultramon.testing.clock import START as NOW
 

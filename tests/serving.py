@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 from program import environment
 
-from ultramon.backends import open_backend
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.opening import open_backend
 from ultramon.server.running import Server, listen, make_services
 from ultramon.system.environment import state_directory
 

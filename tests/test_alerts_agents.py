@@ -17,8 +17,8 @@ from ultramon import (
     check_context,
     create_context_monitor,
 )
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.state.events import parse_event
 from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock

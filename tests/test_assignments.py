@@ -17,7 +17,7 @@ from ultramon import (
     HandoffTakenError,
     create_context_monitor,
 )
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.state.plan import MAX_PLAN_BYTES
 
 

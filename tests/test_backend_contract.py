@@ -4,14 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
-from ultramon.testing import (
-    BackendContract,
-    CredentialsContract,
-    QueueContract,
-    RegistryContract,
-)
+from ultramon.testing import BackendContract, CredentialsContract, QueueContract, RegistryContract
 
 
 class TestMemoryBackend(BackendContract, CredentialsContract, QueueContract, RegistryContract):

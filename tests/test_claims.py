@@ -27,10 +27,10 @@ ITEMS = ["a", "b", "c"]
 SUCCESSOR = """
 import os, signal, sys
 from ultramon import HandoffRecord, create_context_monitor
-from ultramon.backends.journal_claims import JournalClaims
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.claims import JournalClaims
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 
 owner, method = sys.argv[1].split(".")
 setattr(globals()[owner], method, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))

@@ -14,7 +14,7 @@ import pytest
 from client_home import OTHER_HOOKS, ClientHome
 from needs import NOBODY, read_only, require_root, require_root_mount, unmount
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS, script_path

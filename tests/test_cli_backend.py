@@ -13,7 +13,7 @@ from postgres_setting import Server, free_port
 from program import run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.health import Facts, Holder, examine, refusals
 from ultramon.backends.postgres.schema import SCHEMA_VERSION

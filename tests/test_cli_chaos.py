@@ -10,7 +10,7 @@ import pytest
 from program import PROGRAM, ROOT, environment, run
 
 from ultramon import create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.ledger import Ledger
 from ultramon.cli.output import ExitCode
 from ultramon.state.record import StateRecord

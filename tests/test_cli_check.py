@@ -7,7 +7,7 @@ import pytest
 from alert_setting import SESSION, store_agent
 from test_cli_alert import fill, program, project  # noqa: F401 - fixtures
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from program import run
 
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.context.ladder import Ladder
 from ultramon.hosts.posted import PostedAgents

@@ -9,7 +9,7 @@ import pexpect
 import pytest
 from program import PROGRAM, draw, environment, run
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.demo_crew import standard_library_files
 from ultramon.cli.demo_proof import check_agents, check_items, check_notes
 from ultramon.cli.ledger import Ledger

@@ -9,7 +9,7 @@ from program import PROGRAM, environment, run
 from test_cli_status import HOSTILE
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.events import EVENT_TYPES
 from ultramon.system.timestamps import format_time
 

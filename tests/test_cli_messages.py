@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from program import PROGRAM, environment, run
 
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.system.environment import state_directory
 

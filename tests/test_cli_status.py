@@ -10,9 +10,9 @@ from hooked import SESSION, TRANSCRIPTS, HookedSession
 from program import draw, environment, run
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.context.ladder import DEFAULT_LADDER
-from ultramon.core.statefile import StateDirectory
 from ultramon.state.record import FIELD_NAMES, StateRecord, encode_state
 
 HOSTILE = "\x1b[31mred\x1b]8;;http://x\x07\x9b1m\r\n\u202etxt\u2066\u200b\U000e0041[bold]:smile:"

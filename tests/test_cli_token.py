@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 from program import run
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
 from ultramon.testing.contract_states import start
 from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, TOKEN_FILE, server_secret, verify_token

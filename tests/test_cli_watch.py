@@ -14,7 +14,7 @@ from program import PROGRAM, environment, run
 from test_cli_status import HOSTILE, store
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 
 pytestmark = pytest.mark.terminal
 

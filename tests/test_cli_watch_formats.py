@@ -13,7 +13,7 @@ from program import PROGRAM, environment, run
 from test_cli_status import store
 from test_cli_watch import AGES, PATIENCE_SECONDS, agent, everything  # noqa: F401 - a fixture
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.picture import Picture
 
 

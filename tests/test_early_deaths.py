@@ -11,7 +11,7 @@ import pytest
 from history import read_events
 from program import PROGRAM, ROOT, environment
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 
 KILLER = """
 import os, signal, sys

@@ -13,18 +13,12 @@ from pathlib import Path
 
 import pytest
 from fault_writer import AGENT, NOW, answer, finish, make_event, run_writer, start
-from needs import (
-    as_nobody,
-    directory_of_nobody,
-    require_root_mount,
-    require_tool,
-    unmount,
-)
+from needs import as_nobody, directory_of_nobody, require_root_mount, require_tool, unmount
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import Journal
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateWriteError
 from ultramon.testing.clock import FakeClock
 

@@ -10,8 +10,8 @@ import pytest
 from fault_writer import AGENT, finish, run_writer
 from needs import NOBODY, as_nobody, directory_of_nobody, require_python_as_nobody
 
-from ultramon.core.journal import JOURNAL
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.journal import JOURNAL
+from ultramon.backends.local.state_files import StateDirectory
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from fault_writer import AGENT, NOW, VERBS, answer, finish, run_writer
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentAlreadyRunningError, FencedError, StateWriteError
 from ultramon.state.liveness import ALIVE, LOST, STALE, judge
 from ultramon.system.processes import this_host

@@ -15,8 +15,8 @@ import pytest
 from fault_writer import AGENT, answer, finish, make_event, run_writer, start
 from needs import missing, require_tool
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 
 WORKERS = 2
 ERRORS = ("ENOSPC", "EIO", "EMFILE", "EACCES")

@@ -8,8 +8,8 @@ import pytest
 from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import AgentNotFoundError, ConfigurationError, Fleet
-from ultramon.backends import open_backend
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.opening import open_backend
 from ultramon.fleet_event import EVENT_NAMES
 from ultramon.testing import fill, make_event
 

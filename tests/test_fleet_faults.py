@@ -16,8 +16,8 @@ from fleet_worker import reap, start_worker
 from history import History, read_events
 
 from ultramon import Fleet, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateWriteError
 from ultramon.state.record import encode_state
 from ultramon.system.processes import HostIdentity

@@ -15,14 +15,14 @@ from fleet_setting import names
 from fleet_worker import ROOT, end, reap
 
 from ultramon import Fleet, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.fleet_event import LEASE_SECONDS
 from ultramon.testing import FakeClock
 
 FORKING = """
 import os, sys
 from ultramon import Fleet
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.testing import FakeClock
 
 fleet = Fleet("audit", backend=LocalBackend(sys.argv[1]), clock=FakeClock())

@@ -15,7 +15,7 @@ from fleet_worker import ROOT, claim, command, end, reap, start_worker, tell
 from needs import missing
 
 from ultramon import Fleet, create_context_monitor, processes
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock, make_event, make_record

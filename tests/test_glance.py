@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_record import kinds, real_record, records
 
 from ultramon import Fleet
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateCorruptError, StateSchemaError
 from ultramon.state.record import FIELDS, StateRecord, decode_state, encode_state
 from ultramon.state.record_head import GLANCED, glance_state

@@ -9,10 +9,13 @@ import pytest
 from fleet_worker import ROOT
 from needs import require_root, require_tool
 
-from ultramon.core.holder import is_gone, name_holder
+from ultramon.backends.lease_holder import is_gone, name_holder
 from ultramon.system.processes import HostIdentity, this_host
 
-NAME = "from ultramon.core.holder import name_holder; print(name_holder(), flush=True); input()"
+NAME = (
+    "from ultramon.backends.lease_holder import name_holder; "
+    "print(name_holder(), flush=True); input()"
+)
 
 
 def another_process(*before):

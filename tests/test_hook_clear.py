@@ -9,8 +9,8 @@ import pytest
 from hooked import HookedSession
 from needs import require_tool
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import Journal
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import Journal
 from ultramon.routing import Inbox, queue_message, register, registrations
 
 URGENT_TOKENS = 161_000

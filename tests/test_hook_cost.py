@@ -11,7 +11,7 @@ import pytest
 from hooked import HookedSession, tokens_at
 from needs import require_tool
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.hosts.claude_code.tail import BLOCK_BYTES, read_tail
 from ultramon.routing import queue_message
 
@@ -21,8 +21,12 @@ SLOW = {
     "shutil", "signal", "site", "socket", "ssl", "string", "subprocess", "tempfile", "threading",
     "traceback", "types", "typing", "uuid", "warnings", "weakref",
 }  # fmt: skip
-DATABASE = {"sqlite3", "_sqlite3", "ultramon.core.journal"}
-DELIVERY = {"ultramon.hosts.claude_code.deliver", "ultramon.core.pickup", "ultramon.core.messages"}
+DATABASE = {"sqlite3", "_sqlite3", "ultramon.backends.local.journal"}
+DELIVERY = {
+    "ultramon.hosts.claude_code.deliver",
+    "ultramon.backends.local.hook_inbox",
+    "ultramon.backends.local.message_rows",
+}
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def test_a_crossing_loads_the_database_and_no_third_party(session):
     session.tool(tokens_at(50))
     session.reply(tokens_at(30), "toolu_a")
     names = loaded(session, "PostToolUse", tool_use_id="toolu_a")
-    assert names >= {"sqlite3", "ultramon.core.journal"}
+    assert names >= {"sqlite3", "ultramon.backends.local.journal"}
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
     assert len(session.events("context_threshold_reached")) == 1
 

@@ -31,10 +31,10 @@ from notified import (
     waiting,
 )
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL, Journal
-from ultramon.core.messages import insert_message
-from ultramon.core.queue import MessageQueue
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL, Journal
+from ultramon.backends.local.message_rows import insert_message
+from ultramon.backends.local.queue import MessageQueue
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import queue_message
 from ultramon.system.processes import this_host

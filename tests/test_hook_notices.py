@@ -28,8 +28,8 @@ from notified import (  # noqa: F401 - fixtures
     waiting,
 )
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL, Journal
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.hosts.claude_code.deliver import MAX_NOTICES
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import CONTEXT, HANDOFF, LIFECYCLE

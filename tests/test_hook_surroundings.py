@@ -21,7 +21,7 @@ from needs import (
 )
 from planted import plant
 
-from ultramon.core.journal import JOURNAL
+from ultramon.backends.local.journal import JOURNAL
 from ultramon.hosts.claude_code.failures import FAILURES_NAME, MAX_BYTES
 
 

@@ -46,8 +46,8 @@ MAY_NOT_IMPORT = {
     "cli": {"testing"},
 }
 MOVING = {
-    "assignments", "attention", "claims", "cli", "core", "fleet_event", "handoff", "keeper",
-    "life", "machine", "owner", "pool", "processes", "replay", "snapshot", "verdicts", "work",
+    "assignments", "attention", "cli", "core", "fleet_event", "handoff", "keeper", "life",
+    "machine", "owner", "pool", "processes", "replay", "snapshot", "verdicts", "work",
 }  # fmt: skip
 """Not yet in their rooms."""
 SLOW = {
@@ -268,7 +268,8 @@ def test_looking_for_an_alert_loads_only_cheap_modules(tmp_path):
     """A tool that asks after each of its commands pays for the core, and nothing heavy besides."""
     heavy = {
         "json", "dataclasses", "typing", "datetime", "logging", "sqlite3", "tomllib", "pydantic",
-        "transitions", "blinker", "click", "rich", "ultramon.context.config", "ultramon.backends",
+        "transitions", "blinker", "click", "rich", "ultramon.context.config",
+        "ultramon.backends.opening",
         "ultramon.alerts.drawing",
     }  # fmt: skip
     imported = loaded_after("import ultramon.alerts")
@@ -278,14 +279,14 @@ def test_looking_for_an_alert_loads_only_cheap_modules(tmp_path):
         " ULTRAMON_AGENT_ID='nobody')\n"
         "from ultramon import check_and_alert_context; check_and_alert_context()"
     )
-    assert "ultramon.core.statefile" in loaded
+    assert "ultramon.backends.local.state_files" in loaded
     assert not loaded & heavy
 
 
 def test_opening_a_store_loads_no_pydantic():
     """What only reads states, as a status bar does, pays for no models, machines or database."""
-    loaded = loaded_after("import ultramon.backends; ultramon.backends.open_backend('/nowhere')")
-    assert "ultramon.backends.local" in loaded
+    loaded = loaded_after("from ultramon import open_backend; open_backend('/nowhere')")
+    assert "ultramon.backends.local.backend" in loaded
     assert not loaded & {
         "pydantic", "transitions", "blinker", "platformdirs", "sqlite3", "ultramon.context.config",
     }  # fmt: skip

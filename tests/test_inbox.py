@@ -10,7 +10,7 @@ import pytest
 
 import ultramon
 from ultramon import ConfigurationError, Inbox, InvalidAgentIdError, Notice, queue_message
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import StateWriteError
 from ultramon.testing import FakeClock, capture_signals

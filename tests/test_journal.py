@@ -11,8 +11,8 @@ import pytest
 from fault_writer import AGENT, answer, finish, make_event, run_writer, start
 from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL, Journal
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.errors import StateCorruptError, StateWriteError
 from ultramon.state.event_keys import event_key
 

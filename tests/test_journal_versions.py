@@ -14,12 +14,12 @@ from fault_writer import make_event
 from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 from needs import missing, require_root, require_tool, unmount
 
-from ultramon.backends.journal_claims import JournalClaims
-from ultramon.backends.journal_registry import JournalRegistry
-from ultramon.core.credentials import CredentialTable
-from ultramon.core.journal import JOURNAL, Journal
-from ultramon.core.queue import MessageQueue
-from ultramon.core.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
+from ultramon.backends.local.claims import JournalClaims
+from ultramon.backends.local.credentials import CredentialTable
+from ultramon.backends.local.journal import JOURNAL, Journal
+from ultramon.backends.local.queue import MessageQueue
+from ultramon.backends.local.registry import JournalRegistry
+from ultramon.backends.local.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
 
 JOURNALS = Path(__file__).parent / "data" / "journals"

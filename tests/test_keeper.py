@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from ultramon import ContextConfig, StateWriteError, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL
 from ultramon.testing import FakeClock, fill
 from ultramon.testing.clock import START
 

@@ -14,7 +14,7 @@ from ultramon import (
     create_context_monitor,
     signals,
 )
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.testing import FakeClock, fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

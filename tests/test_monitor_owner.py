@@ -17,7 +17,7 @@ from ultramon import (
     StateWriteError,
     create_context_monitor,
 )
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.testing import FakeClock, fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

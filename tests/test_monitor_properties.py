@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ultramon import ContextConfig, Workspace, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.state.event_keys import event_key
 from ultramon.testing import FakeClock

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ultramon import ConfigurationError, create_context_monitor
-from ultramon.backends import open_backend
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
+from ultramon.backends.opening import open_backend
 
 ALLOWED = "file:///directory, memory:, postgresql://user@host/database or an absolute path"
 

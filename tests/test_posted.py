@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.hosts.posted import HANDOFF_PATH, MEMORY, PostedAgents
 from ultramon.testing import FakeClock

@@ -13,7 +13,7 @@ from postgres_setting import Server
 from program import run
 from psycopg.conninfo import conninfo_to_dict
 
-from ultramon.backends import open_backend
+from ultramon.backends.opening import open_backend
 from ultramon.backends.postgres.address import parse_address
 from ultramon.errors import ConfigurationError
 

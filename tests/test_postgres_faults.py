@@ -331,7 +331,7 @@ def test_only_whom_it_concerns_hears_of_a_message(direct, postgres):
 
 def test_a_queue_that_cannot_listen_is_polled(tmp_path):
     """The hint is an optional part of a queue."""
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
 
     with closing(LocalBackend(str(tmp_path))) as local:
         assert isinstance(listening(local.queue, "boss", threading.Event().set), nullcontext)

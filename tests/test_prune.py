@@ -9,7 +9,7 @@ import pytest
 from fleet_worker import end, reap, start_worker, tell
 
 from ultramon import Fleet, create_context_monitor
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.record import encode_state
 from ultramon.system.processes import HostIdentity, this_host

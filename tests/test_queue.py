@@ -9,7 +9,7 @@ import pytest
 from fault_writer import answer, finish
 from queue_worker import BATCH, CATEGORY, LEASE_SECONDS, run_worker
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateWriteError
 from ultramon.notices.message_rules import MAX_ATTEMPTS, backoff_seconds
 from ultramon.testing.clock import START

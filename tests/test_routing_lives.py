@@ -10,7 +10,7 @@ from fleet_worker import reap, start_worker, tell
 from routed import AGENT, backend, clock, make, put  # noqa: F401
 
 from ultramon import ConfigurationError, Fleet, Ladder
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.routing import Inbox, register, registrations
 from ultramon.testing import fill
 

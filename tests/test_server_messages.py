@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from serving import TIMEOUT_SECONDS, ServeProgram, Serving, Wire
 
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message_rules import MAX_ATTEMPTS
 
 CLAIM = "/agents/boss/messages/claim"

@@ -13,7 +13,7 @@ from needs import require_tool
 from receiver import Receiver, is_genuine
 
 from ultramon import ContextConfig, create_context_monitor, queue_message, register
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.queue import queue_of
 from ultramon.server.destinations import AllowedHosts
 from ultramon.server.webhooks import MAX_ANSWER_BYTES, Sender, Target, Webhooks

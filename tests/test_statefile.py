@@ -12,8 +12,8 @@ from fault_writer import AGENT, NOW, make_record, start
 from needs import NOBODY, require_root
 
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import (
     AgentNotFoundError,
     FencedError,

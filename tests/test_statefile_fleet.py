@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fault_writer import AGENT, NOW, make_record, start
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateWriteError
 from ultramon.state.record import encode_state
 

@@ -10,7 +10,7 @@ from fault_writer import AGENT, finish, run_writer
 from needs import require_tool
 
 from ultramon import ContextConfig, create_context_monitor, signals
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.testing import fill
 
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}

@@ -15,7 +15,7 @@ import pytest
 from needs import NOBODY, as_nobody, directory_of_nobody, require_root
 
 from ultramon import mint_token
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import (
     ConfigurationError,
@@ -41,7 +41,7 @@ SECRET = "s" * 43
 SHOW = """
 import logging, sys
 logging.basicConfig(level=logging.DEBUG)
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.tokens import mint_token, revoke_tokens, verify_token, server_secret
 backend = LocalBackend(sys.argv[1])
 token = mint_token("scout-1", backend=backend)

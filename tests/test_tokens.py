@@ -13,9 +13,9 @@ import pytest
 
 from ultramon import create_context_monitor, mint_token, revoke_tokens
 from ultramon.backends.credentials import credentials_of
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL
 from ultramon.backends.memory import MemoryBackend
-from ultramon.core.journal import JOURNAL
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hooked import HookedSession, tokens_at
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import JOURNAL, Journal
-from ultramon.core.watch import watch_path
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import JOURNAL, Journal
+from ultramon.backends.local.level_marks import watch_path
 from ultramon.routing import Inbox, register, unregister
 from ultramon.testing import make_event
 from ultramon.testing.contract_notices import ORIGINAL, begin_epoch, read, said

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ultramon.backends.local import LocalBackend
-from ultramon.core.journal import Journal
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.journal import Journal
 from ultramon.testing.clock import START
 from ultramon.testing.contract_notices import read
 from ultramon.testing.contract_states import start

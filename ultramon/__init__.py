@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         check_and_alert_context,
         check_context,
     )
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
     from ultramon.context.config import ContextConfig
     from ultramon.context.estimator import estimate_tokens
     from ultramon.context.explanation import Explanation
@@ -143,7 +143,7 @@ __all__ = [
 
 _ROOMS = {
     "alerts": "AlertConfig AlertOutcome alerting check_and_alert_context check_context",
-    "backends": "open_backend",
+    "backends.opening": "open_backend",
     "context.config": "ContextConfig",
     "context.estimator": "estimate_tokens",
     "context.explanation": "Explanation",

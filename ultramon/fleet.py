@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ultramon import signals
 from ultramon.assignments import Assignments, is_end
-from ultramon.claims import release_abandoned
+from ultramon.backends.claims import release_abandoned
 from ultramon.context.levels import as_ladder
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -100,7 +100,7 @@ class Fleet:
         max_generations_without_progress: int = 3,
         clock: Clock | None = None,
     ) -> None:
-        from ultramon.backends import open_backend
+        from ultramon.backends.opening import open_backend
 
         self.run_name = given_or_named(run, "run", "ULTRAMON_RUN") or "default"
         check_agent_id(consumer, "consumer")

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ultramon.core.holder import name_holder
+from ultramon.backends.lease_holder import name_holder
 from ultramon.errors import StateError
 from ultramon.state.events import ThresholdEvent
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PrivateAttr
 
+from ultramon.backends.lease_holder import name_holder
 from ultramon.context.estimator import estimate_tokens
-from ultramon.core.holder import name_holder
 from ultramon.errors import HandoffTakenError
 from ultramon.state.models import Model
 from ultramon.system.clock import SYSTEM_CLOCK

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from pydantic import ValidationError
 
 from ultramon import signals
+from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
-from ultramon.claims import give_back
 from ultramon.context.gauge import Gauge
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
 from ultramon.machine import CREATED, LifecycleMachine

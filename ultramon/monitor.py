@@ -367,7 +367,7 @@ def create_context_monitor(
         InvalidAgentIdError: An id or run that cannot name a file.
         ConfigurationError: A configured value is out of range, or there is nobody to notify.
     """
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
 
     agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
     parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")

@@ -375,7 +375,7 @@ class Inbox:
 
 def _open(backend: Backend | str | None) -> Backend:
     if backend is None or isinstance(backend, str):
-        from ultramon.backends import open_backend
+        from ultramon.backends.opening import open_backend
 
         return open_backend(backend)
     return backend

@@ -7,7 +7,7 @@ from real_client.api import Api
 from real_client.client import Client, one_at_a_time
 from real_client.watch import States
 from ultramon import Fleet
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 
 
 @pytest.fixture

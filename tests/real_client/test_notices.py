@@ -9,8 +9,8 @@ from needs import require_tool
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import finish, until
 from ultramon import ContextConfig, create_context_monitor
-from ultramon.backends.local import LocalBackend
-from ultramon.core.inbox import is_raised
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.inbox_flags import is_raised
 from ultramon.hosts.claude_code.failures import read as read_failures
 from ultramon.routing import Inbox
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import program
 
 from real_client.api import Request
-from ultramon.backends.local import LocalBackend
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.state.record import StateRecord
 
 _NOTE = re.compile(r"Context window: ([\d,]+) of ([\d,]+) tokens \((\d+) ?%\)")

@@ -275,7 +275,7 @@ class _Look:
 
     def _note(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
         """Store the alert in the journal, for those who look back."""
-        from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
+        from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
         from ultramon.system.files import make_private_directory
 
         event = {

@@ -71,7 +71,8 @@ class Claim(NamedTuple):
     claimed_at: float
     """Epoch seconds."""
     claimant: str | None
-    """The process that claimed, by `ultramon.core.holder.name_holder`; None = not known."""
+    """The process that claimed, by `ultramon.backends.lease_holder.name_holder`; None = not
+    known."""
     number: int
     """Counts the claims of this handoff, from 1."""
     handoff_ready: dict[str, Any] | None
@@ -215,12 +216,13 @@ class Backend(Protocol):
     ) -> Subscription | None:
         """Become, or stay, the one holder of a consumer name for so long.
 
-        A holder that has provably ended, as `ultramon.core.holder.is_gone` decides, is replaced
-        at once; any other one keeps the name until its lease is over.
+        A holder that has provably ended, as `ultramon.backends.lease_holder.is_gone` decides, is
+        replaced at once; any other one keeps the name until its lease is over.
 
         Args:
             name: The consumer; its cursor and memory belong to the name, not to the holder.
-            holder: Who asks, by `ultramon.core.holder.name_holder`; unique per fleet object.
+            holder: Who asks, by `ultramon.backends.lease_holder.name_holder`; unique per fleet
+            object.
             now: Epoch seconds.
             lease_seconds: How long no other living one gets the name; each call renews it.
 
@@ -268,7 +270,8 @@ class Backend(Protocol):
             agent_id: The agent that left it.
             successor_id: The agent that is to continue it.
             now: Epoch seconds.
-            claimant: The process that claims, by `ultramon.core.holder.name_holder`; None = not
+            claimant: The process that claims, by `ultramon.backends.lease_holder.name_holder`;
+            None = not
                 known, e.g. on another host without ultramon.
         """
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal
-from ultramon.core.schema import SCHEMA_VERSION
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.schema import SCHEMA_VERSION
 from ultramon.errors import StateError
 from ultramon.system.files import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ultramon.backends.local import LocalBackend
-    from ultramon.core.statefile import StateDirectory
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.backends.local.state_files import StateDirectory
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 _SHOWN_PROBLEMS = 3

@@ -9,15 +9,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
-from ultramon.backends.journal_claims import JournalClaims
-from ultramon.backends.journal_credentials import JournalCredentials
-from ultramon.backends.journal_queue import JournalQueue
-from ultramon.backends.journal_registry import JournalRegistry
-from ultramon.backends.looking import look_again
-from ultramon.backends.pruning import is_over
-from ultramon.core.journal import Journal
-from ultramon.core.route_rows import JournalRows
-from ultramon.core.schema import migrate
+from ultramon.backends.local.claims import JournalClaims
+from ultramon.backends.local.credentials import JournalCredentials
+from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.queue import JournalQueue
+from ultramon.backends.local.registry import JournalRegistry
+from ultramon.backends.local.route_rows import JournalRows
+from ultramon.backends.local.schema import migrate
+from ultramon.backends.toolkit import is_over, look_again
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.route_rows import Mark
+    from ultramon.backends.local.route_rows import Mark
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 

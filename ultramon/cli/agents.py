@@ -61,7 +61,7 @@ def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def open_store(state_dir: str | None) -> Backend:
     """Open the backend that a command works on: ``--state-dir``, else what the SDK would open."""
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
 
     path = state_dir_given(state_dir)
     return open_backend() if path is None else open_backend(f"file://{quote(path)}")
@@ -77,7 +77,7 @@ def state_dir_given(state_dir: str | None) -> str | None:
 
 def directory_of(backend: Backend) -> str:
     """Return where a server of a backend has its files."""
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
     from ultramon.system.environment import state_directory
 
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()

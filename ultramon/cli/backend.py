@@ -65,7 +65,7 @@ def command(
         raise click.UsageError(f"--print-sql goes with init, not with {action}")
     if url is not None and state_dir_given(state_dir) is not None:
         raise click.UsageError("give either a URL or --state-dir")
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
 
     backend = open_store(state_dir) if url is None else open_backend(url)
     if print_sql:
@@ -146,7 +146,7 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
 
 def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode:
     from ultramon.backends.health import migrate_local
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
 
     versions: tuple[int | None, int | None] = None, None
     words = f"{backend.url}: there is nothing to make"
@@ -196,7 +196,7 @@ def _check(backend: Backend, *, as_json: bool) -> ExitCode:
 
 def _examine(backend: Backend) -> Iterable[Finding]:
     from ultramon.backends.health import OK, Finding, examine_local
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
 
     store = _postgres(backend)
     if store is not None:
@@ -235,7 +235,7 @@ def _stats(backend: Backend, *, as_json: bool) -> ExitCode:
 
 def _measure(backend: Backend) -> dict[str, Any]:
     from ultramon.backends.health import measure_local
-    from ultramon.backends.local import LocalBackend
+    from ultramon.backends.local.backend import LocalBackend
 
     store = _postgres(backend)
     if store is not None:

@@ -101,7 +101,7 @@ def _folder_and_store(state_dir: str | None) -> Iterator[tuple[str, Backend]]:
         if state_dir is not None:
             yield folder, open_shared_store(state_dir)
             return
-        from ultramon.backends.local import LocalBackend
+        from ultramon.backends.local.backend import LocalBackend
 
         backend = LocalBackend(f"{folder}/state")
         try:

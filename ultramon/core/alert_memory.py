@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.statefile import ALERTS
+from ultramon.backends.local.state_files import ALERTS
 from ultramon.errors import StateCorruptError
 from ultramon.system import compact_json
 from ultramon.system.files import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError
 from ultramon.state.liveness import (
     CLOCK_SKEW_SECONDS,

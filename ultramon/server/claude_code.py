@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Header, HTTPException, Request, Response
 from starlette.background import BackgroundTask
 
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
 from ultramon.hosts.claude_code import failures, heard
 from ultramon.hosts.claude_code.agents import MEMORY

@@ -6,8 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from ultramon.backends.claims import release_abandoned
 from ultramon.backends.registry import registry_of
-from ultramon.claims import release_abandoned
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.fleet import Fleet
 

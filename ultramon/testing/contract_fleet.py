@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ultramon.backends.base import Look, Subscription
-from ultramon.core.holder import name_holder
+from ultramon.backends.lease_holder import name_holder
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.testing.clock import START
 from ultramon.testing.contract_events import THREADS, insist
@@ -212,7 +212,7 @@ class FleetContract:
         if not os.path.exists("/proc/self/stat"):
             pytest.skip("this system does not prove that a process has ended")
         code = (
-            "import os; from ultramon.core.holder import name_holder;"
+            "import os; from ultramon.backends.lease_holder import name_holder;"
             " os.write(1, name_holder().encode())"
         )
         gone = subprocess.check_output([sys.executable, "-c", code], text=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ultramon.assignments import agents_without_plan, items_of
-from ultramon.claims import has_taken_over
+from ultramon.backends.claims import has_taken_over
 from ultramon.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
@@ -43,7 +43,7 @@ def assert_no_work_lost(
             run has no agents, a state cannot be read, or an agent died with neither a plan nor an
             assignment: then nothing is proven.
     """
-    from ultramon.backends import open_backend
+    from ultramon.backends.opening import open_backend
 
     if backend is None or isinstance(backend, str):
         backend = open_backend(backend)

@@ -28,7 +28,7 @@ from ultramon.backends.postgres.overview import PostgresOverview
 from ultramon.backends.postgres.queue import PostgresQueue
 from ultramon.backends.postgres.registry import PostgresRegistry
 from ultramon.backends.postgres.states import States
-from ultramon.backends.pruning import is_over
+from ultramon.backends.toolkit import is_over
 from ultramon.errors import (
     AgentAlreadyRunningError,
     StateSchemaError,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.backends.local.message_rows import LEVEL_FACT
 from ultramon.backends.postgres import functions
 from ultramon.backends.postgres.functions import as_rows
 from ultramon.backends.postgres.registry import PostgresRows
 from ultramon.backends.postgres.rows import COLUMNS
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.messages import LEVEL_FACT
 from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
-from ultramon.backends.journal_claims import CLAIM, find_offer, raise_if_taken
+from ultramon.backends.local.claims import CLAIM, find_offer, raise_if_taken
 from ultramon.notices import router
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
-from ultramon.core.holder import is_gone
+from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.local.event_rows import CURSORS
 from ultramon.errors import ConfigurationError
-from ultramon.state.event_keys import CURSORS, event_key
+from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.local.message_rows import DELIVERED
 from ultramon.backends.postgres.texts import from_column, to_column
 from ultramon.backends.queue import Message
-from ultramon.core.messages import DELIVERED
 from ultramon.errors import QueueFullError
 from ultramon.notices.message_rules import (
     DELIVERIES,

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.core.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
 from ultramon.errors import StateCorruptError
 from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Sequence
 
-    from ultramon.core.transaction import Transaction
+    from ultramon.backends.local.transaction import Transaction
 
 _log = logging.getLogger("ultramon.backend")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.local.message_rows import IS_NOTICE
 from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier, Order
 from ultramon.backends.postgres.database import CONNECT_SECONDS
 from ultramon.backends.postgres.listener import Listener
@@ -12,7 +13,6 @@ from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.postgres.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.texts import to_column
 from ultramon.backends.queue import Cancelled, Depth, Message
-from ultramon.core.messages import IS_NOTICE
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,

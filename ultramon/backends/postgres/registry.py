@@ -8,8 +8,8 @@ from __future__ import annotations
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.local.message_rows import IS_NOTICE, LEVEL_FACT
 from ultramon.backends.queue import Cancelled
-from ultramon.core.messages import IS_NOTICE, LEVEL_FACT
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.rules import Registration

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Look, StoredAgent
+from ultramon.backends.local.message_rows import BELONGINGS
+from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres import functions
 from ultramon.backends.postgres.rows import COLUMNS, values_of
 from ultramon.backends.postgres.texts import to_column
-from ultramon.core.messages import BELONGINGS
-from ultramon.core.statefile import KEPT_CORRUPT_FILES
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.record import decode_state, encode_state
 from ultramon.state.record_head import glance_state

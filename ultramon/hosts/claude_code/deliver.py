@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ultramon.core.pickup import Pickup
+from ultramon.backends.local.hook_inbox import Pickup
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import LIFE, handoff_words, life_words, percent

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateDirectoryError
 from ultramon.hosts.claude_code.change import frozen_path, read_backup
 from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory

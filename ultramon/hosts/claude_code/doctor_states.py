@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from ultramon.core.journal import Journal
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination, Finding

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core.inbox import is_raised, raise_flag
+from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.agents import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.claude_code.frozen import AGENT, AUDIENCES, BOTH, NOBODY

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from ultramon.core.statefile import StateDirectory
-from ultramon.core.watch import is_due
+from ultramon.backends.local.level_marks import is_due
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.hosts.claude_code import failures
 from ultramon.hosts.claude_code.agents import HostedAgent
@@ -127,7 +127,7 @@ class HookStore:
         events = [*(record.pending or ()), *agent.gauge.events]
         if not events and not is_due(self.directory.path, record):
             return False
-        from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
+        from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
 
         journal = Journal(self.directory.path)
         try:
@@ -150,8 +150,8 @@ class HookStore:
         Raises:
             StateError: The journal is busy or refused; nothing was moved.
         """
-        from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
-        from ultramon.core.route_rows import JournalRows
+        from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
+        from ultramon.backends.local.route_rows import JournalRows
         from ultramon.notices.router import succeed
 
         journal = Journal(self.directory.path)

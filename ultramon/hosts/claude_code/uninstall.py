@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
 from ultramon.hosts.claude_code.change import (
     Change,

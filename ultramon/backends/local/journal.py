@@ -1,8 +1,8 @@
 """The journal: one SQLite file of events, claims and consumers beside the state files.
 
 Events are appended once per key and read in commit order. Registrations and the message queue are
-further tables of the same file: `ultramon.core.queue`, `ultramon.notices.rules`. All tables
-are defined in `ultramon.core.schema`.
+further tables of the same file: `ultramon.backends.local.queue`, `ultramon.notices.rules`. All
+tables are defined in `ultramon.backends.local.schema`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.core.holder import is_gone
-from ultramon.core.messages import forget
-from ultramon.core.route_rows import JournalRows
-from ultramon.core.schema import SCHEMA_VERSION, migrate
-from ultramon.core.transaction import Transaction
-from ultramon.core.watch import is_due, remove_mark, write_mark
+from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.local.event_rows import insert_event, position_of
+from ultramon.backends.local.level_marks import is_due, remove_mark, write_mark
+from ultramon.backends.local.message_rows import forget
+from ultramon.backends.local.route_rows import JournalRows
+from ultramon.backends.local.schema import SCHEMA_VERSION, migrate
+from ultramon.backends.local.transaction import Transaction
 from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
 from ultramon.notices.router import route, route_noted
 from ultramon.notices.texts import ENDS
-from ultramon.state.event_keys import insert_event, position_of
 from ultramon.system import compact_json
 from ultramon.system.files import check_private
 from ultramon.system.ids import random_hex
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ultramon.core.route_rows import Mark
+    from ultramon.backends.local.route_rows import Mark
     from ultramon.state.record import StateRecord
 
 JOURNAL = "journal.sqlite3"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ultramon.backends.journal_part import JournalPart
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
+from ultramon.backends.local.route_rows import JournalRows
+from ultramon.backends.local.schema import QUEUE_VERSION
+from ultramon.backends.local.shared import JournalPart
 from ultramon.backends.queue import Cancelled
-from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
-from ultramon.core.route_rows import JournalRows
-from ultramon.core.schema import QUEUE_VERSION
 from ultramon.notices import router
 
 if TYPE_CHECKING:

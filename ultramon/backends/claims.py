@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ultramon.core.holder import is_gone
+from ultramon.backends.lease_holder import is_gone
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.system.ids import random_hex

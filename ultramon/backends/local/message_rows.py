@@ -6,7 +6,8 @@ deleted; those with a dedupe key leave the key behind until they expire.
 
 from __future__ import annotations
 
-from ultramon.core.inbox import lower_beside, raise_beside
+from ultramon.backends.local.event_rows import insert_event
+from ultramon.backends.local.inbox_flags import lower_beside, raise_beside
 from ultramon.errors import QueueFullError
 from ultramon.notices.message_rules import (
     DELIVERIES,
@@ -18,7 +19,6 @@ from ultramon.notices.message_rules import (
     harmless,
 )
 from ultramon.notices.texts import CATEGORIES
-from ultramon.state.event_keys import insert_event
 from ultramon.system import compact_json
 from ultramon.system.ids import random_hex
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
-from ultramon.backends.journal_part import JournalPart
-from ultramon.core.journal import TOOL_TIMEOUT_SECONDS
-from ultramon.core.route_rows import JournalRows
-from ultramon.core.schema import CLAIMS_VERSION
+from ultramon.backends.local.event_rows import insert_event
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
+from ultramon.backends.local.route_rows import JournalRows
+from ultramon.backends.local.schema import CLAIMS_VERSION
+from ultramon.backends.local.shared import JournalPart
 from ultramon.errors import HandoffTakenError
 from ultramon.notices.router import route_noted
-from ultramon.state.event_keys import insert_event
 from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time, parse_time
 

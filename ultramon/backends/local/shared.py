@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from ultramon.core.journal import Journal
+    from ultramon.backends.local.journal import Journal
 
 
 class JournalPart:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ultramon.core.messages import IS_NOTICE, delete_levels, delete_messages_from, insert_message
+from ultramon.backends.local.message_rows import (
+    IS_NOTICE,
+    delete_levels,
+    delete_messages_from,
+    insert_message,
+)
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.rules import Registration
 
@@ -45,7 +50,7 @@ class JournalRows:
         return None if row is None else _registration(row)
 
     def mark(self, registration: Registration | None) -> Mark | None:
-        """Return when writers of a registered agent's state must look: see `ultramon.core.watch`.
+        """Return when writers of a registered agent's state must look, see `level_marks`.
 
         Returns:
             The ladder (None = the agent's own), and epoch and level told last; None when nobody

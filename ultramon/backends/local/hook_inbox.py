@@ -6,9 +6,15 @@ asks for them.
 
 from __future__ import annotations
 
-from ultramon.core.inbox import is_raised, put_off
-from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, Journal
-from ultramon.core.messages import IS_NOTICE, claim_ready, end_claimed, priorities, refuse
+from ultramon.backends.local.inbox_flags import is_raised, put_off
+from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.message_rows import (
+    IS_NOTICE,
+    claim_ready,
+    end_claimed,
+    priorities,
+    refuse,
+)
 from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
 
 TYPE_CHECKING = False

@@ -5,13 +5,17 @@ The verbs of `ultramon.backends.credentials`, each a transaction of its own. Not
 
 from __future__ import annotations
 
-from ultramon.core.schema import CREDENTIALS_VERSION
+from functools import cached_property
+
+from ultramon.backends.credentials import Credential
+from ultramon.backends.local.schema import CREDENTIALS_VERSION
+from ultramon.backends.local.shared import JournalPart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.journal import Journal
+    from ultramon.backends.local.journal import Journal
 
 _TIMEOUT_SECONDS = 5.0
 _RENEW_TIMEOUT_SECONDS = 0.05
@@ -83,3 +87,49 @@ class CredentialTable:
         with self._journal.transaction(_TIMEOUT_SECONDS) as connection:
             done = connection.execute("DELETE FROM credentials WHERE agent_id = ?", (agent_id,))
         return done.rowcount
+
+
+class JournalCredentials(JournalPart):
+    """See `ultramon.backends.credentials.Credentials`."""
+
+    @cached_property
+    def _table(self) -> CredentialTable:
+        return CredentialTable(self._journal)
+
+    def mint(
+        self,
+        token_hash: str,
+        agent_id: str,
+        generation: int,
+        *,
+        minted_by: str | None,
+        now: float,
+        expires_at: float,
+    ) -> None:
+        """See `Credentials.mint`."""
+        self._prepare()
+        with self._guard():
+            self._table.mint(
+                token_hash,
+                agent_id,
+                generation,
+                minted_by=minted_by,
+                now=now,
+                expires_at=expires_at,
+            )
+
+    def find(self, token_hash: str) -> Credential | None:
+        """See `Credentials.find`."""
+        with self._guard():
+            row = self._table.find(token_hash)
+        return None if row is None else Credential(*row)
+
+    def renew(self, token_hash: str, expires_at: float) -> bool:
+        """See `Credentials.renew`."""
+        with self._guard():
+            return self._table.renew(token_hash, expires_at)
+
+    def revoke(self, agent_id: str) -> int:
+        """See `Credentials.revoke`."""
+        with self._guard():
+            return self._table.revoke(agent_id)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
-from ultramon.backends.journal_claims import JournalClaims
-from ultramon.backends.journal_credentials import JournalCredentials
-from ultramon.backends.journal_queue import JournalQueue
-from ultramon.backends.journal_registry import JournalRegistry
-from ultramon.backends.looking import look_again
-from ultramon.backends.pruning import is_over
-from ultramon.core.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
-from ultramon.core.statefile import StateDirectory
+from ultramon.backends.local.claims import JournalClaims
+from ultramon.backends.local.credentials import JournalCredentials
+from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.queue import JournalQueue
+from ultramon.backends.local.registry import JournalRegistry
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.backends.toolkit import is_over, look_again
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Build, Claim
-    from ultramon.core.statefile import Mark
+    from ultramon.backends.local.state_files import Mark
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 

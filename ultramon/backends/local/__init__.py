@@ -1,0 +1,1 @@
+"""The local backend: state files and one SQLite journal in a directory."""
