@@ -16,9 +16,9 @@ from fleet import template
 
 from ultramon import create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.rows import COLUMNS
-from ultramon.backends.postgres.setup import migrate
+from ultramon.backends.postgres.schema.state_columns import COLUMNS
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 

@@ -20,9 +20,9 @@ import psycopg  # noqa: E402
 from postgres_setting import Server  # noqa: E402
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, register  # noqa: E402
+from ultramon.backends.postgres.admin.setup import migrate  # noqa: E402
 from ultramon.backends.postgres.backend import PostgresBackend  # noqa: E402
-from ultramon.backends.postgres.schema import SCHEMA_VERSION  # noqa: E402
-from ultramon.backends.postgres.setup import migrate  # noqa: E402
+from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION  # noqa: E402
 
 CONFIG = ContextConfig(context_window_tokens=200_000)
 NUMBERED = (

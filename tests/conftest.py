@@ -90,8 +90,8 @@ def postgres_store(postgres):
     """Give the URL of a PostgreSQL store that no other test uses, its tables made."""
     import psycopg
 
+    from ultramon.backends.postgres.admin.setup import migrate
     from ultramon.backends.postgres.backend import PostgresBackend
-    from ultramon.backends.postgres.setup import migrate
 
     schema = f"test_{secrets.token_hex(6)}"
     url = postgres.url(schema)

@@ -14,10 +14,10 @@ from program import run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.postgres.admin.health import Facts, Holder, examine, refusals
+from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.health import Facts, Holder, examine, refusals
-from ultramon.backends.postgres.schema import SCHEMA_VERSION
-from ultramon.backends.postgres.setup import migrate
+from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.cli.output import ExitCode
 from ultramon.system.environment import state_directory
 

@@ -14,7 +14,7 @@ from program import run
 from psycopg.conninfo import conninfo_to_dict
 
 from ultramon.backends.opening import open_backend
-from ultramon.backends.postgres.address import parse_address
+from ultramon.backends.postgres.connection.address import parse_address
 from ultramon.errors import ConfigurationError
 
 HERE = {

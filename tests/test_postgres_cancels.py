@@ -14,7 +14,7 @@ from postgres_worker import start
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.database import DatabaseAwayError
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.queue import Cancelled
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import clear, register, unregister

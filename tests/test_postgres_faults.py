@@ -18,9 +18,9 @@ from postgres_worker import start
 from program import PROGRAM, environment
 
 from ultramon import Fleet
+from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.database import DatabaseAwayError
-from ultramon.backends.postgres.setup import migrate
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.queue import listening
 from ultramon.errors import StateWriteError
 from ultramon.routing import Inbox

@@ -11,8 +11,8 @@ from hosts_setting import Host
 from postgres_network import wait_until, work  # noqa: F401
 from postgres_setting import Server
 
+from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.setup import migrate
 
 CUT_SECONDS = 30.0
 """Longer than anybody waits for anything."""

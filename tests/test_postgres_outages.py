@@ -16,7 +16,7 @@ from postgres_worker import start
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.database import DatabaseAwayError
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.errors import AgentNotFoundError, FencedError, StateWriteError
 from ultramon.routing import register
 from ultramon.state.event_keys import event_key

@@ -15,9 +15,8 @@ from postgres_setting import Server
 from program import PROGRAM, environment, run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, mint_token, register
-from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.backends.postgres.health import read_facts
-from ultramon.backends.postgres.roles import (
+from ultramon.backends.postgres.admin.health import read_facts
+from ultramon.backends.postgres.admin.roles import (
     ADMIN,
     GRANTS,
     READER,
@@ -25,8 +24,9 @@ from ultramon.backends.postgres.roles import (
     WRITER,
     administrators_sql,
 )
-from ultramon.backends.postgres.schema import SCHEMA_VERSION
-from ultramon.backends.postgres.setup import initialize, migrate
+from ultramon.backends.postgres.admin.setup import initialize, migrate
+from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
 
 DUMPS = sorted((Path(__file__).parent / "data" / "postgres").glob("version-*.sql"))

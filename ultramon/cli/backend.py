@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.health import Finding
     from ultramon.backends.postgres.backend import PostgresBackend
-    from ultramon.backends.postgres.database import Database
+    from ultramon.backends.postgres.connection.database import Database
 
 ACTIONS = ("init", "migrate", "check", "stats")
 _MAX_LINE_CHARS = 2_000
@@ -95,7 +95,7 @@ def _print_sql(backend: Backend) -> ExitCode:
     database = _database_of(backend)
     if database is None:
         raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
-    from ultramon.backends.postgres.roles import administrators_sql
+    from ultramon.backends.postgres.admin.roles import administrators_sql
 
     click.echo(administrators_sql(database.address.schema), nl=False)
     return ExitCode.OK
@@ -106,8 +106,8 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
     if database is None:
         return _set_up_local(backend, is_init=with_roles, as_json=as_json)
     from ultramon.backends.health import WARNING
-    from ultramon.backends.postgres.health import examine, read_facts, refusals
-    from ultramon.backends.postgres.setup import initialize, migrate
+    from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
+    from ultramon.backends.postgres.admin.setup import initialize, migrate
 
     facts = read_facts(database)
     refused = refusals(facts)
@@ -200,7 +200,7 @@ def _examine(backend: Backend) -> Iterable[Finding]:
 
     store = _postgres(backend)
     if store is not None:
-        from ultramon.backends.postgres.health import examine_store
+        from ultramon.backends.postgres.admin.health import examine_store
 
         return examine_store(store.database, store.outbox)
     if isinstance(backend, LocalBackend):
@@ -239,7 +239,7 @@ def _measure(backend: Backend) -> dict[str, Any]:
 
     store = _postgres(backend)
     if store is not None:
-        from ultramon.backends.postgres.sizes import measure
+        from ultramon.backends.postgres.admin.sizes import measure
 
         kept = store.outbox.kept()
         return {

@@ -10,24 +10,24 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Save
-from ultramon.backends.postgres.address import parse_address
-from ultramon.backends.postgres.batches import Batches
-from ultramon.backends.postgres.claims import Claims
-from ultramon.backends.postgres.credentials import PostgresCredentials
-from ultramon.backends.postgres.database import (
+from ultramon.backends.postgres.connection.address import parse_address
+from ultramon.backends.postgres.connection.database import (
     LONG_SILENCE_SECONDS,
     MAX_CONNECTIONS,
     Database,
     DatabaseAwayError,
 )
-from ultramon.backends.postgres.delivery import Delivery, is_unstarted
-from ultramon.backends.postgres.log import EventLog
-from ultramon.backends.postgres.messages import MessageRows
-from ultramon.backends.postgres.outbox import Outbox
-from ultramon.backends.postgres.overview import PostgresOverview
-from ultramon.backends.postgres.queue import PostgresQueue
-from ultramon.backends.postgres.registry import PostgresRegistry
-from ultramon.backends.postgres.states import States
+from ultramon.backends.postgres.outbox.outbox import Outbox
+from ultramon.backends.postgres.store.batches import Batches
+from ultramon.backends.postgres.store.claims import Claims
+from ultramon.backends.postgres.store.credentials import PostgresCredentials
+from ultramon.backends.postgres.store.event_log import EventLog
+from ultramon.backends.postgres.store.message_rows import MessageRows
+from ultramon.backends.postgres.store.outbox_delivery import Delivery, is_unstarted
+from ultramon.backends.postgres.store.overview import PostgresOverview
+from ultramon.backends.postgres.store.queue import PostgresQueue
+from ultramon.backends.postgres.store.registry import PostgresRegistry
+from ultramon.backends.postgres.store.states import States
 from ultramon.backends.toolkit import is_over
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build, Claim, EventPage, Look, StoredAgent, Subscription
-    from ultramon.backends.postgres.database import Connection
+    from ultramon.backends.postgres.connection.database import Connection
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -65,7 +65,7 @@ class PostgresBackend:
     """Agents, events and messages in a PostgreSQL database, version 13 or newer.
 
     Args:
-        url: See `ultramon.backends.postgres.address.parse_address`.
+        url: See `ultramon.backends.postgres.connection.address.parse_address`.
         max_connections: Of this process, at most.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ultramon.backends.credentials import Credential
 
 if TYPE_CHECKING:
-    from ultramon.backends.postgres.database import Database
+    from ultramon.backends.postgres.connection.database import Database
 
 
 class PostgresCredentials:

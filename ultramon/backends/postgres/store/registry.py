@@ -18,8 +18,8 @@ from ultramon.system.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.messages import MessageRows
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.store.message_rows import MessageRows
     from ultramon.state.record import StateRecord
 
 _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.health import find_holder
+from ultramon.backends.postgres.admin.health import find_holder
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.connection.database import Connection, Database
 
 # Rows are the server's own estimate, like dead ones: counting all of them would read everything.
 _TABLES = """

@@ -11,15 +11,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.backends.postgres.database import DatabaseAwayError, StoreNotReadyError
-from ultramon.backends.postgres.outbox import LOOK_SECONDS
+from ultramon.backends.postgres.connection.database import DatabaseAwayError, StoreNotReadyError
+from ultramon.backends.postgres.outbox.outbox import LOOK_SECONDS
 from ultramon.errors import StateError, UltramonError
 from ultramon.system.locks import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.postgres.outbox import Entry, Outbox
+    from ultramon.backends.postgres.outbox.outbox import Entry, Outbox
 
     Deliver = Callable[[Sequence[Entry]], Sequence[Entry]]
 

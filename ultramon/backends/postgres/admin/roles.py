@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.database import Connection
+    from ultramon.backends.postgres.connection.database import Connection
 
 WRITER = "ultramon_writer"
 """Agents and orchestrators: states, events, messages, registrations; no credentials, no pruning."""

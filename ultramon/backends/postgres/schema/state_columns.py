@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
 from ultramon.state.record import short_id

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.local.message_rows import LEVEL_FACT
-from ultramon.backends.postgres import functions
-from ultramon.backends.postgres.functions import as_rows
-from ultramon.backends.postgres.registry import PostgresRows
-from ultramon.backends.postgres.rows import COLUMNS
-from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.postgres.schema import functions
+from ultramon.backends.postgres.schema.functions import as_rows
+from ultramon.backends.postgres.schema.state_columns import COLUMNS
+from ultramon.backends.postgres.schema.text_columns import to_column
+from ultramon.backends.postgres.store.registry import PostgresRows
 from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Save
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.messages import MessageRows
-    from ultramon.backends.postgres.states import States
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.store.message_rows import MessageRows
+    from ultramon.backends.postgres.store.states import States
     from ultramon.errors import UltramonError
     from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord

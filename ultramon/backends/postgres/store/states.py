@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Look, StoredAgent
 from ultramon.backends.local.message_rows import BELONGINGS
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
-from ultramon.backends.postgres import functions
-from ultramon.backends.postgres.rows import COLUMNS, values_of
-from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.postgres.schema import functions
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, values_of
+from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.record import decode_state, encode_state
 from ultramon.state.record_head import glance_state
@@ -19,7 +19,7 @@ from ultramon.system import compact_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.state.record import StateRecord
 
     Decode = Callable[[bytes, str], StateRecord]

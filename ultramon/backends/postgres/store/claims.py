@@ -9,9 +9,9 @@ from ultramon.backends.local.claims import CLAIM, find_offer, raise_if_taken
 from ultramon.notices import router
 
 if TYPE_CHECKING:
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.log import EventLog
-    from ultramon.backends.postgres.registry import PostgresRegistry
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.store.event_log import EventLog
+    from ultramon.backends.postgres.store.registry import PostgresRegistry
     from ultramon.state.record import StateRecord
 
 _CLAIM = CLAIM.format(table="ultramon.handoff_claims", values="%s, %s, %s, %s, %s")

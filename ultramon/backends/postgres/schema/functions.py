@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.rows import COLUMNS, OF_OWNER
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, OF_OWNER
 from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json

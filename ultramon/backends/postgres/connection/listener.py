@@ -19,7 +19,7 @@ import psycopg
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ultramon.backends.postgres.address import Address
+    from ultramon.backends.postgres.connection.address import Address
 
     Heard = Callable[[], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.overview import Page
-from ultramon.backends.postgres.rows import machine_of
-from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.postgres.schema.state_columns import machine_of
+from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
 from ultramon.state.record import StateRecord
 from ultramon.system import compact_json
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ultramon.backends.base import StoredAgent
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.states import States
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.store.states import States
     from ultramon.system.processes import HostIdentity
 
 _BATCH = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import DELIVERED
-from ultramon.backends.postgres.texts import from_column, to_column
+from ultramon.backends.postgres.schema.text_columns import from_column, to_column
 from ultramon.backends.queue import Message
 from ultramon.errors import QueueFullError
 from ultramon.notices.message_rules import (
@@ -20,8 +20,8 @@ from ultramon.system import compact_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.log import EventLog
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.store.event_log import EventLog
 
 COLUMNS = (
     "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"

@@ -11,14 +11,14 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
-from ultramon.backends.postgres.connections import SILENCE_SECONDS, Connections, Session
-from ultramon.backends.postgres.schema import SCHEMA_VERSION
+from ultramon.backends.postgres.connection.connections import SILENCE_SECONDS, Connections, Session
+from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ultramon.backends.postgres.address import Address
+    from ultramon.backends.postgres.connection.address import Address
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 

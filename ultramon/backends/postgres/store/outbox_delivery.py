@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Save
-from ultramon.backends.postgres.database import CONNECT_SECONDS, DatabaseAwayError
-from ultramon.backends.postgres.outbox import STATE
+from ultramon.backends.postgres.connection.database import CONNECT_SECONDS, DatabaseAwayError
+from ultramon.backends.postgres.outbox.outbox import STATE
 from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
 from ultramon.notices import router
 from ultramon.state.liveness import ALIVE, judge
@@ -21,14 +21,14 @@ from ultramon.system.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.batches import Batches
-    from ultramon.backends.postgres.claims import Claims
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.log import EventLog
-    from ultramon.backends.postgres.outbox import Entry
-    from ultramon.backends.postgres.queue import PostgresQueue
-    from ultramon.backends.postgres.registry import PostgresRegistry
-    from ultramon.backends.postgres.states import States
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.outbox.outbox import Entry
+    from ultramon.backends.postgres.store.batches import Batches
+    from ultramon.backends.postgres.store.claims import Claims
+    from ultramon.backends.postgres.store.event_log import EventLog
+    from ultramon.backends.postgres.store.queue import PostgresQueue
+    from ultramon.backends.postgres.store.registry import PostgresRegistry
+    from ultramon.backends.postgres.store.states import States
     from ultramon.state.record import StateRecord
 
     Events = Sequence[dict[str, Any]]

@@ -16,7 +16,7 @@ from ultramon.system.timestamps import format_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.connection.database import Connection, Database
 
 _BEGINNING = "0:0"
 _CURSOR = re.compile("[0-9]{1,18}:[0-9]{1,18}")

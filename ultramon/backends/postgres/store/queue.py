@@ -6,12 +6,12 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import IS_NOTICE
-from ultramon.backends.postgres.courier import SEND_WAIT_SECONDS, Courier, Order
-from ultramon.backends.postgres.database import CONNECT_SECONDS
-from ultramon.backends.postgres.listener import Listener
-from ultramon.backends.postgres.messages import COLUMNS, ENDED, EXPIRED
-from ultramon.backends.postgres.outbox import CANCEL, MESSAGE
-from ultramon.backends.postgres.texts import to_column
+from ultramon.backends.postgres.connection.database import CONNECT_SECONDS
+from ultramon.backends.postgres.connection.listener import Listener
+from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE
+from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Courier, Order
+from ultramon.backends.postgres.schema.text_columns import to_column
+from ultramon.backends.postgres.store.message_rows import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.queue import Cancelled, Depth, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
@@ -28,10 +28,10 @@ from ultramon.system.ids import random_hex
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.courier import Deliver
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.messages import MessageRows
-    from ultramon.backends.postgres.outbox import Entry, Outbox
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.outbox.outbox import Entry, Outbox
+    from ultramon.backends.postgres.outbox.sender import Deliver
+    from ultramon.backends.postgres.store.message_rows import MessageRows
 
 ONCE = "ultramon once "
 """Begins the dedupe keys of messages that were given none."""

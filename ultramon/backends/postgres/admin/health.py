@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 
 from ultramon.backends.health import OK, PROBLEM, WARNING, Finding
-from ultramon.backends.postgres.roles import ADMIN, GRANTS, READER, WRITER, rights_of
-from ultramon.backends.postgres.schema import SCHEMA_VERSION
-from ultramon.backends.postgres.setup import count_foreign, stored_version
+from ultramon.backends.postgres.admin.roles import ADMIN, GRANTS, READER, WRITER, rights_of
+from ultramon.backends.postgres.admin.setup import count_foreign, stored_version
+from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateError, StateSchemaError, StateWriteError
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ultramon.backends.postgres.database import Connection, Database
-    from ultramon.backends.postgres.outbox import Outbox
+    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.outbox.outbox import Outbox
 
 OLDEST_SERVER = 130_000
 MAX_SKEW_SECONDS = 5.0
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
     lacks: tuple[str, ...] = ()
     """Rights that the next role has, and this user has not."""
     foreign: int = 0
-    """See `ultramon.backends.postgres.setup.count_foreign`."""
+    """See `ultramon.backends.postgres.admin.setup.count_foreign`."""
     holder: Holder | None = None
 
 

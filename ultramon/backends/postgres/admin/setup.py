@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import errors as pg
 
-from ultramon.backends.postgres.functions import FUNCTIONS
-from ultramon.backends.postgres.roles import Roles, set_up_roles
-from ultramon.backends.postgres.schema import MIGRATIONS, SCHEMA_VERSION
+from ultramon.backends.postgres.admin.roles import Roles, set_up_roles
+from ultramon.backends.postgres.schema.functions import FUNCTIONS
+from ultramon.backends.postgres.schema.tables import MIGRATIONS, SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
 
 if TYPE_CHECKING:
-    from ultramon.backends.postgres.database import Connection, Database
+    from ultramon.backends.postgres.connection.database import Connection, Database
 
 # Numbers of transactions that this server has not given yet: a dump of another one brings them.
 _FOREIGN = ">= pg_snapshot_xmax(pg_current_snapshot())"

@@ -1,0 +1,1 @@
+"""Setting a PostgreSQL store up, and examining it."""

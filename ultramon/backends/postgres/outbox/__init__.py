@@ -1,0 +1,1 @@
+"""What waits on this host while the database is away."""
