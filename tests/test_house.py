@@ -46,8 +46,8 @@ MAY_NOT_IMPORT = {
     "cli": {"testing"},
 }
 MOVING = {
-    "assignments", "attention", "cli", "core", "fleet_event", "handoff", "keeper", "life",
-    "machine", "owner", "pool", "processes", "replay", "snapshot", "verdicts", "work",
+    "assignments", "attention", "core", "fleet_event", "handoff", "keeper", "life", "machine",
+    "owner", "pool", "processes", "replay", "snapshot", "verdicts", "work",
 }  # fmt: skip
 """Not yet in their rooms."""
 SLOW = {

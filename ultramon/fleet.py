@@ -34,8 +34,8 @@ from ultramon.fleet_event import (
     next_in_thread,
 )
 from ultramon.handoff import HandoffRecord
-from ultramon.life import NOTIFY_THRESHOLDS
 from ultramon.processes import Agents, watch_process
+from ultramon.routing import NOTIFY_THRESHOLDS
 from ultramon.state.events import HandoffEvent, parse_event
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.models import AgentState, is_whole, state_of

@@ -16,6 +16,7 @@ from ultramon.context.gauge import Gauge
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
 from ultramon.machine import CREATED, LifecycleMachine
 from ultramon.owner import Owner
+from ultramon.routing import PARENT, SELF
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
 from ultramon.state.plan import Plan
@@ -37,11 +38,6 @@ Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 Monitor = TypeVar("Monitor", bound="AgentLife")
 
-SELF = "self"
-PARENT = "parent"
-"""Who can be sent the notices about an agent from its start on."""
-NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
-"""The variable that says at which usage ratios."""
 
 _log = logging.getLogger("ultramon.monitor")
 

@@ -17,7 +17,7 @@ from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
-from ultramon.life import NOTIFY_THRESHOLDS, PARENT, SELF
+from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.models import AgentState
 from ultramon.system.clock import SYSTEM_CLOCK

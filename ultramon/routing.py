@@ -430,3 +430,14 @@ def _notice(message: Message) -> Notice:
         queued_at=utc(message.queued_at),
         claim_token=message.claim_token,
     )
+
+
+SELF = "self"
+
+
+PARENT = "parent"
+"""Who can be sent the notices about an agent from its start on."""
+
+
+NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
+"""The variable that says at which usage ratios."""
