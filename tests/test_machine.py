@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ultramon.context.level_machine import LevelChange, LevelMachine
 from ultramon.errors import LifecycleError
-from ultramon.machine import OUTCOMES, LifecycleMachine
+from ultramon.monitor.lifecycle import OUTCOMES, LifecycleMachine
 
 # Names that `transitions` gives a meaning of its own must be ordinary levels here.
 awkward = ["initial", "state", "trigger", "model", "to", "is-up", "rise_to_x", "0", "-", "_", "may"]
@@ -65,7 +65,7 @@ def test_every_phase_allows_its_verbs_and_no_others(phase, verb):
 
 def test_the_verbs_of_the_machine_are_the_methods_of_the_monitor():
     """No verb is spelt differently from what a caller writes."""
-    from ultramon.monitor import ContextMonitor
+    from ultramon.monitor.monitor import ContextMonitor
 
     assert all(callable(getattr(ContextMonitor, verb)) for verb in VERBS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ultramon import ConfigurationError, HandoffTakenError, LifecycleError, Resume, Workspace
-from ultramon.handoff import REASONS, HandoffRecord
+from ultramon.monitor.handoff import REASONS, HandoffRecord
 from ultramon.testing import fill
 
 HERE = Workspace(cwd="/w")

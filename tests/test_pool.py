@@ -13,7 +13,7 @@ from ultramon import (
     LifecycleError,
     MonitorPool,
 )
-from ultramon.pool import _agent_id_of
+from ultramon.monitor.pool import _agent_id_of
 from ultramon.system.ids import check_agent_id
 
 

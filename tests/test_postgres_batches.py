@@ -11,7 +11,7 @@ from ultramon.backends.base import RecordsTogether, Save
 from ultramon.backends.memory import MemoryBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import FencedError, StateWriteError
-from ultramon.keeper import save_all
+from ultramon.monitor.background import save_all
 from ultramon.notices.message_rules import MAX_WAITING
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     )
     from ultramon.fleet import Fleet
     from ultramon.fleet_event import FleetEvent
-    from ultramon.handoff import HandoffRecord, Resume, Workspace
-    from ultramon.monitor import ContextMonitor, create_context_monitor
+    from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
+    from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
+    from ultramon.monitor.pool import MonitorPool
     from ultramon.notices.models import Notice, Registration
-    from ultramon.pool import MonitorPool
     from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
     from ultramon.signals import off, on
     from ultramon.state.events import (
@@ -159,10 +159,10 @@ _ROOMS = {
     "UltramonError UnknownResponseError",
     "fleet": "Fleet",
     "fleet_event": "FleetEvent",
-    "handoff": "HandoffRecord Resume Workspace",
-    "monitor": "ContextMonitor create_context_monitor",
+    "monitor.handoff": "HandoffRecord Resume Workspace",
+    "monitor.monitor": "ContextMonitor create_context_monitor",
+    "monitor.pool": "MonitorPool",
     "notices.models": "Notice Registration",
-    "pool": "MonitorPool",
     "routing": "Inbox clear queue_message register registrations unregister",
     "signals": "off on",
     "state.events": "AgentEvent AlertEvent EpochEvent Event HandoffEvent ThresholdEvent",

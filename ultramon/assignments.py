@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ultramon.handoff import HandoffRecord, handoff_id_of
-from ultramon.state.models import state_of
-from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.monitor.handoff import HandoffRecord, left_in, rebuilt_handoff
+from ultramon.state.plan import DONE, Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
-from ultramon.system.timestamps import format_time, parse_time
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -267,25 +266,6 @@ class Assignments:
         )
 
 
-def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
-    """Return how a life ends whose state is about to be replaced by an agent of another run.
-
-    Args:
-        record: Its last state.
-        run: Of the agent that replaces it.
-        now: Epoch seconds.
-    """
-    if not record.active or record.run == run:
-        return []
-    source, n = f"agent:{record.agent_id}", round(record.last_heartbeat * 1000)
-    reason = f"its id went on in run {run}"
-    lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
-    if state_of(record) is None:
-        return [lost]
-    handoff = rebuilt_handoff(record, record.tasks or [], (), now=now)
-    return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
-
-
 def agents_without_plan(
     events: Iterable[dict[str, Any]],
     died: Iterable[tuple[str, int]],
@@ -347,50 +327,3 @@ def items_of(given: Iterable[dict[str, Any]]) -> list[str]:
     for event in given:
         items.update(dict.fromkeys(event.get("items") or left_in(event.get("handoff") or {})))
     return list(items)
-
-
-def left_in(handoff: dict[str, Any]) -> list[str]:
-    """Return the items that a handoff leaves to a successor."""
-    return [*handoff.get("interrupted", ()), *handoff.get("remaining", ())]
-
-
-def rebuilt_handoff(
-    record: StateRecord,
-    tasks: list[dict[str, Any]],
-    items: Iterable[str],
-    *,
-    now: float,
-    generation_count: int = 1,
-) -> dict[str, Any]:
-    """Return the handoff that an agent could not leave itself.
-
-    Args:
-        record: Its last state.
-        tasks: The plan as it was last saved, or what of it matters.
-        items: What it was given; those that are not in the plan remain.
-        now: Epoch seconds.
-        generation_count: As in `HandoffRecord`.
-    """
-
-    def named(*statuses: str) -> list[str]:
-        return [task["name"] for task in tasks if task["status"] in statuses]
-
-    known = {task["name"] for task in tasks}
-    return {
-        "handoffId": handoff_id_of(
-            record.agent_id, record.generation, record.epoch, record.started_at
-        ),
-        "agentId": record.agent_id,
-        "run": record.run,
-        "predecessorId": record.predecessor_id,
-        "generationCount": generation_count,
-        "epoch": record.epoch,
-        "reason": "lost",
-        "completed": named(DONE),
-        "interrupted": named(IN_PROGRESS, INTERRUPTED),
-        "remaining": [*named(PENDING), *(item for item in items if item not in known)],
-        "results": {task["name"]: task["result"] for task in tasks if task.get("result")},
-        "workspace": {"cwd": record.cwd} if record.cwd else None,
-        "tokens": record.estimated_tokens,
-        "createdAt": format_time(now),
-    }

@@ -33,7 +33,7 @@ from ultramon.fleet_event import (
     names_of,
     next_in_thread,
 )
-from ultramon.handoff import HandoffRecord
+from ultramon.monitor.handoff import HandoffRecord
 from ultramon.processes import Agents, watch_process
 from ultramon.routing import NOTIFY_THRESHOLDS
 from ultramon.state.events import HandoffEvent, parse_event

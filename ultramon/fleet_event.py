@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.fleet import Fleet
-    from ultramon.handoff import HandoffRecord
+    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.state.events import Event
     from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock

@@ -11,9 +11,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.assignments import is_end, items_of, rebuilt_handoff
+from ultramon.assignments import is_end, items_of
 from ultramon.attention import Attention
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.monitor.handoff import rebuilt_handoff
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
 from ultramon.state.record import StateRecord
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.assignments import Assignments
-    from ultramon.handoff import HandoffRecord
+    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.processes import Agents
     from ultramon.system.clock import Clock
 

@@ -23,7 +23,7 @@ from ultramon.fleet import Fleet
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.fleet_event import FleetEvent
-    from ultramon.handoff import HandoffRecord
+    from ultramon.monitor.handoff import HandoffRecord
 
 _PACE_SECONDS = 0.2
 _TARGET_SECONDS = 6.0

@@ -51,8 +51,8 @@ def read_notes(folder: str, agent_id: str) -> list[tuple[str, str]]:
 
 def main(folder: str) -> None:
     """Read what is to be read; leave when told to, with a handoff for the rest."""
-    from ultramon.handoff import HandoffRecord, Workspace
-    from ultramon.monitor import create_context_monitor
+    from ultramon.monitor.handoff import HandoffRecord, Workspace
+    from ultramon.monitor.monitor import create_context_monitor
 
     files = files_of(folder, os.environ["ULTRAMON_AGENT_ID"])
     with open(files.work, encoding="utf-8") as file:

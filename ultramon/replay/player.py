@@ -10,7 +10,7 @@ from ultramon.context.ladder import Ladder
 from ultramon.context.limits import window_for_model
 from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
-from ultramon.monitor import create_context_monitor
+from ultramon.monitor.monitor import create_context_monitor
 from ultramon.replay.recordings import CLAUDE_CODE, read_records
 from ultramon.replay.timeline import (
     MAX_EVENTS,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import ValidationError
 
 from ultramon.errors import HandoffTakenError, StateCorruptError
-from ultramon.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
+from ultramon.monitor.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
 from ultramon.server.access import AnyCaller, Served, may_see, permit
 from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import Model

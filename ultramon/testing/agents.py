@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ultramon.context.levels import ThresholdAction
-    from ultramon.handoff import HandoffRecord
-    from ultramon.monitor import ContextMonitor
+    from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.monitor.monitor import ContextMonitor
     from ultramon.state.events import Event
 
     Step = tuple[str, *tuple[Any, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ultramon.keeper import Keeper
+    from ultramon.monitor.background import Keeper
 
 START = 1_767_225_600.0
 """2026-01-01T00:00:00Z."""

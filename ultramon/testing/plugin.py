@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.memory import MemoryBackend
     from ultramon.fleet import Fleet
-    from ultramon.monitor import ContextMonitor
+    from ultramon.monitor.monitor import ContextMonitor
     from ultramon.state.events import Event
     from ultramon.testing.clock import FakeClock
 
@@ -59,7 +59,7 @@ def ultramon_monitor(
     import inspect
 
     from ultramon.context.config import ContextConfig
-    from ultramon.monitor import create_context_monitor
+    from ultramon.monitor.monitor import create_context_monitor
 
     own = set(inspect.signature(create_context_monitor).parameters)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ultramon.assignments import agents_without_plan, items_of
 from ultramon.backends.claims import has_taken_over
-from ultramon.handoff import HandoffRecord
+from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
 from ultramon.system.clock import SYSTEM_CLOCK

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
 from ultramon.errors import ConfigurationError, InvalidAgentIdError
-from ultramon.monitor import create_context_monitor
+from ultramon.monitor.monitor import create_context_monitor
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.context.config import ContextConfig
-    from ultramon.monitor import ContextMonitor
+    from ultramon.monitor.monitor import ContextMonitor
     from ultramon.system.clock import Clock
 
 SWEEP_SECONDS = 60.0

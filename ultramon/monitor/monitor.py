@@ -17,6 +17,7 @@ from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
+from ultramon.monitor.work import TASK_SAVE_SECONDS, AgentWork
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.models import AgentState
@@ -24,7 +25,6 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
 from ultramon.system.processes import this_host
-from ultramon.work import TASK_SAVE_SECONDS, AgentWork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ultramon.context.gauge import Fit
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
-    from ultramon.handoff import HandoffRecord
+    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ultramon import signals
 from ultramon.errors import ConfigurationError
-from ultramon.handoff import (
+from ultramon.monitor.handoff import (
     REASONS,
     HandoffRecord,
     Resume,
@@ -18,7 +18,7 @@ from ultramon.handoff import (
     handoff_id_of,
     look_at_workspace,
 )
-from ultramon.life import AgentLife, in_thread
+from ultramon.monitor.session import AgentLife, in_thread
 from ultramon.state.models import utc
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 
@@ -163,7 +163,8 @@ class AgentWork(AgentLife):
         successor can claim what an agent leaves in one epoch.
 
         Args:
-            reason: One of `ultramon.handoff.REASONS`; None = ``context_overflow`` after one in this
+            reason: One of `ultramon.monitor.handoff.REASONS`; None = ``context_overflow`` after
+            one in this
                 epoch, else by the level, ``task_complete`` below all rungs.
             notes: What was learned, free text; cut after 32,768 characters.
             next_step: What a successor should do first.

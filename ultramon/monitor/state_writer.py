@@ -8,7 +8,6 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ultramon.assignments import end_of_replaced
 from ultramon.backends.base import RecordsTogether, Save
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -19,7 +18,8 @@ from ultramon.errors import (
     StateWriteError,
     UltramonError,
 )
-from ultramon.keeper import AGENT_WAIT_SECONDS, keeper_for
+from ultramon.monitor.background import AGENT_WAIT_SECONDS, keeper_for
+from ultramon.monitor.handoff import end_of_replaced
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import process_started_at, this_host

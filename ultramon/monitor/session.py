@@ -14,8 +14,8 @@ from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
 from ultramon.context.gauge import Gauge
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
-from ultramon.machine import CREATED, LifecycleMachine
-from ultramon.owner import Owner
+from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
+from ultramon.monitor.state_writer import Owner
 from ultramon.routing import PARENT, SELF
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ultramon.context.gauge import EpochStart
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
-    from ultramon.handoff import HandoffRecord
+    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 

@@ -1,0 +1,1 @@
+"""The agent's side: `ContextMonitor` and what it stores."""
