@@ -15,7 +15,7 @@ from fleet_worker import ROOT
 
 from ultramon import Fleet
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.fleet_event import EVENT_NAMES
+from ultramon.fleet.events import EVENT_NAMES
 from ultramon.testing import FakeClock
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.attention import Attention
+from ultramon.fleet.check_schedule import Attention
 from ultramon.state.liveness import is_beating
 from ultramon.system.processes import HostIdentity, process_started_at, this_host
 from ultramon.testing.clock import START

@@ -10,7 +10,7 @@ from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F40
 from ultramon import AgentNotFoundError, ConfigurationError, Fleet
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
-from ultramon.fleet_event import EVENT_NAMES
+from ultramon.fleet.events import EVENT_NAMES
 from ultramon.testing import fill, make_event
 
 

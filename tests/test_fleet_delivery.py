@@ -9,7 +9,7 @@ import pytest
 from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import Fleet
-from ultramon.fleet_event import LEASE_SECONDS
+from ultramon.fleet.consumer import LEASE_SECONDS
 from ultramon.testing import capture_signals, fill
 
 

@@ -16,7 +16,7 @@ from fleet_worker import ROOT, end, reap
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.fleet_event import LEASE_SECONDS
+from ultramon.fleet.consumer import LEASE_SECONDS
 from ultramon.testing import FakeClock
 
 FORKING = """

@@ -14,9 +14,10 @@ import pytest
 from fleet_worker import ROOT, claim, command, end, reap, start_worker, tell
 from needs import missing
 
-from ultramon import Fleet, create_context_monitor, processes
+from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.memory import MemoryBackend
+from ultramon.fleet import child_processes
 from ultramon.system.processes import this_host
 from ultramon.testing import FakeClock, make_event, make_record
 from ultramon.testing.clock import START
@@ -195,7 +196,7 @@ def test_a_kill_for_want_of_memory_is_told(fleet, worker, tmp_path, monkeypatch)
     counts = tmp_path / found[1].lstrip("/") / "memory.events"
     counts.parent.mkdir(parents=True, exist_ok=True)
     counts.write_text("oom 4\noom_kill 2\n")
-    monkeypatch.setattr(processes, "_CGROUPS", str(tmp_path))
+    monkeypatch.setattr(child_processes, "_CGROUPS", str(tmp_path))
     process = worker("w")
     fleet.attach("w", process)
     tell(process, "start")

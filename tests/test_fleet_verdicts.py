@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from ultramon import create_context_monitor
-from ultramon.fleet_event import LEASE_SECONDS
+from ultramon.fleet.consumer import LEASE_SECONDS
 from ultramon.system.processes import HostIdentity, this_host
 from ultramon.testing import FakeClock, fill, make_record
 from ultramon.testing.clock import START

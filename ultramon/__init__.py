@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         UltramonError,
         UnknownResponseError,
     )
-    from ultramon.fleet import Fleet
-    from ultramon.fleet_event import FleetEvent
+    from ultramon.fleet.events import FleetEvent
+    from ultramon.fleet.fleet import Fleet
     from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
     from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
     from ultramon.monitor.pool import MonitorPool
@@ -157,8 +157,8 @@ _ROOMS = {
     "MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
     "UltramonError UnknownResponseError",
-    "fleet": "Fleet",
-    "fleet_event": "FleetEvent",
+    "fleet.events": "FleetEvent",
+    "fleet.fleet": "Fleet",
     "monitor.handoff": "HandoffRecord Resume Workspace",
     "monitor.monitor": "ContextMonitor create_context_monitor",
     "monitor.pool": "MonitorPool",

@@ -58,7 +58,7 @@ class Prey:
 
     def look_at_the_end(self) -> None:
         """See the last states, and what the journal knows of those that were overwritten."""
-        from ultramon.assignments import agents_without_plan
+        from ultramon.fleet.assignments import agents_without_plan
 
         self.look()
         events = [

@@ -11,7 +11,7 @@ from ultramon.cli.calling import meant
 from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
 
 if TYPE_CHECKING:
-    from ultramon.state.models import ContextSnapshot
+    from ultramon.fleet.snapshot import ContextSnapshot
 
 CACHED_SECONDS = 600.0
 """A reading so old is shown with its age."""
@@ -29,7 +29,7 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     or a label; without it the agent named by ULTRAMON_AGENT_ID is meant.
     """
     from ultramon.backends.registry import registry_of
-    from ultramon.snapshot import take_snapshot
+    from ultramon.fleet.snapshot import take_snapshot
     from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = open_store(state_dir)

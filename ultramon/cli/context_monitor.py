@@ -16,7 +16,7 @@ from ultramon.system.environment import disabled
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.context.ladder import Ladder
-    from ultramon.state.models import ContextSnapshot
+    from ultramon.fleet.snapshot import ContextSnapshot
 
 ACTIONS = ("enable", "disable", "status")
 _THRESHOLD_OPTIONS = {
@@ -164,8 +164,8 @@ def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | No
 
 def _status(backend: Backend, *, as_json: bool) -> ExitCode:
     from ultramon.errors import UltramonError
+    from ultramon.fleet.snapshot import take_snapshot
     from ultramon.routing import registrations
-    from ultramon.snapshot import take_snapshot
 
     typed = registrations(backend=backend)
     if as_json:

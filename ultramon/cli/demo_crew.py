@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ultramon.cli.demo_worker import files_of
 from ultramon.cli.output import plural
 from ultramon.context.levels import get_threshold_action
-from ultramon.fleet import Fleet
+from ultramon.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.fleet_event import FleetEvent
+    from ultramon.fleet.events import FleetEvent
     from ultramon.monitor.handoff import HandoffRecord
 
 _PACE_SECONDS = 0.2

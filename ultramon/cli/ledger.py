@@ -101,7 +101,7 @@ class Ledger:
 
     def see_assignment(self, event: dict[str, Any]) -> None:
         """Enter what an agent was given before its start, as it stands in the journal."""
-        from ultramon.assignments import items_of
+        from ultramon.fleet.assignments import items_of
 
         for name in items_of([event]):
             self._items.setdefault(name, _Item())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ultramon.backends.claims import release_abandoned
 from ultramon.backends.registry import registry_of
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
-from ultramon.fleet import Fleet
+from ultramon.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
     from ultramon.server.services import Services

@@ -15,19 +15,19 @@ from ultramon.errors import (
     StateCorruptError,
     StateSchemaError,
 )
+from ultramon.fleet.snapshot import take_snapshot
 from ultramon.hosts.posted import HANDOFF_PATH, MEMORY
 from ultramon.notices.rules import CUSTOM, INVALID
 from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.bodies import ContextMonitor, InvalidateCache
 from ultramon.server.responses import AgentIdInPath, problems
-from ultramon.snapshot import take_snapshot
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry
+    from ultramon.fleet.snapshot import ContextSnapshot
     from ultramon.notices.rules import Registration
     from ultramon.server.services import Services
-    from ultramon.state.models import ContextSnapshot
     from ultramon.state.record import StateRecord
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])

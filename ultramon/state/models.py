@@ -159,44 +159,6 @@ class AgentState(Model):
         return cls.model_validate(record.to_json())
 
 
-class Threshold(Model):
-    """One rung as it stands against the present limit."""
-
-    name: str
-    ratio: Annotated[float, Field(gt=0)]
-
-
-class ContextSnapshot(Model):
-    """What is known of an agent's window, registered or not."""
-
-    agent_id: str
-    label: str | None
-    host: str
-    lifecycle: str
-    """``alive``, ``stale``, ``lost``, or how the agent ended."""
-    is_over: bool
-    used_percentage: float | None
-    """0.0 and more, one decimal; None before the first reading of this epoch."""
-    tokens: int | None
-    tokens_source: str
-    context_limit: int | None
-    sampled_at: datetime | None
-    """By the clock of whoever measured."""
-    measured_at: datetime | None
-    """The same time, but for a posted reading: when it arrived, by the clock of the server."""
-    state: str
-    """A level, or ``compacting``, ``thresholds_unavailable``, ``unknown``."""
-    thresholds: list[Threshold]
-    threshold_source: str
-    """``default``, ``custom`` or ``invalid``."""
-    is_registered: bool
-    notify_id: str | None
-    compaction_active: bool
-    handoff: dict[str, Any] | None
-    last_handoff_path: str | None = None
-    """Of the document that whoever posts for the agent noted; ours is a record, no file."""
-
-
 def utc(epoch_seconds: float) -> datetime:
     """Return an aware UTC time for epoch seconds."""
     return datetime.fromtimestamp(epoch_seconds, UTC)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ultramon.backends.memory import MemoryBackend
-    from ultramon.fleet import Fleet
+    from ultramon.fleet.fleet import Fleet
     from ultramon.monitor.monitor import ContextMonitor
     from ultramon.state.events import Event
     from ultramon.testing.clock import FakeClock
@@ -86,7 +86,7 @@ def ultramon_fleet(
 
     It takes what `Fleet` takes. Time stands still, so use `Fleet.poll` and not `Fleet.run`.
     """
-    from ultramon.fleet import Fleet
+    from ultramon.fleet.fleet import Fleet
 
     fleets: list[Fleet] = []
 

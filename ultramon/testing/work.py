@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ultramon.assignments import agents_without_plan, items_of
 from ultramon.backends.claims import has_taken_over
+from ultramon.fleet.assignments import agents_without_plan, items_of
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE

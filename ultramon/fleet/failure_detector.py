@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.assignments import is_end, items_of
-from ultramon.attention import Attention
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.fleet.assignments import is_end, items_of
+from ultramon.fleet.check_schedule import Attention
 from ultramon.monitor.handoff import rebuilt_handoff
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
@@ -24,9 +24,9 @@ from ultramon.system.timestamps import format_time, parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.assignments import Assignments
+    from ultramon.fleet.assignments import Assignments
+    from ultramon.fleet.run_view import Agents
     from ultramon.monitor.handoff import HandoffRecord
-    from ultramon.processes import Agents
     from ultramon.system.clock import Clock
 
     Records = Mapping[str, StateRecord]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from ultramon.context.ladder import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, usage_ratio
 from ultramon.state.liveness import ENDED, judge
-from ultramon.state.models import ContextSnapshot, Threshold, utc
+from ultramon.state.models import Model, utc
+from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
+    import asyncio
+    import subprocess
+
     from ultramon.backends.base import Backend
     from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
+
+    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
 
 COMPACTING = "compacting"
 UNAVAILABLE = "thresholds_unavailable"
@@ -98,3 +107,41 @@ def _state(
         return UNKNOWN
     resolved = ladder.resolve(record.context_limit)
     return resolved.names[resolved.rank_at(ratio)]
+
+
+class Threshold(Model):
+    """One rung as it stands against the present limit."""
+
+    name: str
+    ratio: Annotated[float, Field(gt=0)]
+
+
+class ContextSnapshot(Model):
+    """What is known of an agent's window, registered or not."""
+
+    agent_id: str
+    label: str | None
+    host: str
+    lifecycle: str
+    """``alive``, ``stale``, ``lost``, or how the agent ended."""
+    is_over: bool
+    used_percentage: float | None
+    """0.0 and more, one decimal; None before the first reading of this epoch."""
+    tokens: int | None
+    tokens_source: str
+    context_limit: int | None
+    sampled_at: datetime | None
+    """By the clock of whoever measured."""
+    measured_at: datetime | None
+    """The same time, but for a posted reading: when it arrived, by the clock of the server."""
+    state: str
+    """A level, or ``compacting``, ``thresholds_unavailable``, ``unknown``."""
+    thresholds: list[Threshold]
+    threshold_source: str
+    """``default``, ``custom`` or ``invalid``."""
+    is_registered: bool
+    notify_id: str | None
+    compaction_active: bool
+    handoff: dict[str, Any] | None
+    last_handoff_path: str | None = None
+    """Of the document that whoever posts for the agent noted; ours is a record, no file."""

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.lease_holder import name_holder
 from ultramon.errors import StateError
-from ultramon.state.events import ThresholdEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable
 
     from ultramon.backends.base import Backend
-    from ultramon.fleet import Fleet
-    from ultramon.monitor.handoff import HandoffRecord
-    from ultramon.state.events import Event
-    from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock
 
 Item = TypeVar("Item")
@@ -29,66 +22,6 @@ _log = logging.getLogger("ultramon.fleet")
 LEASE_SECONDS = 30.0
 """A fleet that vanished, and cannot be proved to be gone, keeps its consumer name so long."""
 RENEW_SECONDS = LEASE_SECONDS / 3
-CHANGE_CHECK_SECONDS = 0.05
-"""How often a running fleet looks whether an event came, between its polls."""
-
-EVENT_NAMES = (
-    "prepare_handoff",
-    "force_return",
-    "handoff_ready",
-    "ended",
-    "stale",
-    "recovered",
-    "lost",
-    "started",
-    "no_progress",
-)
-_NAMES = {
-    "agent_started": ("started",),
-    "agent_stopped": ("ended",),
-    "agent_stale": ("stale",),
-    "agent_recovered": ("recovered",),
-    "agent_lost": ("lost", "ended"),
-    "agent_expired": ("ended",),
-    "agent_refused": ("ended",),
-    "handoff_ready": ("handoff_ready",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FleetEvent:
-    """One thing that happened, as a handler gets it.
-
-    Attributes:
-        name: One of `EVENT_NAMES`.
-        event: The event as it stands in the journal; ``event.event_id`` is for idempotence.
-        agent_id: The agent.
-        state: The agent's state when the event is delivered; None when there is none to read.
-        handoff: With ``handoff_ready`` and ``no_progress``; `HandoffRecord.claim` it. With ``lost``
-            and ``ended``: the last one of that life, which was delivered before; None without one.
-        handoff_follows: With ``ended``: whether the agent may still leave a handoff. Only where the
-            outcome is ``expired``: the agent runs on, and its life closes with an end of its own.
-        outcome: With ``ended`` and ``lost``.
-        exit: With ``ended`` and ``lost``: how an attached process ended (``returncode``,
-            ``signal``, ``outOfMemory``), or the ``error`` that ended the agent.
-    """
-
-    name: str
-    event: Event
-    agent_id: str
-    state: AgentState | None = None
-    handoff: HandoffRecord | None = None
-    handoff_follows: bool = False
-    outcome: str | None = None
-    exit: dict[str, Any] | None = None
-
-
-def names_of(event: Event) -> tuple[str, ...]:
-    """Return the names under which an event of the journal is delivered; often none."""
-    if isinstance(event, ThresholdEvent):
-        told = event.type == "context_threshold_reached" and event.action in EVENT_NAMES
-        return (event.action,) if told else ()
-    return _NAMES.get(event.type, ())
 
 
 def has_news(backend: Backend, mark: object) -> bool:
@@ -197,51 +130,3 @@ class Consumer:
             self._backend.unsubscribe(self._name, self._holder)
         except StateError as error:
             _log.warning("consumer %s stays taken for a while: %s", self._name, error)
-
-
-class Watch:
-    """What happens in a fleet, one event after the other; ends when the fleet is stopped."""
-
-    def __init__(self, fleet: Fleet, *, acknowledge_all: bool) -> None:
-        self._fleet = fleet
-        self._acknowledge_all = acknowledge_all
-
-    def __iter__(self) -> Iterator[FleetEvent]:
-        fleet = self._fleet
-        try:
-            while True:
-                try:
-                    yield from fleet.step(acknowledge_all=self._acknowledge_all)
-                except StateError as error:
-                    fleet.complain(error)
-                fleet.wait()
-                if fleet.is_stopping:
-                    return
-        finally:
-            fleet.close()
-
-    async def __aiter__(self) -> AsyncIterator[FleetEvent]:
-        fleet = self._fleet
-        try:
-            while True:
-                try:
-                    async for event in fleet.step_async(acknowledge_all=self._acknowledge_all):
-                        yield event
-                except StateError as error:
-                    fleet.complain(error)
-                while fleet.may_rest():
-                    await asyncio.sleep(CHANGE_CHECK_SECONDS)
-                if fleet.is_stopping:
-                    return
-        finally:
-            fleet.close()
-
-
-async def next_in_thread(items: Iterator[Item]) -> Item | None:
-    """Return the next item, None at the end; a cancelled caller waits for the thread."""
-    running = asyncio.ensure_future(asyncio.to_thread(next, items, None))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise

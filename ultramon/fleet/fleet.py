@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from ultramon import signals
-from ultramon.assignments import Assignments, is_end
 from ultramon.backends.claims import release_abandoned
 from ultramon.context.levels import as_ladder
 from ultramon.errors import (
@@ -22,19 +21,14 @@ from ultramon.errors import (
     ConfigurationError,
     StateError,
 )
-from ultramon.fleet_event import (
-    CHANGE_CHECK_SECONDS,
-    EVENT_NAMES,
-    RENEW_SECONDS,
-    Consumer,
-    FleetEvent,
-    Watch,
-    has_news,
-    names_of,
-    next_in_thread,
-)
+from ultramon.fleet.assignments import Assignments, is_end
+from ultramon.fleet.child_processes import watch_process
+from ultramon.fleet.consumer import RENEW_SECONDS, Consumer, has_news
+from ultramon.fleet.events import EVENT_NAMES, FleetEvent, names_of
+from ultramon.fleet.failure_detector import Verdicts
+from ultramon.fleet.run_view import Agents
+from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, Watch, next_in_thread
 from ultramon.monitor.handoff import HandoffRecord
-from ultramon.processes import Agents, watch_process
 from ultramon.routing import NOTIFY_THRESHOLDS
 from ultramon.state.events import HandoffEvent, parse_event
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
@@ -44,14 +38,13 @@ from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import check_agent_id, random_hex
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
-from ultramon.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from os import PathLike
 
     from ultramon.backends.base import Backend
-    from ultramon.processes import Attachable
+    from ultramon.fleet.child_processes import Attachable
     from ultramon.state.events import Event
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock

@@ -1,0 +1,67 @@
+"""Iterates over what happens in a fleet, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ultramon.errors import StateError
+from ultramon.fleet.consumer import Item
+from ultramon.fleet.events import FleetEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from ultramon.fleet.fleet import Fleet
+
+
+CHANGE_CHECK_SECONDS = 0.05
+"""How often a running fleet looks whether an event came, between its polls."""
+
+
+class Watch:
+    """What happens in a fleet, one event after the other; ends when the fleet is stopped."""
+
+    def __init__(self, fleet: Fleet, *, acknowledge_all: bool) -> None:
+        self._fleet = fleet
+        self._acknowledge_all = acknowledge_all
+
+    def __iter__(self) -> Iterator[FleetEvent]:
+        fleet = self._fleet
+        try:
+            while True:
+                try:
+                    yield from fleet.step(acknowledge_all=self._acknowledge_all)
+                except StateError as error:
+                    fleet.complain(error)
+                fleet.wait()
+                if fleet.is_stopping:
+                    return
+        finally:
+            fleet.close()
+
+    async def __aiter__(self) -> AsyncIterator[FleetEvent]:
+        fleet = self._fleet
+        try:
+            while True:
+                try:
+                    async for event in fleet.step_async(acknowledge_all=self._acknowledge_all):
+                        yield event
+                except StateError as error:
+                    fleet.complain(error)
+                while fleet.may_rest():
+                    await asyncio.sleep(CHANGE_CHECK_SECONDS)
+                if fleet.is_stopping:
+                    return
+        finally:
+            fleet.close()
+
+
+async def next_in_thread(items: Iterator[Item]) -> Item | None:
+    """Return the next item, None at the end; a cancelled caller waits for the thread."""
+    running = asyncio.ensure_future(asyncio.to_thread(next, items, None))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
