@@ -302,7 +302,7 @@ def test_of_four_processes_at_once_one_alerts(states, tmp_path, kind):
 
 def test_a_process_that_holds_the_memory_silences_the_others_for_a_moment(states, clock, caplog):
     """It is the one that alerts; whoever cannot wait for it says nothing, and nothing is lost."""
-    from ultramon.core.alert_memory import AlertFile
+    from ultramon.alerts.memory import AlertFile
 
     store_agent(states, AGENT, 0.72, clock.now())
     with AlertFile(str(states), AGENT).locked():

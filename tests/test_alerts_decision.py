@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from ultramon import AlertConfig
 from ultramon.alerts.config import LEVELS, OK, STALE
-from ultramon.alerts.decision import Turns, advance
-from ultramon.core.alert_memory import AlertMemory
+from ultramon.alerts.memory import AlertMemory
+from ultramon.alerts.policy import Turns, advance
 
 CONFIG = AlertConfig()
 LADDER = CONFIG.ladder.resolve(None)

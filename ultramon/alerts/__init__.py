@@ -4,9 +4,10 @@ Loads the standard library and the core alone; `rich` when a box is drawn, and n
 is nothing to say. What happens here never reaches the tool's exit code or its stdout.
 """
 
-from ultramon.alerts.alert import AlertOutcome, check_and_alert_context, check_context
+from ultramon.alerts.check import check_and_alert_context, check_context
 from ultramon.alerts.config import AlertConfig
-from ultramon.alerts.hooking import alerting
+from ultramon.alerts.outcome import AlertOutcome
+from ultramon.alerts.wrappers import alerting
 
 __all__ = [
     "AlertConfig",

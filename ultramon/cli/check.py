@@ -79,7 +79,7 @@ def command(
     nothing is remembered.
     """
     from ultramon import check_context
-    from ultramon.alerts.drawing import numbers
+    from ultramon.alerts.rendering import numbers
 
     state_dir = state_dir_given(state_dir)
     try:

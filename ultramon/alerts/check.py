@@ -7,9 +7,10 @@ import sys
 import time
 
 from ultramon.alerts.config import STALE, AlertConfig, check_every
-from ultramon.alerts.decision import Turns, advance
-from ultramon.core.alert_memory import memory_file
-from ultramon.core.alert_readings import find_session, read_project, read_state
+from ultramon.alerts.memory import memory_file
+from ultramon.alerts.outcome import AlertOutcome
+from ultramon.alerts.policy import Turns, advance
+from ultramon.alerts.readings import find_session, read_project, read_state
 from ultramon.errors import StateWriteError, UltramonError
 from ultramon.system.environment import disabled, state_directory
 from ultramon.system.ids import random_hex
@@ -18,75 +19,13 @@ from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TextIO
+    from typing import TextIO
 
-    from ultramon.core.alert_memory import AlertMemory
-    from ultramon.core.alert_readings import Reading
+    from ultramon.alerts.memory import AlertMemory
+    from ultramon.alerts.readings import Reading
     from ultramon.system.clock import Clock
 
 CONTEXT_ALERT = "context_alert"
-
-
-class AlertOutcome:
-    """What came of a look; true when there was an alert.
-
-    Attributes:
-        alerted: Whether there was an alert.
-        status: ``ok``, ``warning``, ``caution``, ``critical``, ``emergency`` or ``stale`` (also
-            without any data); None when nobody looked: turned off, or not this command's turn.
-        percentage: Of the limit, 0.0 and more, not clamped; None = unknown.
-        tokens: In the window; None = unknown.
-        limit: Context limit in tokens; None = unknown.
-        action: What to do, as configured for the status; empty without one.
-        source: The file that the numbers are from; None without data.
-        session: The session looked at; None without one.
-        reason: Why there is no better answer, for people; empty when there is nothing to explain.
-    """
-
-    __slots__ = (
-        "action",
-        "alerted",
-        "limit",
-        "percentage",
-        "reason",
-        "session",
-        "source",
-        "status",
-        "tokens",
-    )
-
-    def __init__(
-        self,
-        status: str | None,
-        *,
-        alerted: bool = False,
-        reading: Reading | None = None,
-        action: str = "",
-        session: str | None = None,
-        reason: str = "",
-    ) -> None:
-        ratio = None if reading is None else reading.usage_ratio
-        self.alerted = alerted
-        self.status = status
-        # Nine decimals: 0.29 * 100 is 28.999999999999996.
-        self.percentage = None if ratio is None else round(ratio * 100, 9)
-        self.tokens = None if reading is None else reading.tokens
-        self.limit = None if reading is None else reading.limit_tokens
-        self.action = action
-        self.source = None if reading is None else reading.path
-        self.session = session if reading is None else reading.session
-        self.reason = reason or ("" if reading is None else reading.problem)
-
-    def __bool__(self) -> bool:
-        return self.alerted
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as the command line prints it with ``--json``."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-        return f"AlertOutcome({values})"
 
 
 def check_and_alert_context(
@@ -229,7 +168,7 @@ class _Look:
             return AlertOutcome(None, reading=reading, reason=f"not the turn of {command}")
         outcome = AlertOutcome(status, alerted=alerts, reading=reading, action=action)
         if alerts:
-            from ultramon.alerts.drawing import draw
+            from ultramon.alerts.rendering import draw
 
             stream = sys.stderr if stream is None else stream
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.alerts.alert import check_and_alert_context
+from ultramon.alerts.check import check_and_alert_context
 from ultramon.alerts.config import check_every
 
 TYPE_CHECKING = False
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, Self, TextIO, TypeVar
 
-    from ultramon.alerts.alert import AlertOutcome
     from ultramon.alerts.config import AlertConfig
+    from ultramon.alerts.outcome import AlertOutcome
     from ultramon.system.clock import Clock
 
     P = ParamSpec("P")

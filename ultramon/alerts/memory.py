@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.core.alert_readings import Reading
+    from ultramon.alerts.readings import Reading
 
 LAST_ALERT = ".context-last-alert-{}"
 LOCK_SECONDS = 0.05

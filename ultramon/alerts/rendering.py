@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ultramon.alerts.alert import AlertOutcome
+    from ultramon.alerts.outcome import AlertOutcome
 
 _COLOURS = {
     OK: "green",

@@ -8,7 +8,7 @@ from ultramon.context.ladder import next_level
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.alerts.config import AlertConfig
-    from ultramon.core.alert_memory import AlertMemory
+    from ultramon.alerts.memory import AlertMemory
 
 STALE_AGAIN_SECONDS = 3600.0
 """Data that were fresh in between are called stale again only so long after the last time: a status

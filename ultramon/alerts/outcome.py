@@ -1,0 +1,71 @@
+"""The outcome of a check of one context window."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ultramon.alerts.readings import Reading
+
+
+class AlertOutcome:
+    """What came of a look; true when there was an alert.
+
+    Attributes:
+        alerted: Whether there was an alert.
+        status: ``ok``, ``warning``, ``caution``, ``critical``, ``emergency`` or ``stale`` (also
+            without any data); None when nobody looked: turned off, or not this command's turn.
+        percentage: Of the limit, 0.0 and more, not clamped; None = unknown.
+        tokens: In the window; None = unknown.
+        limit: Context limit in tokens; None = unknown.
+        action: What to do, as configured for the status; empty without one.
+        source: The file that the numbers are from; None without data.
+        session: The session looked at; None without one.
+        reason: Why there is no better answer, for people; empty when there is nothing to explain.
+    """
+
+    __slots__ = (
+        "action",
+        "alerted",
+        "limit",
+        "percentage",
+        "reason",
+        "session",
+        "source",
+        "status",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        status: str | None,
+        *,
+        alerted: bool = False,
+        reading: Reading | None = None,
+        action: str = "",
+        session: str | None = None,
+        reason: str = "",
+    ) -> None:
+        ratio = None if reading is None else reading.usage_ratio
+        self.alerted = alerted
+        self.status = status
+        # Nine decimals: 0.29 * 100 is 28.999999999999996.
+        self.percentage = None if ratio is None else round(ratio * 100, 9)
+        self.tokens = None if reading is None else reading.tokens
+        self.limit = None if reading is None else reading.limit_tokens
+        self.action = action
+        self.source = None if reading is None else reading.path
+        self.session = session if reading is None else reading.session
+        self.reason = reason or ("" if reading is None else reading.problem)
+
+    def __bool__(self) -> bool:
+        return self.alerted
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the command line prints it with ``--json``."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"AlertOutcome({values})"

@@ -1,1 +1,0 @@
-"""What a hook may import: standard library only, no module that costs milliseconds to load."""
