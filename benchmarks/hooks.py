@@ -241,7 +241,7 @@ class Contest:
 
 def last_usage(transcripts: dict[str, Path]) -> list[str]:
     """Measure within one process how long the last usage takes to find."""
-    from ultramon.hosts.claude_code.tail import read_tail
+    from ultramon.hosts.claude_code.transcripts.last_reading import read_tail
 
     times: dict[str, list[float]] = {name: [] for name in transcripts}
     for _ in range(READS):

@@ -12,7 +12,7 @@ ROWS = {
     "python -I -c pass": "pass",
     "import ultramon": "import ultramon",
     "what a hook loads": (
-        "import ultramon.hosts.claude_code.events, ultramon.hosts.claude_code.store"
+        "import ultramon.hosts.claude_code.hooks.handlers, ultramon.hosts.claude_code.hooks.store"
     ),
     "from ultramon import create_context_monitor": "from ultramon import create_context_monitor",
     "import json": "import json",

@@ -11,10 +11,10 @@ import time
 from hypothesis import strategies as st
 from program import PROGRAM, environment
 
-from ultramon.hosts.claude_code.install import Choices, plan_installation
-from ultramon.hosts.claude_code.settings import Layer, layer_path
-from ultramon.hosts.claude_code.uninstall import plan_removal
-from ultramon.hosts.claude_code.via import Server
+from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
+from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
+from ultramon.hosts.claude_code.setup.transport import Server
+from ultramon.hosts.claude_code.setup.uninstall import plan_removal
 
 SECRET = "the-secret-of-hooks-0000000000000"
 

@@ -16,8 +16,9 @@ from claude_code_lines import line, reply
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts.claude_code import failures, hook
-from ultramon.hosts.claude_code.frozen import FROZEN_NAME, Frozen
+from ultramon.hosts.claude_code import hook
+from ultramon.hosts.claude_code.hooks import failure_log
+from ultramon.hosts.claude_code.installed_choices import FROZEN_NAME, Frozen
 from ultramon.system.timestamps import format_time
 
 DATA = Path(__file__).parent / "data"
@@ -205,7 +206,7 @@ class HookedSession:
 
     def failures(self):
         """The problems in the failure log."""
-        return [failure["problem"] for failure in failures.read(str(self.state))]
+        return [failure["problem"] for failure in failure_log.read(str(self.state))]
 
 
 def encoded(payload):

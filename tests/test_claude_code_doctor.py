@@ -16,10 +16,10 @@ from needs import NOBODY, read_only, require_root, require_root_mount, unmount
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
-from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, LAUNCHERS, script_path
-from ultramon.hosts.claude_code.doctor import CHECKS, examine
-from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination
+from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, Examination
+from ultramon.hosts.claude_code.doctor.settings_checks import CHECKS, examine
+from ultramon.hosts.claude_code.hooks import failure_log
+from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS, script_path
 from ultramon.state.record import encode_state
 from ultramon.system.files import write_new_file
 from ultramon.system.timestamps import format_time
@@ -297,7 +297,7 @@ def test_what_was_set_aside_is_told(client):
 def test_the_last_failures_of_hooks_are_shown(client):
     """What could not be said to the client is said here, with its time and event."""
     for number in range(5):
-        failures.record(str(client.states), "PostToolUse", "s1", f"fault \x1b[31m{number}", 1e9)
+        failure_log.record(str(client.states), "PostToolUse", "s1", f"fault \x1b[31m{number}", 1e9)
     finding = only(client)
     assert finding.status == WARNING
     assert finding.message.startswith("5 noted, the last: 2001-09-09T01:46:40.000Z PostToolUse")

@@ -17,8 +17,8 @@ from test_hook_hostile import BAD_IDS, NOT_UNDERSTOOD, ODD
 from test_hook_recorded import Replay
 
 from ultramon import mint_token
-from ultramon.hosts.claude_code import failures, heard
-from ultramon.hosts.claude_code.http_hooks import OFF_HEADER, PATH, REQUESTS
+from ultramon.hosts.claude_code.hooks import failure_log, last_request
+from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, PATH, REQUESTS
 from ultramon.system.processes import this_host
 
 MIB = 1 << 20
@@ -107,7 +107,7 @@ def test_a_recorded_session_comes_to_the_same_by_either_way(tmp_path, run, trans
     ]
     assert events[0] == events[1]
     assert by_request.session.failures() == by_process.session.failures() == []
-    assert heard.last(str(by_request.session.state)) is not None
+    assert last_request.last(str(by_request.session.state)) is not None
 
 
 def test_what_the_session_was_started_with_holds_for_its_requests(session):
@@ -215,7 +215,7 @@ def hostile(tmp_path_factory):
 def noted(session):
     """What the failure log holds, and empty it."""
     found = session.failures()
-    (session.state / failures.FAILURES_NAME).unlink(missing_ok=True)
+    (session.state / failure_log.FAILURES_NAME).unlink(missing_ok=True)
     return found
 
 

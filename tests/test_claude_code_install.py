@@ -22,8 +22,8 @@ from program import ROOT
 
 from ultramon.cli.output import ExitCode
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.commands import HOOK_SCRIPT, script_path
-from ultramon.hosts.claude_code.settings import REFRESH_SECONDS, Settings
+from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, script_path
+from ultramon.hosts.claude_code.setup.settings import REFRESH_SECONDS, Settings
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 

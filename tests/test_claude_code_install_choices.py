@@ -16,14 +16,14 @@ from client_home import OTHER_HOOKS, ClientHome
 from ultramon import __version__
 from ultramon.cli.output import ExitCode
 from ultramon.errors import ConfigurationError, StateSchemaError
-from ultramon.hosts.claude_code.commands import EVENTS, HOOK_SCRIPT, script_path
-from ultramon.hosts.claude_code.frozen import Frozen
-from ultramon.hosts.claude_code.interpreter import (
+from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, script_path
+from ultramon.hosts.claude_code.setup.interpreter import (
     check_interpreter,
     check_lasting,
     this_interpreter,
 )
-from ultramon.hosts.claude_code.settings import Settings
+from ultramon.hosts.claude_code.setup.settings import Settings
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 

@@ -13,7 +13,9 @@ import pytest
 from client_home import OTHER_HOOKS, ClientHome
 from needs import require_root_mount, unmount
 
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, Examination
+from ultramon.hosts.claude_code.doctor.settings_checks import examine
+from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
     LAUNCHERS,
@@ -21,8 +23,6 @@ from ultramon.hosts.claude_code.commands import (
     command_line,
     script_path,
 )
-from ultramon.hosts.claude_code.doctor import examine
-from ultramon.hosts.claude_code.examination import OK, PROBLEM, Examination
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.errors import StateCorruptError, StateWriteError
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
@@ -21,8 +21,8 @@ from ultramon.hosts.claude_code.commands import (
     recognise,
     script_path,
 )
-from ultramon.hosts.claude_code.settings import MAX_SETTINGS_BYTES, Settings, find_layers
-from ultramon.hosts.jsontext import JsonText, comparable
+from ultramon.hosts.claude_code.setup.json_edit import JsonText, comparable
+from ultramon.hosts.claude_code.setup.settings import MAX_SETTINGS_BYTES, Settings, find_layers
 
 HOOK = script_path(HOOK_SCRIPT)
 COMMAND = command_line("/usr/bin/python3", HOOK, "/state/claude-code.json")

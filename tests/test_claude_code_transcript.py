@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 from claude_code_lines import line, of, prompt, reply
 
-from ultramon.hosts.claude_code.transcript import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.claude_code.transcripts.reader import (
+    identify,
+    looks_like_transcript,
+    read_transcript,
+)
 from ultramon.hosts.records import Boundary, Broken, Content, Report
 
 RECORDED = Path(__file__).parent / "data" / "captures" / "claude-code-2.1.330"

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts import jsonl
-from ultramon.hosts.claude_code.transcript import identify, looks_like_transcript, read_transcript
+from ultramon.hosts.claude_code.transcripts.reader import (
+    identify,
+    looks_like_transcript,
+    read_transcript,
+)
 from ultramon.hosts.records import Broken, Content, Record, Report
 
 

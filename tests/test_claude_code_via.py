@@ -16,10 +16,10 @@ from serving import ServeProgram, Serving
 from ultramon import __version__
 from ultramon.cli import cli
 from ultramon.cli.output import ExitCode
-from ultramon.hosts.claude_code import heard
-from ultramon.hosts.claude_code.commands import EVENTS
-from ultramon.hosts.claude_code.http_hooks import PATH, REQUESTS
-from ultramon.hosts.claude_code.via import Server
+from ultramon.hosts.claude_code.hooks import last_request
+from ultramon.hosts.claude_code.setup.commands import EVENTS
+from ultramon.hosts.claude_code.setup.http_hooks import PATH, REQUESTS
+from ultramon.hosts.claude_code.setup.transport import Server
 from ultramon.server.presence import only_server, write_server_file
 
 URL = "http://127.0.0.1:8420"
@@ -259,7 +259,7 @@ def test_a_server_that_was_killed_is_a_problem(client, program):
     message = "none runs: no tool call has been told yet"
     assert found("server") == [("problem", message, cure)]
     for _ in range(2):
-        heard.note(str(client.states), 1_800_000_000.0)
+        last_request.note(str(client.states), 1_800_000_000.0)
     message = "none runs: no tool call has been told since 2027-01-15T08:00:00.000Z"
     assert found("server") == [("problem", message, cure)]
     assert client.run("doctor").returncode == ExitCode.FAILURE

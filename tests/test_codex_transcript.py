@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.hosts.claude_code import transcript as claude_code
+from ultramon.hosts.claude_code.transcripts import reader as claude_code
 from ultramon.hosts.codex.transcript import identify, looks_like_transcript, read_transcript
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Record, Report, Window
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted import plant
 
-from ultramon.hosts.claude_code.payload import Payload, read_payload
-from ultramon.hosts.claude_code.tail import MAX_LINES, MAX_TAIL_BYTES, read_tail
+from ultramon.hosts.claude_code.hooks.payload import Payload, read_payload
+from ultramon.hosts.claude_code.transcripts.last_reading import MAX_LINES, MAX_TAIL_BYTES, read_tail
 
 MIB = 1 << 20
 CLIENT_TIMEOUT_SECONDS = 10

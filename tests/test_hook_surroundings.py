@@ -22,7 +22,7 @@ from needs import (
 from planted import plant
 
 from ultramon.backends.local.journal import JOURNAL
-from ultramon.hosts.claude_code.failures import FAILURES_NAME, MAX_BYTES
+from ultramon.hosts.claude_code.hooks.failure_log import FAILURES_NAME, MAX_BYTES
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ BROAD_EXCEPTS = {
     "ultramon/alerts/check.py": 1,
     "ultramon/fleet/fleet.py": 1,
     "ultramon/monitor/background.py": 1,
-    "ultramon/hosts/claude_code/entry.py": 2,
+    "ultramon/hosts/claude_code/hooks/entry.py": 2,
     "ultramon/routing.py": 1,
     "ultramon/server/claude_code.py": 1,
     "ultramon/signals.py": 2,
@@ -149,8 +149,8 @@ def reached_from(start: str, function: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "module",
     [
-        "ultramon.hosts.claude_code.entry",
-        "ultramon.hosts.claude_code.line",
+        "ultramon.hosts.claude_code.hooks.entry",
+        "ultramon.hosts.claude_code.status_line",
         "ultramon.hosts.claude_code.hook",
         "ultramon.hosts.claude_code.statusline",
         "ultramon.alerts",

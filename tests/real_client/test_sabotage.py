@@ -10,14 +10,14 @@ from needs import read_only
 from real_client.api import Reply, bash, marked
 from real_client.client import WINDOW_TOKENS
 from real_client.watch import Note, new_notes, notes
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.hooks.failure_log import read as read_failures
+from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     command_line,
     package_directory,
     script_path,
 )
-from ultramon.hosts.claude_code.failures import read as read_failures
 
 pytestmark = pytest.mark.real_client
 

@@ -16,7 +16,7 @@ from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.examination import SeenServer
+    from ultramon.hosts.claude_code.doctor.examination import SeenServer
 
 _MAX_LINE_CHARS = 2_000
 
@@ -32,8 +32,8 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """
-    from ultramon.hosts.claude_code.doctor import examine
-    from ultramon.hosts.claude_code.examination import PROBLEM, WARNING, Examination
+    from ultramon.hosts.claude_code.doctor.examination import PROBLEM, WARNING, Examination
+    from ultramon.hosts.claude_code.doctor.settings_checks import examine
     from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
@@ -69,7 +69,7 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
 
 def _server(directory: str) -> SeenServer:
     """Look who serves the state directory; that needs nothing of the extra."""
-    from ultramon.hosts.claude_code.examination import SeenServer
+    from ultramon.hosts.claude_code.doctor.examination import SeenServer
     from ultramon.server.presence import read_server_file
 
     try:

@@ -15,8 +15,8 @@ from ultramon.system.terminal_text import sanitize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.hosts.claude_code.change import Change
-    from ultramon.hosts.claude_code.via import Server
+    from ultramon.hosts.claude_code.setup.planned_change import Change
+    from ultramon.hosts.claude_code.setup.transport import Server
 
 HOSTS = ("claude-code",)
 _MAX_LINE_CHARS = 100_000
@@ -67,7 +67,7 @@ def known_server(directory: str, *, dry_run: bool) -> Server:
     Raises:
         StateError: What the server wrote cannot be read.
     """
-    from ultramon.hosts.claude_code.via import Server
+    from ultramon.hosts.claude_code.setup.transport import Server
     from ultramon.server.presence import read_server_file
     from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
 
@@ -223,14 +223,14 @@ def command(
 
     HOST is claude-code.
     """
-    from ultramon.hosts.claude_code.install import Choices, plan_installation
-    from ultramon.hosts.claude_code.interpreter import (
+    from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
+    from ultramon.hosts.claude_code.setup.interpreter import (
         check_interpreter,
         check_lasting,
         this_interpreter,
     )
-    from ultramon.hosts.claude_code.plugin import plan_plugin
-    from ultramon.hosts.claude_code.settings import Layer, layer_path
+    from ultramon.hosts.claude_code.setup.plugin import plan_plugin
+    from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
     from ultramon.system.clock import SYSTEM_CLOCK
 
     name = chosen_layer(user=user, project=project, local=local)

@@ -7,13 +7,7 @@ import os
 import click
 
 from ultramon.cli.agents import json_option, state_dir_option
-from ultramon.cli.install import (
-    HOSTS,
-    chosen_directory,
-    chosen_layer,
-    layer_options,
-    show_change,
-)
+from ultramon.cli.install import HOSTS, chosen_directory, chosen_layer, layer_options, show_change
 from ultramon.cli.output import ExitCode, say
 
 
@@ -49,9 +43,9 @@ def command(
 
     HOST is claude-code.
     """
-    from ultramon.hosts.claude_code.plugin import plan_plugin_removal
-    from ultramon.hosts.claude_code.settings import Layer, layer_path
-    from ultramon.hosts.claude_code.uninstall import plan_removal
+    from ultramon.hosts.claude_code.setup.plugin import plan_plugin_removal
+    from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
+    from ultramon.hosts.claude_code.setup.uninstall import plan_removal
 
     name = chosen_layer(user=user, project=project, local=local)
     cwd, directory = os.getcwd(), chosen_directory(state_dir)

@@ -8,7 +8,7 @@ from ultramon.backends.memory import MemoryBackend
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import Ladder
 from ultramon.context.limits import window_for_model
-from ultramon.hosts.claude_code.frozen import DEFAULT_LADDER as CLAUDE_CODE_LADDER
+from ultramon.hosts.claude_code.installed_choices import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.replay.recordings import CLAUDE_CODE, read_records

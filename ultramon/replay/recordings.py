@@ -145,7 +145,7 @@ def _recognise(path: str) -> Recording | Skipped:
 
 
 def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
-    from ultramon.hosts.claude_code import transcript as claude_code
+    from ultramon.hosts.claude_code.transcripts import reader as claude_code
     from ultramon.hosts.codex import transcript as codex
 
     if not head:
@@ -207,7 +207,7 @@ def read_records(recording: Recording) -> Iterator[Record]:
 
             yield from read_rollout(lines)
         else:
-            from ultramon.hosts.claude_code.transcript import read_transcript
+            from ultramon.hosts.claude_code.transcripts.reader import read_transcript
 
             yield from read_transcript(lines)
 

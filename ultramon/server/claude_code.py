@@ -13,15 +13,15 @@ from starlette.background import BackgroundTask
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
-from ultramon.hosts.claude_code import failures, heard
-from ultramon.hosts.claude_code.agents import MEMORY
-from ultramon.hosts.claude_code.change import frozen_path
-from ultramon.hosts.claude_code.entry import load_frozen
-from ultramon.hosts.claude_code.events import HookCall
-from ultramon.hosts.claude_code.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
-from ultramon.hosts.claude_code.payload import Payload
-from ultramon.hosts.claude_code.store import HookStore
-from ultramon.hosts.claude_code.surroundings import kept
+from ultramon.hosts.claude_code.hooks import failure_log, last_request
+from ultramon.hosts.claude_code.hooks.entry import load_frozen
+from ultramon.hosts.claude_code.hooks.handlers import HookCall
+from ultramon.hosts.claude_code.hooks.hosted_agent import MEMORY
+from ultramon.hosts.claude_code.hooks.payload import Payload
+from ultramon.hosts.claude_code.hooks.session_environment import kept
+from ultramon.hosts.claude_code.hooks.store import HookStore
+from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
+from ultramon.hosts.claude_code.setup.planned_change import frozen_path
 from ultramon.server.access import AGENT, HookCaller, Served, refuse
 from ultramon.server.responses import problems
 from ultramon.system import compact_json
@@ -112,7 +112,7 @@ def _answered(services: Services, payload: Payload) -> Response:
         call = HookCall(payload, store, is_patient=True)
         agent_id = call.agent_id
         answer = call.answer()
-        heard.note(directory, now)
+        last_request.note(directory, now)
     except Exception as error:  # noqa: BLE001 - as the process: the client must go on
         _fail(services, payload.event, agent_id, error)
         return _nothing()
@@ -140,4 +140,4 @@ def _nothing() -> Response:
 
 def _fail(services: Services, event: str, agent_id: str, error: Exception) -> None:
     problem = f"{type(error).__name__}: {error}"
-    failures.record(services.state_directory, event, agent_id, problem, services.clock.now())
+    failure_log.record(services.state_directory, event, agent_id, problem, services.clock.now())

@@ -8,7 +8,7 @@ import sys
 
 if __name__ == "__main__":
     sys.path.insert(0, __file__.rsplit(os.sep, 4)[0])
-    from ultramon.hosts.claude_code.line import main
+    from ultramon.hosts.claude_code.status_line import main
 
     # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
     os._exit(main(sys.argv))

@@ -10,19 +10,19 @@ import os
 import time
 
 from ultramon.errors import UltramonError
-from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.agents import WAITING
-from ultramon.hosts.claude_code.entry import is_off, load_frozen, state_directory
-from ultramon.hosts.claude_code.payload import INPUT_SECONDS, Payload, read_bounded
-from ultramon.hosts.claude_code.store import HookStore
-from ultramon.hosts.claude_code.tail import Tail, read_tail
+from ultramon.hosts.claude_code.hooks import failure_log
+from ultramon.hosts.claude_code.hooks.entry import is_off, load_frozen, state_directory
+from ultramon.hosts.claude_code.hooks.hosted_agent import WAITING
+from ultramon.hosts.claude_code.hooks.payload import INPUT_SECONDS, Payload, read_bounded
+from ultramon.hosts.claude_code.hooks.store import HookStore
+from ultramon.hosts.claude_code.transcripts.last_reading import Tail, read_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.claude_code.agents import HostedAgent
+    from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
     from ultramon.state.record import StateRecord
 
 STATUS_LINE = "statusLine"
@@ -62,7 +62,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
             if record is not None and show in ("own", "both"):
                 own = write_line(record, color="NO_COLOR" not in environ)
         except (UltramonError, OSError, ValueError) as error:
-            failures.record(directory, STATUS_LINE, "", f"{type(error).__name__}: {error}", now)
+            failure_log.record(directory, STATUS_LINE, "", f"{type(error).__name__}: {error}", now)
     lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
     lines += own.encode("utf-8") + b"\n" if own else b""
     if lines:
@@ -209,6 +209,6 @@ def _run(
         shown, _ = process.communicate(data, timeout=CHAINED_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        failures.record(directory, STATUS_LINE, "", "the chained status line is too slow", now)
+        failure_log.record(directory, STATUS_LINE, "", "the chained status line is too slow", now)
         shown, _ = process.communicate()
     return shown

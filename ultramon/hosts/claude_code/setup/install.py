@@ -14,24 +14,29 @@ from typing import Any, NamedTuple
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
-from ultramon.hosts.claude_code.change import (
-    Change,
-    backup_path,
-    frozen_path,
-    read_backup,
-    record_of,
+from ultramon.hosts.claude_code.installed_choices import (
+    AUDIENCES,
+    STATUS_LINES,
+    Frozen,
+    check_choice,
 )
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
     command_line,
     mentions,
     script_path,
 )
-from ultramon.hosts.claude_code.frozen import AUDIENCES, STATUS_LINES, Frozen, check_choice
-from ultramon.hosts.claude_code.launcher import Launcher
-from ultramon.hosts.claude_code.settings import PROJECT, Layer, Settings, find_layers
-from ultramon.hosts.claude_code.via import Server, choose_link
+from ultramon.hosts.claude_code.setup.launcher import Launcher
+from ultramon.hosts.claude_code.setup.planned_change import (
+    Change,
+    backup_path,
+    frozen_path,
+    read_backup,
+    record_of,
+)
+from ultramon.hosts.claude_code.setup.settings import PROJECT, Layer, Settings, find_layers
+from ultramon.hosts.claude_code.setup.transport import Server, choose_link
 from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 

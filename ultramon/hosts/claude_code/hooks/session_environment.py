@@ -6,7 +6,7 @@ client sets its process id and the project for commands only, and drops what is 
 
 from __future__ import annotations
 
-from ultramon.hosts.claude_code import autocompact
+from ultramon.hosts.claude_code import compaction_trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ VARIABLES = (
     "ULTRAMON_PARENT_ID",
     "ULTRAMON_RUN",
     "TMUX_PANE",
-    autocompact.WINDOW_VARIABLE,
-    autocompact.PERCENT_VARIABLE,
-    autocompact.OUTPUT_VARIABLE,
-    autocompact.SMALL_VARIABLE,
-    autocompact.MOST_VARIABLE,
-    autocompact.REFUSAL_VARIABLE,
+    compaction_trigger.WINDOW_VARIABLE,
+    compaction_trigger.PERCENT_VARIABLE,
+    compaction_trigger.OUTPUT_VARIABLE,
+    compaction_trigger.SMALL_VARIABLE,
+    compaction_trigger.MOST_VARIABLE,
+    compaction_trigger.REFUSAL_VARIABLE,
     "DISABLE_AUTO_COMPACT",
     "DISABLE_COMPACT",
 )

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ultramon.hosts.claude_code.frozen import Frozen
+    from ultramon.hosts.claude_code.installed_choices import Frozen
 
 
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -30,9 +30,9 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     directory = state_directory(environ, argv[1])
     event = agent_id = ""
     try:
-        from ultramon.hosts.claude_code.events import HookCall
-        from ultramon.hosts.claude_code.payload import read_payload
-        from ultramon.hosts.claude_code.store import HookStore
+        from ultramon.hosts.claude_code.hooks.handlers import HookCall
+        from ultramon.hosts.claude_code.hooks.payload import read_payload
+        from ultramon.hosts.claude_code.hooks.store import HookStore
 
         payload = read_payload(0)
         event, agent_id = payload.event, payload.session_id
@@ -64,13 +64,13 @@ def is_off(environ: Mapping[str, str]) -> bool:
 def load_frozen(path: str, directory: str, event: str, now: float) -> Frozen:
     """Read the choices of the installation; without readable ones nobody is told anything."""
     from ultramon.errors import StateError
-    from ultramon.hosts.claude_code import failures
-    from ultramon.hosts.claude_code.frozen import NOBODY, Frozen
+    from ultramon.hosts.claude_code.hooks import failure_log
+    from ultramon.hosts.claude_code.installed_choices import NOBODY, Frozen
 
     try:
         return Frozen.load(path)
     except (StateError, OSError) as error:
-        failures.record(directory, event, "", str(error), now)
+        failure_log.record(directory, event, "", str(error), now)
         frozen = Frozen(path)
         frozen.audience = NOBODY
         return frozen
@@ -78,9 +78,9 @@ def load_frozen(path: str, directory: str, event: str, now: float) -> Frozen:
 
 def _note_failure(directory: str, event: str, agent_id: str, error: BaseException) -> None:
     try:
-        from ultramon.hosts.claude_code import failures
+        from ultramon.hosts.claude_code.hooks import failure_log
 
         problem = f"{type(error).__name__}: {error}"
-        failures.record(directory, event, agent_id, problem, time.time())
+        failure_log.record(directory, event, agent_id, problem, time.time())
     except BaseException:  # noqa: BLE001 - there is nowhere left to say it
         return

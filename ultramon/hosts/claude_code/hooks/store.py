@@ -10,8 +10,8 @@ import os
 from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
-from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.agents import HostedAgent
+from ultramon.hosts.claude_code.hooks import failure_log
+from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.claude_code.frozen import Frozen
+    from ultramon.hosts.claude_code.installed_choices import Frozen
 
 LOCK_SECONDS = 1.0
 """How long a hook waits for the parallel hooks of the same agent."""
@@ -172,7 +172,7 @@ class HookStore:
 
     def fail(self, agent_id: str, problem: str) -> None:
         """Leave a line in the failure log."""
-        failures.record(self.directory.path, self.event, agent_id, problem, self.now)
+        failure_log.record(self.directory.path, self.event, agent_id, problem, self.now)
 
     def children(self, agent_id: str) -> list[str]:
         """Return the ids of the subagents of a session that have a state."""

@@ -9,7 +9,7 @@ import os
 
 from ultramon.context.stored_gauge import StoredGauge
 from ultramon.errors import InvalidAgentIdError
-from ultramon.hosts.claude_code.autocompact import compaction_limits, host_window_tokens
+from ultramon.hosts.claude_code.compaction_trigger import compaction_limits, host_window_tokens
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.claude_code.frozen import Frozen
+    from ultramon.hosts.claude_code.installed_choices import Frozen
     from ultramon.hosts.records import Report
     from ultramon.state.record import StateRecord
 
@@ -109,7 +109,7 @@ class HostedAgent:
         """Take the client's process as the agent's; return whether it is another one now."""
         record = self.record
         if record.agent_id == record.session_id:
-            from ultramon.hosts.claude_code.surroundings import keep
+            from ultramon.hosts.claude_code.hooks.session_environment import keep
 
             keep(self.memory, self._environ)
         text = self._environ.get("CLAUDE_PID", "")

@@ -11,7 +11,7 @@ import errno
 import os
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     STATUS_LINE_SCRIPT,

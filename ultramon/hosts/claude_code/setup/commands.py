@@ -62,8 +62,10 @@ class OurCommand(NamedTuple):
 
 def package_directory() -> str:
     """Return the directory that holds this package, links not followed: upgrades move targets."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    return os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    directory = os.path.abspath(__file__)
+    for _ in ("setup", "claude_code", "hosts", "ultramon"):
+        directory = os.path.dirname(directory)
+    return os.path.dirname(directory)
 
 
 def script_path(name: str, package: str | None = None) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from ultramon.backends.local.journal import Journal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
-from ultramon.hosts.claude_code import failures
-from ultramon.hosts.claude_code.examination import OK, PROBLEM, WARNING, Examination, Finding
-from ultramon.hosts.claude_code.frozen import AGENT, BOTH
-from ultramon.hosts.claude_code.settings import USER, config_directory
+from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, Examination, Finding
+from ultramon.hosts.claude_code.hooks import failure_log
+from ultramon.hosts.claude_code.installed_choices import AGENT, BOTH
+from ultramon.hosts.claude_code.setup.settings import USER, config_directory
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.record import SCHEMA, StateRecord
 from ultramon.system import compact_json
@@ -93,7 +93,7 @@ def check_set_aside(seen: Examination) -> Iterator[Finding]:
 def check_failures(seen: Examination) -> Iterator[Finding]:
     """What hooks could not do, as they noted it."""
     try:
-        noted = failures.read(seen.state_directory)
+        noted = failure_log.read(seen.state_directory)
     except (StateError, OSError) as error:
         yield Finding("failures", PROBLEM, f"the log cannot be read: {error}", "delete it")
         return
@@ -104,7 +104,7 @@ def check_failures(seen: Examination) -> Iterator[Finding]:
     shown = "; ".join(
         " ".join(str(one.get(name) or "?") for name in ("at", "event", "problem")) for one in last
     )
-    path = os.path.join(seen.state_directory, failures.FAILURES_NAME)
+    path = os.path.join(seen.state_directory, failure_log.FAILURES_NAME)
     message = f"{len(noted)} noted, the last: {shown}"
     yield Finding("failures", WARNING, message, f"when they are understood, delete {path}")
 

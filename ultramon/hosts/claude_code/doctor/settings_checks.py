@@ -12,17 +12,7 @@ from collections.abc import Callable, Iterator
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateDirectoryError
-from ultramon.hosts.claude_code.change import frozen_path, read_backup
-from ultramon.hosts.claude_code.commands import EVENTS, OurCommand, package_directory
-from ultramon.hosts.claude_code.doctor_server import check_requests, check_server
-from ultramon.hosts.claude_code.doctor_states import (
-    check_failures,
-    check_measured,
-    check_set_aside,
-    check_silence,
-    check_states,
-)
-from ultramon.hosts.claude_code.examination import (
+from ultramon.hosts.claude_code.doctor.examination import (
     ELSEWHERE,
     INSTALL,
     OK,
@@ -32,9 +22,19 @@ from ultramon.hosts.claude_code.examination import (
     Finding,
     SeenLayer,
 )
-from ultramon.hosts.claude_code.frozen import Frozen
-from ultramon.hosts.claude_code.interpreter import problem_of
-from ultramon.hosts.claude_code.launcher import read_launcher
+from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
+from ultramon.hosts.claude_code.doctor.state_checks import (
+    check_failures,
+    check_measured,
+    check_set_aside,
+    check_silence,
+    check_states,
+)
+from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
+from ultramon.hosts.claude_code.setup.interpreter import problem_of
+from ultramon.hosts.claude_code.setup.launcher import read_launcher
+from ultramon.hosts.claude_code.setup.planned_change import frozen_path, read_backup
 from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.ids import random_hex

@@ -9,7 +9,7 @@ import os
 import stat
 from itertools import islice
 
-from ultramon.hosts.claude_code.transcript import LineReader, error_of
+from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, text_of
 from ultramon.hosts.records import Boundary, Content, Report
 from ultramon.system.timestamps import parse_time

@@ -6,9 +6,9 @@ import os
 from typing import Any, NamedTuple
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.change import frozen_path, record_of
-from ultramon.hosts.claude_code.frozen import Frozen
-from ultramon.hosts.claude_code.settings import Settings, find_layers
+from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.setup.planned_change import frozen_path, record_of
+from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 INSTALL = "ultramon install claude-code"

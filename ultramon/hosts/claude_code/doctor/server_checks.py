@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ultramon.hosts.claude_code import heard
-from ultramon.hosts.claude_code.examination import (
+from ultramon.hosts.claude_code.doctor.examination import (
     OK,
     PROBLEM,
     WARNING,
@@ -19,8 +18,9 @@ from ultramon.hosts.claude_code.examination import (
     Finding,
     SeenLayer,
 )
-from ultramon.hosts.claude_code.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
-from ultramon.hosts.claude_code.settings import Settings
+from ultramon.hosts.claude_code.hooks import last_request
+from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
+from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.system.timestamps import format_time
 
 SERVE = "ultramon serve"
@@ -102,7 +102,7 @@ def _options(link: Link) -> str:
 
 def _missing(seen: Examination) -> str:
     """Say since when no tool call is told."""
-    at = heard.last(seen.state_directory)
+    at = last_request.last(seen.state_directory)
     if at is None:
         return "no tool call has been told yet"
     return f"no tool call has been told since {format_time(at)}"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ultramon.errors import ConfigurationError, StateCorruptError, StateWriteError
-from ultramon.hosts.claude_code.commands import (
+from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
@@ -21,8 +21,8 @@ from ultramon.hosts.claude_code.commands import (
     mentions,
     recognise,
 )
-from ultramon.hosts.claude_code.http_hooks import Link, entry_for, recognise_request
-from ultramon.hosts.jsontext import JsonText, Path, comparable
+from ultramon.hosts.claude_code.setup.http_hooks import Link, entry_for, recognise_request
+from ultramon.hosts.claude_code.setup.json_edit import JsonText, Path, comparable
 from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
 from ultramon.system.ids import random_hex
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.commands import hook_entry
+from ultramon.hosts.claude_code.setup.commands import hook_entry
 
 PATH = "/hooks/claude-code"
 SECRET_VARIABLE = "ULTRAMON_HOOK_SECRET"

@@ -10,21 +10,17 @@ import os
 from typing import Any
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.change import Change, frozen_path
-from ultramon.hosts.claude_code.commands import (
-    EVENTS,
-    HOOK_SCRIPT,
-    hook_entry,
-)
-from ultramon.hosts.claude_code.install import (
+from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
+from ultramon.hosts.claude_code.setup.install import (
     Choices,
     Installation,
     begin_installation,
     choose,
     note_installation,
 )
-from ultramon.hosts.claude_code.settings import Settings
-from ultramon.hosts.claude_code.uninstall import Removal, begin_removal, plan_traces
+from ultramon.hosts.claude_code.setup.planned_change import Change, frozen_path
+from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
 
 PLUGIN_NAME = "ultramon"
 MANIFEST = os.path.join(".claude-plugin", "plugin.json")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.change import (
+from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.setup.planned_change import (
     Change,
     backup_path,
     frozen_path,
@@ -19,9 +20,8 @@ from ultramon.hosts.claude_code.change import (
     read_backup,
     record_of,
 )
-from ultramon.hosts.claude_code.frozen import Frozen
-from ultramon.hosts.claude_code.settings import Layer, Settings, find_layers
-from ultramon.hosts.claude_code.via import restore_mode
+from ultramon.hosts.claude_code.setup.settings import Layer, Settings, find_layers
+from ultramon.hosts.claude_code.setup.transport import restore_mode
 from ultramon.system.files import delete_file
 
 _HOOKS = "hooks"

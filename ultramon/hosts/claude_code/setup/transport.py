@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.frozen import check_choice
-from ultramon.hosts.claude_code.http_hooks import SECRET_VARIABLE, Link, check_url
-from ultramon.hosts.claude_code.settings import PROJECT
+from ultramon.hosts.claude_code.installed_choices import check_choice
+from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, check_url
+from ultramon.hosts.claude_code.setup.settings import PROJECT
 
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.change import Change
+    from ultramon.hosts.claude_code.setup.planned_change import Change
 
 COMMAND, HTTP = "command", "http"
 VIAS = (COMMAND, HTTP)

@@ -20,8 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.hosts.claude_code.agents import HostedAgent
-    from ultramon.hosts.claude_code.store import HookStore
+    from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
+    from ultramon.hosts.claude_code.hooks.store import HookStore
 
 MAX_NOTICES = 10
 """In one answer; none is longer than 400 characters, so that together they stay below 8 kB."""

@@ -1,0 +1,1 @@
+"""Examines an installation for Claude Code."""

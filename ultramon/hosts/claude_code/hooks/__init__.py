@@ -1,0 +1,1 @@
+"""What a hook of Claude Code does; standard library only."""

@@ -1,0 +1,1 @@
+"""Installs and removes hooks and status line of Claude Code."""

@@ -1,0 +1,1 @@
+"""Reads the transcripts of Claude Code; standard library only."""
