@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.hosts.posted import PostedAgents
 from ultramon.server.app import create_app
-from ultramon.server.limits import TokenBuckets
+from ultramon.server.posted_agents import PostedAgents
+from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.services import Services
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"

@@ -17,7 +17,7 @@ from program import environment
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
-from ultramon.server.running import Server, listen, make_services
+from ultramon.server.main import Server, listen, make_services
 from ultramon.system.environment import state_directory
 
 TIMEOUT_SECONDS = 30

@@ -12,7 +12,7 @@ from program import run
 from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.context.ladder import Ladder
-from ultramon.hosts.posted import PostedAgents
+from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.environment import state_directory
 from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract_notices import ORIGINAL

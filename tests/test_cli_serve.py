@@ -17,7 +17,7 @@ from serving import ServeProgram, Serving, make_certificate
 
 from ultramon import __version__
 from ultramon.errors import StateCorruptError
-from ultramon.server.presence import only_server, read_server_file
+from ultramon.server.server_file import only_server, read_server_file
 
 TIMEOUT_SECONDS = 30
 
@@ -251,9 +251,9 @@ def test_without_the_extra_it_says_which_one_to_install(tmp_path, missing):
 
 def test_its_help_needs_no_extra():
     """Nothing of the server is loaded before it is started; whoever looks for one needs none."""
-    heavy = ["fastapi", "uvicorn", "httpx", "ultramon.server.running"]
+    heavy = ["fastapi", "uvicorn", "httpx", "ultramon.server.main"]
     assert loaded_by(["serve", "--help"], heavy) == ""
-    code = "import sys, ultramon.server.presence; print({*sys.modules} & {'fastapi', 'uvicorn'})"
+    code = "import sys, ultramon.server.server_file; print({*sys.modules} & {'fastapi', 'uvicorn'})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout == b"set()\n"
 

@@ -59,7 +59,7 @@ BROAD_EXCEPTS = {
     "ultramon/monitor/background.py": 1,
     "ultramon/hosts/claude_code/hooks/entry.py": 2,
     "ultramon/routing.py": 1,
-    "ultramon/server/claude_code.py": 1,
+    "ultramon/server/routes/claude_code.py": 1,
     "ultramon/signals.py": 2,
     "ultramon/context/provider_usage.py": 1,
 }

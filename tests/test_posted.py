@@ -8,7 +8,7 @@ import pytest
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.hosts.posted import HANDOFF_PATH, MEMORY, PostedAgents
+from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY, PostedAgents
 from ultramon.testing import FakeClock
 from ultramon.testing.contract_states import start
 

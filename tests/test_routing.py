@@ -17,8 +17,8 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.queue import Cancelled
-from ultramon.hosts.posted import PostedAgents
 from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
+from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.timestamps import parse_time
 from ultramon.testing import fill
 

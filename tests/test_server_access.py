@@ -10,7 +10,7 @@ import pytest
 
 from ultramon.cli.events import event_line
 from ultramon.server.app import create_app
-from ultramon.server.guard import OPEN_PATHS
+from ultramon.server.http.authentication import OPEN_PATHS
 from ultramon.state.events import AuditEvent, parse_event
 from ultramon.testing import FakeClock
 from ultramon.tokens import mint_token, revoke_tokens, verify_token

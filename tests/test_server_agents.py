@@ -13,7 +13,7 @@ import pytest
 from serving import Serving
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
-from ultramon.server.lookout import Lookout
+from ultramon.server.workers.lost_agents import Lookout
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.testing import FakeClock
 

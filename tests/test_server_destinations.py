@@ -10,8 +10,8 @@ from program import environment
 from receiver import Receiver
 
 from ultramon import ConfigurationError
-from ultramon.server.destinations import AllowedHosts
-from ultramon.server.webhooks import read_targets
+from ultramon.server.workers.webhook_targets import AllowedHosts
+from ultramon.server.workers.webhooks import read_targets
 
 LISTED = ["hooks.example.com", "hooks.example.com:8443", "localhost:9000", "127.0.0.1:9000"]
 LISTED += ["[::1]:9000", "10.1.2.3", "169.254.169.254:9000", "bücher.example", "2130706433:9000"]

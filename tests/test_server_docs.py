@@ -14,7 +14,7 @@ from serving import Serving
 
 from ultramon import queue_message
 from ultramon.backends.memory import MemoryBackend
-from ultramon.server.webhooks import Sender, read_targets
+from ultramon.server.workers.webhooks import Sender, read_targets
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.testing import FakeClock
 

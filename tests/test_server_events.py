@@ -10,9 +10,9 @@ import pytest
 from serving import TIMEOUT_SECONDS, ServeProgram, Serving
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.server.events import EventLog
-from ultramon.server.streams import MAX_CHUNK_BYTES, MAX_CHUNK_EVENTS
-from ultramon.server.waiting import MAX_STREAMS_OF_ONE
+from ultramon.server.http.streams import MAX_CHUNK_BYTES, MAX_CHUNK_EVENTS
+from ultramon.server.routes.events import EventLog
+from ultramon.server.stream_slots import MAX_STREAMS_OF_ONE
 
 LAST = "Last-Event-ID"
 

@@ -12,8 +12,8 @@ from serving import Serving, Wire
 
 from ultramon.cli.serve import LineFormatter
 from ultramon.errors import ConfigurationError
-from ultramon.server.front import MAX_BODY_BYTES, allowed_hosts
-from ultramon.server.limits import MAX_BUCKETS, TokenBuckets
+from ultramon.server.http.request_filter import MAX_BODY_BYTES, allowed_hosts
+from ultramon.server.rate_limits import MAX_BUCKETS, TokenBuckets
 from ultramon.testing import FakeClock
 from ultramon.tokens import mint_token
 

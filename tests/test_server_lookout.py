@@ -8,7 +8,7 @@ import pytest
 from serving import Serving
 
 from ultramon import register, unregister
-from ultramon.server.lookout import Lookout
+from ultramon.server.workers.lost_agents import Lookout
 
 AGENT = """
 import sys

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 from serving import Serving, Wire, make_certificate
 
-from ultramon.server.front import MAX_HEAD_BYTES, MAX_HEADERS
-from ultramon.server.limits import MAX_UNPROVEN_REQUESTS
-from ultramon.server.protocol import MAX_CONNECTIONS, BoundedProtocol
+from ultramon.server.http.connections import MAX_CONNECTIONS, BoundedProtocol
+from ultramon.server.http.request_filter import MAX_HEAD_BYTES, MAX_HEADERS
+from ultramon.server.rate_limits import MAX_UNPROVEN_REQUESTS
 
 JSON = "Content-Type: application/json"
 POST = b"POST /nowhere HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"

@@ -15,8 +15,8 @@ from receiver import Receiver, is_genuine
 from ultramon import ContextConfig, create_context_monitor, queue_message, register
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.queue import queue_of
-from ultramon.server.destinations import AllowedHosts
-from ultramon.server.webhooks import MAX_ANSWER_BYTES, Sender, Target, Webhooks
+from ultramon.server.workers.webhook_targets import AllowedHosts
+from ultramon.server.workers.webhooks import MAX_ANSWER_BYTES, Sender, Target, Webhooks
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.testing import FakeClock
 

@@ -70,7 +70,7 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
 def _server(directory: str) -> SeenServer:
     """Look who serves the state directory; that needs nothing of the extra."""
     from ultramon.hosts.claude_code.doctor.examination import SeenServer
-    from ultramon.server.presence import read_server_file
+    from ultramon.server.server_file import read_server_file
 
     try:
         facts = read_server_file(directory)

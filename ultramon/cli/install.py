@@ -68,7 +68,7 @@ def known_server(directory: str, *, dry_run: bool) -> Server:
         StateError: What the server wrote cannot be read.
     """
     from ultramon.hosts.claude_code.setup.transport import Server
-    from ultramon.server.presence import read_server_file
+    from ultramon.server.server_file import read_server_file
     from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
 
     def secret() -> str:

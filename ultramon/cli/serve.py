@@ -121,7 +121,7 @@ def command(
 
 def _import_server() -> tuple[Callable[..., None], Callable[[str], str]]:
     try:
-        from ultramon.server.running import serve
+        from ultramon.server.main import serve
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _OF_THE_EXTRA:

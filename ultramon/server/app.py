@@ -9,7 +9,9 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from ultramon import __version__
-from ultramon.server import (
+from ultramon.server.http.authentication import Guard
+from ultramon.server.http.error_responses import Json, install_failures
+from ultramon.server.routes import (
     agents,
     claude_code,
     events,
@@ -20,8 +22,6 @@ from ultramon.server import (
     queues,
     sessions,
 )
-from ultramon.server.failures import Json, install_failures
-from ultramon.server.guard import Guard
 
 if TYPE_CHECKING:
     from ultramon.server.services import Services
@@ -30,7 +30,7 @@ _ROOMS = (hooks, claude_code, sessions, agents, messages, queues, events, handof
 
 
 def create_app(services: Services) -> FastAPI:
-    """Return the application, to be run behind `ultramon.server.front`.
+    """Return the application, to be run behind `ultramon.server.http.request_filter`.
 
     Args:
         services: What the routes work with.

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ultramon.server.rebuilt import RebuiltHandoffs
-from ultramon.server.waiting import Streams
+from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
+from ultramon.server.stream_slots import Streams
 from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.hosts.posted import PostedAgents
-    from ultramon.server.limits import TokenBuckets
+    from ultramon.server.posted_agents import PostedAgents
+    from ultramon.server.rate_limits import TokenBuckets
     from ultramon.system.clock import Clock
 
 

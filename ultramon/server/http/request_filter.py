@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import ConfigurationError
-from ultramon.server.limits import TokenBuckets, standing_of
+from ultramon.server.rate_limits import TokenBuckets, standing_of
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from fastapi import APIRouter, HTTPException, Query
 
 from ultramon.backends.queue import queue_of
 from ultramon.notices.models import Notice
-from ultramon.server.access import AdminCaller, Served
-from ultramon.server.messages import MessageNumber, Stored, notice_fields
-from ultramon.server.responses import ID_PATTERN, problems
+from ultramon.server.http.authorization import AdminCaller, Served
+from ultramon.server.http.responses import ID_PATTERN, problems
+from ultramon.server.routes.messages import MessageNumber, Stored, notice_fields
 from ultramon.state.models import Model, utc
 
 if TYPE_CHECKING:

@@ -17,15 +17,21 @@ import uvicorn
 from ultramon import __version__
 from ultramon.backends.registry import registry_of
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.posted import PostedAgents
-from ultramon.server import webhooks
 from ultramon.server.app import create_app
-from ultramon.server.front import BODY_SECONDS, Front, FrontPolicy, allowed_hosts, digest
-from ultramon.server.limits import TokenBuckets
-from ultramon.server.lookout import Lookout
-from ultramon.server.presence import only_server, remove_server_file, write_server_file
-from ultramon.server.protocol import BoundedProtocol, TlsDoor
+from ultramon.server.http.connections import BoundedProtocol, TlsDoor
+from ultramon.server.http.request_filter import (
+    BODY_SECONDS,
+    Front,
+    FrontPolicy,
+    allowed_hosts,
+    digest,
+)
+from ultramon.server.posted_agents import PostedAgents
+from ultramon.server.rate_limits import TokenBuckets
+from ultramon.server.server_file import only_server, remove_server_file, write_server_file
 from ultramon.server.services import Services
+from ultramon.server.workers import webhooks
+from ultramon.server.workers.lost_agents import Lookout
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.files import make_private_directory
 from ultramon.system.timestamps import format_time

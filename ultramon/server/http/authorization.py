@@ -1,20 +1,21 @@
 """Who calls, and what they may do: by what they prove, never by what they say.
 
-`ultramon.server.guard` asks `prove` before anything else happens; the routes ask for the kind of
-caller that they are for. Whoever proves nothing gets the same 401 everywhere; who proves something
-and has not the right gets 403, and what it tried is an event of type ``audit``.
+`ultramon.server.http.authentication` asks `prove` before anything else happens; the routes ask for
+the kind of caller that they are for. Whoever proves nothing gets the same 401 everywhere; who
+proves something and has not the right gets 403, and what it tried is an event of type ``audit``.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from ultramon.errors import AgentNotFoundError
+from ultramon.server.caller import ADMIN, AGENT, HOOK, Caller
 from ultramon.server.services import Services
 from ultramon.system.ids import check_agent_id, random_hex
 from ultramon.system.timestamps import format_time
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     from ultramon.state.record import StateRecord
 
-ADMIN = "admin"
-AGENT = "agent"
-HOOK = "hook"
 
 HOOK_PATHS = "/hooks/"
 HOOK_HEADERS = ("X-Ultramon-Hook-Secret", "X-SM-Hook-Secret")
@@ -43,15 +41,6 @@ _hook_header = APIKeyHeader(
     auto_error=False,
     description="The hook secret; on routes under /hooks only.",
 )
-
-
-class Caller(NamedTuple):
-    """Who calls, as proven."""
-
-    kind: str
-    """``admin``, ``agent`` or ``hook``."""
-    agent_id: str | None = None
-    """Whose token it is; None for the other kinds."""
 
 
 async def services_of(request: Request) -> Services:

@@ -16,11 +16,12 @@ from ultramon.errors import (
     StateSchemaError,
 )
 from ultramon.fleet.snapshot import take_snapshot
-from ultramon.hosts.posted import HANDOFF_PATH, MEMORY
 from ultramon.notices.rules import CUSTOM, INVALID
-from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, requester_of
-from ultramon.server.bodies import ContextMonitor, InvalidateCache
-from ultramon.server.responses import AgentIdInPath, problems
+from ultramon.server.caller import ADMIN
+from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
+from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
+from ultramon.server.http.responses import AgentIdInPath, problems
+from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:

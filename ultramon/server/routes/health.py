@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from ultramon import __version__
-from ultramon.server.responses import problems
+from ultramon.server.http.responses import problems
 
 router = APIRouter(tags=["health"])
 

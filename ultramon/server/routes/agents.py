@@ -15,9 +15,17 @@ from ultramon.errors import (
     StateCorruptError,
 )
 from ultramon.routing import check_notify, register
-from ultramon.server.access import ADMIN, AnyCaller, Served, may_see, permit, refuse, requester_of
-from ultramon.server.failures import Json
-from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.server.caller import ADMIN
+from ultramon.server.http.authorization import (
+    AnyCaller,
+    Served,
+    may_see,
+    permit,
+    refuse,
+    requester_of,
+)
+from ultramon.server.http.error_responses import Json
+from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
 from ultramon.state.observed import SeenAgent, see
 from ultramon.system.ids import check_agent_id, generate_agent_id

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request
 from pydantic import ConfigDict
 
-from ultramon.server.access import AdminCaller, Served
-from ultramon.server.failures import Json
-from ultramon.server.responses import problems
-from ultramon.server.streams import (
+from ultramon.server.http.authorization import AdminCaller, Served
+from ultramon.server.http.error_responses import Json
+from ultramon.server.http.responses import problems
+from ultramon.server.http.streams import (
     MAX_CHUNK_BYTES,
     MAX_CHUNK_EVENTS,
     EventStream,

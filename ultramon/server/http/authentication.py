@@ -11,9 +11,9 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 
 from ultramon.errors import UltramonError
-from ultramon.server.access import prove
-from ultramon.server.failures import answer, answer_http
-from ultramon.server.limits import standing_of
+from ultramon.server.http.authorization import prove
+from ultramon.server.http.error_responses import answer, answer_http
+from ultramon.server.rate_limits import standing_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

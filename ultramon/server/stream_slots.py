@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Queue
-    from ultramon.server.access import Caller
+    from ultramon.server.caller import Caller
 
     Found = TypeVar("Found")
 

@@ -18,15 +18,16 @@ from ultramon.notices.message_rules import (
 )
 from ultramon.notices.models import Notice
 from ultramon.notices.texts import CATEGORIES
-from ultramon.server.access import ADMIN, AnyCaller, Served, permit, refuse
-from ultramon.server.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
-from ultramon.server.streams import EventStream, StreamSlot, poll, server_sent
+from ultramon.server.caller import ADMIN
+from ultramon.server.http.authorization import AnyCaller, Served, permit, refuse
+from ultramon.server.http.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
+from ultramon.server.http.streams import EventStream, StreamSlot, poll, server_sent
 from ultramon.state.models import Model, utc
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.queue import Message, Queue
-    from ultramon.server.access import Caller
+    from ultramon.server.caller import Caller
     from ultramon.server.services import Services
 
 router = APIRouter(tags=["messages"])

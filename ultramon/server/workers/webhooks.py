@@ -22,7 +22,7 @@ from ultramon import __version__
 from ultramon.errors import ConfigurationError, InvalidAgentIdError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
-from ultramon.server.destinations import AllowedHosts
+from ultramon.server.workers.webhook_targets import AllowedHosts
 from ultramon.system.environment import check_settings, read_toml
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.notices.models import Notice
-    from ultramon.server.destinations import Lookup
     from ultramon.server.services import Services
+    from ultramon.server.workers.webhook_targets import Lookup
     from ultramon.system.clock import Clock
 
 SIGNATURE_HEADER = "Ultramon-Signature"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ultramon.server.responses import Whole
+from ultramon.server.http.responses import Whole
 
 MAX_THRESHOLDS = 100
 

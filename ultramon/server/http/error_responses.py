@@ -22,7 +22,7 @@ from ultramon.errors import (
     StateError,
     UltramonError,
 )
-from ultramon.server.access import refuse
+from ultramon.server.http.authorization import refuse
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request

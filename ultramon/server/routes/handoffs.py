@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from ultramon.errors import HandoffTakenError, StateCorruptError
 from ultramon.monitor.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
-from ultramon.server.access import AnyCaller, Served, may_see, permit
-from ultramon.server.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit
+from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import Model
 from ultramon.system.timestamps import parse_time
 

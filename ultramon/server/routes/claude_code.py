@@ -22,8 +22,9 @@ from ultramon.hosts.claude_code.hooks.session_environment import kept
 from ultramon.hosts.claude_code.hooks.store import HookStore
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.claude_code.setup.planned_change import frozen_path
-from ultramon.server.access import AGENT, HookCaller, Served, refuse
-from ultramon.server.responses import problems
+from ultramon.server.caller import AGENT
+from ultramon.server.http.authorization import HookCaller, Served, refuse
+from ultramon.server.http.responses import problems
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on
 

@@ -16,7 +16,8 @@ from fastapi.sse import format_sse_event
 
 from ultramon.backends.queue import queue_of
 from ultramon.errors import StateError
-from ultramon.server.access import AnyCaller, Caller, Served, prove, unauthorized
+from ultramon.server.caller import Caller
+from ultramon.server.http.authorization import AnyCaller, Served, prove, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

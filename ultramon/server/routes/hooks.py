@@ -9,10 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from ultramon.errors import ConfigurationError, InvalidAgentIdError
-from ultramon.hosts.posted import COMPACTION_COMPLETE, EVENTS
-from ultramon.server.access import AGENT, HookCaller, Served, refuse
-from ultramon.server.bodies import ContextUsage
-from ultramon.server.responses import problems
+from ultramon.server.caller import AGENT
+from ultramon.server.http.authorization import HookCaller, Served, refuse
+from ultramon.server.http.legacy_bodies import ContextUsage
+from ultramon.server.http.responses import problems
+from ultramon.server.posted_agents import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.services import Services
 from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id

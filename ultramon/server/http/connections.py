@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ultramon.server.front import MAX_HEAD_BYTES
-from ultramon.server.limits import STANDING, Standing
+from ultramon.server.http.request_filter import MAX_HEAD_BYTES
+from ultramon.server.rate_limits import STANDING, Standing
 
 if TYPE_CHECKING:
     import ssl
