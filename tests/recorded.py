@@ -3,7 +3,7 @@
 from claude_code_lines import line
 
 from ultramon import ContextConfig
-from ultramon.replay import find_recordings, replay
+from ultramon.cli.replay import find_recordings, replay
 
 
 def only(path):

@@ -11,7 +11,7 @@ from program import PROGRAM, ROOT, environment, run
 
 from ultramon import create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.ledger import Ledger
+from ultramon.cli.demo.ledger import Ledger
 from ultramon.cli.output import ExitCode
 from ultramon.state.record import StateRecord
 
@@ -282,7 +282,7 @@ def test_what_only_a_handoff_tells_counts():
 
 def test_nobody_is_killed_in_a_process_that_took_over_the_number():
     """A pid alone is no identity: the process that has it must have started when the agent did."""
-    from ultramon.cli.chaos_prey import kill_process
+    from ultramon.cli.chaos.victims import kill_process
     from ultramon.system.processes import process_started_at
 
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:

@@ -10,9 +10,9 @@ import pytest
 from program import PROGRAM, draw, environment, run
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.demo_crew import standard_library_files
-from ultramon.cli.demo_proof import check_agents, check_items, check_notes
-from ultramon.cli.ledger import Ledger
+from ultramon.cli.demo.crew import standard_library_files
+from ultramon.cli.demo.ledger import Ledger
+from ultramon.cli.demo.proof import check_agents, check_items, check_notes
 from ultramon.cli.output import ExitCode
 from ultramon.state.record import StateRecord
 

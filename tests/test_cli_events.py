@@ -10,7 +10,7 @@ from test_cli_status import HOSTILE
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.events import EVENT_TYPES
+from ultramon.cli.commands.events import EVENT_TYPES
 from ultramon.system.timestamps import format_time
 
 PATIENCE_SECONDS = 30

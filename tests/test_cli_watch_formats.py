@@ -14,7 +14,7 @@ from test_cli_status import store
 from test_cli_watch import AGES, PATIENCE_SECONDS, agent, everything  # noqa: F401 - a fixture
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.picture import Picture
+from ultramon.cli.agent_list import Picture
 
 
 def piped(directory, *arguments):

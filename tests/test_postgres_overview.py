@@ -12,9 +12,9 @@ from test_cli_watch import Terminal
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.memory import MemoryBackend
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.cli.agents import find_agent, find_agent_id
+from ultramon.cli.agent_list import PagedPicture, open_picture
 from ultramon.cli.output import ExitCode
-from ultramon.cli.picture import PagedPicture, open_picture
+from ultramon.cli.selection import find_agent, find_agent_id
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.liveness import judge
 from ultramon.system.processes import this_host

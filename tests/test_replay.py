@@ -6,8 +6,8 @@ from program import CAPTURES, ROOT, run
 from recorded import timeline, written
 
 from ultramon import ConfigurationError, Ladder, Rung
-from ultramon.replay.player import ReplayClock
-from ultramon.replay.timeline import MAX_EVENTS, MAX_POINTS, Series
+from ultramon.cli.replay.player import ReplayClock
+from ultramon.cli.replay.timeline import MAX_EVENTS, MAX_POINTS, Series
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 CODEX = CAPTURES / "codex-0.169.0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ultramon.cli.events import event_line
+from ultramon.cli.commands.events import event_line
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import OPEN_PATHS
 from ultramon.state.events import AuditEvent, parse_event

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving import Serving, Wire
 
-from ultramon.cli.serve import LineFormatter
+from ultramon.cli.commands.serve import LineFormatter
 from ultramon.errors import ConfigurationError
 from ultramon.server.http.request_filter import MAX_BODY_BYTES, allowed_hosts
 from ultramon.server.rate_limits import MAX_BUCKETS, TokenBuckets

@@ -1,4 +1,4 @@
-"""The command line: one module per command, imported when it is called.
+"""The command line: one module per command below `commands`, imported when it is called.
 
 Data goes to stdout, words go to stderr. Nothing here imports pydantic, transitions or rich at
 module level, so that `--version`, `--help` and completion answer at once.
@@ -38,7 +38,7 @@ COMMANDS = (
     "serve",
     "backend",
 )
-"""In the order of `--help`; each is the function `command` of the module of its name."""
+"""In the order of `--help`; each is the function `command` of a module of its name."""
 PLUMBING = (
     "alert",
     "check",
@@ -52,6 +52,7 @@ PLUMBING = (
     "token",
 )
 """The same, for commands that programs call; listed apart."""
+_ROOMS = ("demo", "chaos", "replay")
 _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 
@@ -66,7 +67,8 @@ class LazyGroup(click.Group):
         """Import one command."""
         if cmd_name not in (*COMMANDS, *PLUMBING):
             return None
-        module = importlib.import_module(f"ultramon.cli.{cmd_name.replace('-', '_')}")
+        file = f"{cmd_name}.command" if cmd_name in _ROOMS else f"commands.{cmd_name}"
+        module = importlib.import_module(f"ultramon.cli.{file.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

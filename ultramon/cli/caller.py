@@ -1,0 +1,54 @@
+"""Who calls: the agent in whose environment a command runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ultramon.cli.output import CommandFailed, ExitCode
+from ultramon.cli.selection import find_agent_id
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+
+VARIABLES = ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID")
+"""The second one is for set-ups that had it before."""
+
+
+class NoCaller(CommandFailed):
+    """A command needs to know which agent calls it, or which one is meant."""
+
+    exit_code = int(ExitCode.USAGE)
+
+
+def caller_id() -> str | None:
+    """Return the id of the agent that calls, None for a person."""
+    return next((value for name in VARIABLES if (value := os.environ.get(name))), None)
+
+
+def require_caller(what: str) -> str:
+    """Return the id of the agent that calls.
+
+    Raises:
+        NoCaller: A person calls.
+    """
+    caller = caller_id()
+    if caller is None:
+        raise NoCaller(f"{what} requires a managed session ({VARIABLES[0]} not set)")
+    return caller
+
+
+def meant(backend: Backend, agent: str | None, what: str) -> str:
+    """Return the id of the agent that is named, else of the one that calls.
+
+    Raises:
+        NoCaller: Neither is there.
+        AgentNotFoundError: Nobody is meant by the name.
+        SeveralFound: Several are.
+    """
+    if agent is not None:
+        return find_agent_id(backend, agent)
+    caller = caller_id()
+    if caller is None:
+        raise NoCaller(f"no agent: name one, or run {what} inside a session with {VARIABLES[0]}")
+    return caller

@@ -1,0 +1,146 @@
+"""The agents that `ultramon chaos` watches, and how it kills one of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from ultramon.cli.demo.ledger import Ledger, end_of_journal, events_of
+from ultramon.state.liveness import ENDED, LOST, judge
+from ultramon.system.processes import process_started_at, this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ultramon.backends.base import Backend
+    from ultramon.state.record import StateRecord
+
+
+class Prey:
+    """The agents of one run that started since it is watched.
+
+    Those that were there before belong to somebody else: they are neither killed nor counted.
+    """
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        self.backend = backend
+        self.run = run
+        self.ledger = Ledger()
+        self.unreadable: set[str] = set()
+        self.died_without_plan: list[str] = []
+        self._records: dict[str, StateRecord] = {}
+        self._heartbeats: dict[str, float] = {}
+        self._killed: set[tuple[int | None, str | None]] = set()
+        self._host = this_host()
+        self._seen: dict[str, Any] = {}
+        stored = [agent.record for agent in backend.look(run, self._seen).changed]
+        self._before = {record.agent_id: record.generation for record in stored if record}
+        self._planned: set[tuple[str, int]] = set()
+        self._began_at = end_of_journal(backend)
+
+    def look(self) -> None:
+        """See what changed."""
+        look = self.backend.look(self.run, self._seen)
+        self._heartbeats = look.heartbeats
+        for agent in look.changed:
+            if agent.record is None:
+                self.unreadable.add(agent.agent_id)
+                continue
+            self.unreadable.discard(agent.agent_id)
+            if self._is_new(agent.agent_id, agent.record.generation):
+                self._records[agent.agent_id] = agent.record
+                self.ledger.see_state(agent.record)
+                if agent.record.tasks:
+                    self._planned.add((agent.agent_id, agent.record.generation))
+
+    def look_at_the_end(self) -> None:
+        """See the last states, and what the journal knows of those that were overwritten."""
+        from ultramon.fleet.assignments import agents_without_plan
+
+        self.look()
+        events = [
+            event
+            for event in events_of(self.backend, self.run, self._began_at)
+            if self._concerns(event)
+        ]
+        for event in events:
+            if event["type"] == "handoff_ready":
+                self.ledger.see_handoff(event["handoff"])
+            elif event["type"] == "agent_assigned":
+                self.ledger.see_assignment(event)
+        living = {record.agent_id for record in self.living}
+        died = [
+            (agent_id, record.generation)
+            for agent_id, record in self._records.items()
+            if record.active and agent_id not in living
+        ]
+        self.died_without_plan = agents_without_plan(events, died, self._planned)
+
+    def _concerns(self, event: dict[str, Any]) -> bool:
+        """Return whether an event is about a life that began since, or that never did."""
+        generation = event["generation"]
+        if event["type"] == "agent_assigned":
+            generation += 1
+        return generation == 0 or self._is_new(event["agentId"], generation)
+
+    def _is_new(self, agent_id: str, generation: int) -> bool:
+        return generation > self._before.get(agent_id, 0)
+
+    @property
+    def living(self) -> list[StateRecord]:
+        """The agents that are neither ended nor lost."""
+        now = time.time()
+        return [
+            record
+            for agent_id, record in self._records.items()
+            if judge(record, self._heartbeats.get(agent_id), now, self._host).verdict
+            not in (ENDED, LOST)
+        ]
+
+    def kill_one(self, spared: Collection[int]) -> StateRecord | None:
+        """Kill the process of a random living agent of this host; return the agent."""
+        host = self._host
+        victims = [
+            record
+            for record in self.living
+            if record.pid is not None
+            and record.pid not in spared
+            and (record.pid, record.pid_started_at) not in self._killed
+            and (record.hostname, record.boot_id) == (host.hostname, host.boot_id)
+        ]
+        random.shuffle(victims)
+        for victim in victims:
+            if kill_process(victim.pid or 0, victim.pid_started_at):
+                self._killed.add((victim.pid, victim.pid_started_at))
+                return victim
+        return None
+
+    def all_live_in(self, pid: int) -> bool:
+        """Return whether every agent there was had its place in that process."""
+        return bool(self._records) and {record.pid for record in self._records.values()} == {pid}
+
+
+def kill_process(pid: int, started_at: str | None) -> bool:
+    """Kill a process, if it still is the one that started then."""
+    if not hasattr(os, "pidfd_open"):
+        if process_started_at(pid) == started_at:
+            os.kill(pid, signal.SIGKILL)
+            return True
+        return False
+    try:
+        # From here on the number cannot come to mean another process.
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if process_started_at(pid) != started_at:
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

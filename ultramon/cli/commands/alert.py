@@ -1,0 +1,106 @@
+"""`ultramon alert`: the alert of a library call, for tools that are not written in Python."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import click
+
+from ultramon.cli.commands.check import find_session, session_options
+from ultramon.cli.output import ExitCode, json_line, print_json, say
+from ultramon.cli.selection import json_option, open_store, state_dir_given
+from ultramon.errors import ConfigurationError
+
+
+@click.command("alert")
+@click.option("--force", is_flag=True, show_envvar=True, help="Alert whatever the status is.")
+@click.option(
+    "--command", metavar="NAME", show_envvar=True, help="The command that ran, for its settings."
+)
+@click.option(
+    "--every",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    show_envvar=True,
+    help="Look only after every N runs of the command in the session.",
+)
+@click.option(
+    "--no-alert",
+    is_flag=True,
+    envvar="ULTRAMON_NO_ALERT",
+    show_envvar=True,
+    help="Do nothing.",
+)
+@click.option(
+    "--history",
+    is_flag=True,
+    show_envvar=True,
+    help="Show the alerts so far: of the session, else of all.",
+)
+@session_options
+@json_option
+def command(
+    *,
+    force: bool,
+    command: str | None,
+    every: int | None,
+    no_alert: bool,
+    history: bool,
+    session: str | None,
+    directory: str | None,
+    state_dir: str | None,
+    json: bool,
+) -> int:
+    """Tell an agent on stderr that its window became fuller, once per upward crossing.
+
+    Ends with 1 when there was an alert, else with 0: also without a session, without data, and when
+    something goes wrong. Behind a command of a shell script:
+
+        mytool "$@"; code=$?; ultramon alert; exit $code
+
+    With --json the outcome goes to stdout, and no words to stderr.
+    """
+    from ultramon import AlertConfig, check_and_alert_context
+
+    if no_alert and not history:
+        return ExitCode.OK
+    path = state_dir_given(state_dir)
+    try:
+        session = find_session(session, directory, path)
+        if history:
+            return _show_history(session, directory, state_dir, json=json)
+        config = AlertConfig()
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    outcome = check_and_alert_context(
+        force=force,
+        command=command,
+        every=every,
+        session=session,
+        directory=directory,
+        stream=StringIO() if json else None,
+        config=config,
+        state_dir=path,
+    )
+    if json:
+        print_json(outcome.to_json())
+    return int(outcome.alerted)
+
+
+def _show_history(
+    session: str | None, directory: str | None, state_dir: str | None, *, json: bool
+) -> ExitCode:
+    from ultramon import check_context
+    from ultramon.cli.commands.events import event_line, pages
+
+    session = check_context(session=session, directory=directory).session
+    line = json_line if json else event_line
+    shown = 0
+    for page in pages(open_store(state_dir)):
+        for event in page:
+            if event.get("type") == "context_alert" and session in (None, event.get("agentId")):
+                click.echo(line(event))
+                shown += 1
+    if not shown and not json:
+        say("no alerts" if session is None else f"no alerts of {session}")
+    return ExitCode.OK

@@ -1,0 +1,309 @@
+"""`ultramon backend`: makes, checks and measures the store that agents share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ultramon.cli.output import (
+    CommandFailed,
+    ExitCode,
+    age,
+    field,
+    print_json,
+    sanitize_values,
+    say,
+)
+from ultramon.cli.selection import json_option, open_store, state_dir_given, state_dir_option
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.backends.base import Backend
+    from ultramon.backends.health import Finding
+    from ultramon.backends.postgres.backend import PostgresBackend
+    from ultramon.backends.postgres.connection.database import Database
+
+ACTIONS = ("init", "migrate", "check", "stats")
+_MAX_LINE_CHARS = 2_000
+_SHOWN_RECIPIENTS = 10
+_SHOWN_INDEXES = 5
+
+
+@click.command("backend")
+@click.argument("action", type=click.Choice(ACTIONS), metavar="init|migrate|check|stats")
+@click.argument("url", required=False)
+@click.option(
+    "--print-sql",
+    is_flag=True,
+    show_envvar=True,
+    help="With init: change nothing, print what an administrator runs to make the roles.",
+)
+@state_dir_option()
+@json_option
+def command(
+    *, action: str, url: str | None, print_sql: bool, state_dir: str | None, json: bool
+) -> ExitCode:
+    """Make, bring up to date, check or measure the store that agents share.
+
+    URL is postgresql://user@host/database, file:///directory or memory:; without it the store of
+    ULTRAMON_BACKEND is meant. A password belongs into PGPASSWORD or ~/.pgpass: everybody on this
+    host can read a command line. It is never printed.
+
+    `init` makes the tables of a PostgreSQL database, and roles for agents, dashboards and admins
+    where this user may create roles; it can be run any number of times. `migrate` brings tables of
+    an older version, or of a restored dump, up to date. `check` says whether the server can be
+    trusted, and what to do where not; it fails when something is a problem, a warning is none.
+    `stats` shows sizes, what waits for whom, and what holds events back. Files need neither init
+    nor migrate.
+    """
+    if print_sql and action != "init":
+        raise click.UsageError(f"--print-sql goes with init, not with {action}")
+    if url is not None and state_dir_given(state_dir) is not None:
+        raise click.UsageError("give either a URL or --state-dir")
+    from ultramon.backends.opening import open_backend
+
+    backend = open_store(state_dir) if url is None else open_backend(url)
+    if print_sql:
+        return _print_sql(backend)
+    if action == "check":
+        return _check(backend, as_json=json)
+    if action == "stats":
+        return _stats(backend, as_json=json)
+    return _set_up(backend, with_roles=action == "init", as_json=json)
+
+
+def _postgres(backend: Backend) -> PostgresBackend | None:
+    """Return a PostgreSQL store, None for another store."""
+    if not backend.url.startswith("postgresql:"):
+        return None
+    from ultramon.backends.postgres.backend import PostgresBackend
+
+    return backend if isinstance(backend, PostgresBackend) else None
+
+
+def _database_of(backend: Backend) -> Database | None:
+    store = _postgres(backend)
+    return None if store is None else store.database
+
+
+def _print_sql(backend: Backend) -> ExitCode:
+    database = _database_of(backend)
+    if database is None:
+        raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
+    from ultramon.backends.postgres.admin.roles import administrators_sql
+
+    click.echo(administrators_sql(database.address.schema), nl=False)
+    return ExitCode.OK
+
+
+def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
+    database = _database_of(backend)
+    if database is None:
+        return _set_up_local(backend, is_init=with_roles, as_json=as_json)
+    from ultramon.backends.health import WARNING
+    from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
+    from ultramon.backends.postgres.admin.setup import initialize, migrate
+
+    facts = read_facts(database)
+    refused = refusals(facts)
+    if refused:
+        raise CommandFailed("; ".join(_line(one) for one in refused))
+    if with_roles:
+        before, after, roles = initialize(database)
+        made = {"rolesCreated": roles.created, "rolesMissing": roles.missing}
+    else:
+        before, after = migrate(database)
+        made = {}
+    if as_json:
+        print_json({"url": backend.url, "versionBefore": before, "version": after, **made})
+    else:
+        schema = database.address.schema
+        if before == 0:
+            click.echo(f"Made the tables of version {after} in the schema {schema}")
+        elif before < after:
+            click.echo(f"Brought the tables in {schema} from version {before} to {after}")
+        else:
+            click.echo(f"The tables in the schema {schema} have version {after} already")
+        if facts.foreign:
+            click.echo(f"Numbered {facts.foreign} restored events and cursors anew")
+        if made.get("rolesCreated"):
+            click.echo(f"Created the roles {', '.join(made['rolesCreated'])}")
+    if made.get("rolesMissing"):
+        say(
+            f"Warning: no roles {', '.join(made['rolesMissing'])}: {facts.user} may create none; "
+            "an administrator can run what `ultramon backend init --print-sql` prints"
+        )
+    for finding in examine(facts):
+        if finding.status == WARNING and finding.check != "rights":
+            say(f"Warning: {_line(finding)}")
+    return ExitCode.OK
+
+
+def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode:
+    from ultramon.backends.health import migrate_local
+    from ultramon.backends.local.backend import LocalBackend
+
+    versions: tuple[int | None, int | None] = None, None
+    words = f"{backend.url}: there is nothing to make"
+    if isinstance(backend, LocalBackend):
+        if is_init:
+            backend.directory.prepare()
+        versions = migrate_local(backend) or versions
+        words = f"{backend.url}: ready; its journal is made with the first event"
+    before, after = versions
+    if after is not None:
+        words = f"{backend.url}: its journal has version {after}"
+        words += " already" if before == after else f", it had {before}"
+    if as_json:
+        print_json({"url": backend.url, "versionBefore": before, "version": after})
+    else:
+        click.echo(sanitize(words))
+    return ExitCode.OK
+
+
+def _line(finding: Finding) -> str:
+    cure = f"; {finding.cure}" if finding.cure else ""
+    return sanitize(f"{finding.check}: {finding.message}{cure}", max_chars=_MAX_LINE_CHARS)
+
+
+def _check(backend: Backend, *, as_json: bool) -> ExitCode:
+    from ultramon.backends.health import PROBLEM, WARNING
+
+    findings = list(_examine(backend))
+    count = Counter(finding.status for finding in findings)
+    problems, warnings = count[PROBLEM], count[WARNING]
+    if as_json:
+        print_json(
+            {
+                "url": backend.url,
+                "findings": [sanitize_values(finding._asdict()) for finding in findings],
+                "problems": problems,
+                "warnings": warnings,
+            }
+        )
+    else:
+        for finding in findings:
+            click.echo(f"{finding.status:<8} {_line(finding)}")
+    if problems or (warnings and not as_json):
+        say(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
+    return ExitCode.FAILURE if problems else ExitCode.OK
+
+
+def _examine(backend: Backend) -> Iterable[Finding]:
+    from ultramon.backends.health import OK, Finding, examine_local
+    from ultramon.backends.local.backend import LocalBackend
+
+    store = _postgres(backend)
+    if store is not None:
+        from ultramon.backends.postgres.admin.health import examine_store
+
+        return examine_store(store.database, store.outbox)
+    if isinstance(backend, LocalBackend):
+        return examine_local(backend)
+    return [Finding("store", OK, f"{backend.url} ends with its process and shares nothing")]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _stats(backend: Backend, *, as_json: bool) -> ExitCode:
+    from ultramon.backends.queue import queue_of
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    stats = _measure(backend)
+    depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())
+    waiting = {one.recipient: one.ready + one.waiting + one.claimed for one in depths}
+    top = sorted(waiting.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_RECIPIENTS]
+    stats["messages"] = {
+        "waiting": sum(waiting.values()),
+        "dead": sum(one.dead for one in depths),
+        "recipients": [{"agentId": who, "waiting": number} for who, number in top if number],
+    }
+    if as_json:
+        print_json({"url": backend.url, **sanitize_values(stats)})
+        return ExitCode.OK
+    for line in _stats_lines(stats):
+        click.echo(sanitize(line))
+    return ExitCode.OK
+
+
+def _measure(backend: Backend) -> dict[str, Any]:
+    from ultramon.backends.health import measure_local
+    from ultramon.backends.local.backend import LocalBackend
+
+    store = _postgres(backend)
+    if store is not None:
+        from ultramon.backends.postgres.admin.sizes import measure
+
+        kept = store.outbox.kept()
+        return {
+            **measure(store.database),
+            "outbox": {
+                "states": kept.states,
+                "messages": kept.messages,
+                "refused": kept.refused,
+                "oldestAt": None if kept.oldest_at is None else format_time(kept.oldest_at),
+            },
+        }
+    if isinstance(backend, LocalBackend):
+        return measure_local(backend)
+    agents = [agent.record for agent in backend.list_agents() if agent.record is not None]
+    active = sum(record.active for record in agents)
+    return {"agents": {"stored": len(agents), "active": active}}
+
+
+def _stats_lines(stats: dict[str, Any]) -> Iterable[str]:
+    agents = stats["agents"]
+    size = f", {_size(agents['bytes'])}" if "bytes" in agents else ""
+    yield f"agents       {agents['stored']:,} stored, {agents['active']:,} active{size}"
+    if "events" in stats:
+        events = stats["events"]
+        since = f", the oldest of {events['oldestAt']}" if events.get("oldestAt") else ""
+        yield f"events       {events['stored']:,}{since}"
+    if "journal" in stats:
+        yield f"journal      {_size(stats['journal']['bytes'])}"
+    messages = stats["messages"]
+    yield f"messages     {messages['waiting']:,} waiting, {messages['dead']:,} dead"
+    for one in messages["recipients"]:
+        yield f"             {one['waiting']:,} for {field(one['agentId'])}"
+    if "tables" in stats:
+        yield from _server_lines(stats)
+
+
+def _server_lines(stats: dict[str, Any]) -> Iterable[str]:
+    kept = stats["outbox"]
+    waiting = f"states {kept['states']:,}, messages {kept['messages']:,}"
+    yield f"on this host {'nothing waits' if kept['oldestAt'] is None else f'waiting: {waiting}'}"
+    holder = stats["tailHolder"]
+    if holder is None:
+        yield "event tail   nothing holds it back"
+    else:
+        who = field(holder["application"]) or "no name"
+        pid = "" if holder["pid"] is None else f"process {holder['pid']} of the server, "
+        since = "" if holder["seconds"] is None else f", for {age(holder['seconds'])}"
+        yield f"event tail   held back by {pid}{who}{since}"
+    used = stats["connections"]
+    yield f"connections  {used['used']} of {used['max']}, {used['ofUltramon']} of ultramon"
+    total = sum(one["tableBytes"] + one["indexBytes"] for one in stats["tables"])
+    yield f"tables       {_size(total)}"
+    for one in stats["tables"]:
+        sizes = f"{_size(one['tableBytes']):>9}  {_size(one['indexBytes']):>9} in indexes"
+        yield f"  {one['name']:<16} {sizes}  {one['rows']:,} rows, {one['deadRows']:,} dead"
+    yield "largest indexes"
+    for one in stats["indexes"][:_SHOWN_INDEXES]:
+        yield f"  {one['name']:<26} {_size(one['bytes']):>9}"
+
+
+def _size(count_bytes: int) -> str:
+    amount = float(count_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1_000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1_000
+    return f"{amount:.1f} TB"

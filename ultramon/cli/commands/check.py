@@ -1,0 +1,102 @@
+"""`ultramon check`: the status of a session's window as an exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.selection import (
+    find_agent_id,
+    json_option,
+    open_store,
+    state_dir_given,
+    state_dir_option,
+)
+from ultramon.errors import ConfigurationError, UltramonError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says which session is meant: ``--session``, ``--directory``, ``--state-dir``."""
+    options = (
+        click.option(
+            "--session",
+            metavar="ID",
+            envvar="ULTRAMON_AGENT_ID",
+            show_envvar=True,
+            help="The session.  [default: the one in .current-session of the project directory]",
+        ),
+        click.option(
+            "--directory",
+            metavar="DIR",
+            envvar="ULTRAMON_ALERT_DIR",
+            show_envvar=True,
+            help="The project directory.  [default: .ultramon]",
+        ),
+        state_dir_option(),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def find_session(session: str | None, directory: str | None, state_dir: str | None) -> str | None:
+    """Return the session that is meant; a person may also name the label or start of an id."""
+    from ultramon import check_context
+
+    source = click.get_current_context().get_parameter_source("session")
+    if not session or source is not ParameterSource.COMMANDLINE:
+        return session
+    if check_context(session=session, directory=directory, state_dir=state_dir).source:
+        return session
+    try:
+        return find_agent_id(open_store(state_dir), session)
+    except UltramonError:
+        return session
+
+
+@click.command("check")
+@session_options
+@json_option
+@click.option("--quiet", is_flag=True, show_envvar=True, help="Print nothing.")
+def command(
+    *,
+    session: str | None,
+    directory: str | None,
+    state_dir: str | None,
+    json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Say how full the window of a session is, by the exit code.
+
+    0 ok, 50 warning (70 % and more), 51 caution (85 %), 52 critical (90 %), 53 emergency (95 %), 54
+    stale: too old, or no data at all. What `ultramon alert` said before makes no difference, and
+    nothing is remembered.
+    """
+    from ultramon import check_context
+    from ultramon.alerts.rendering import numbers
+
+    state_dir = state_dir_given(state_dir)
+    try:
+        session = find_session(session, directory, state_dir)
+        outcome = check_context(session=session, directory=directory, state_dir=state_dir)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    status = outcome.status or "stale"
+    code = ExitCode[status.upper()]
+    if quiet:
+        return code
+    if json:
+        shown = outcome.to_json()
+        del shown["alerted"]
+        print_json({**shown, "exitCode": int(code)})
+        return code
+    click.echo(status if outcome.percentage is None else f"{status}: {numbers(outcome)}")
+    if outcome.reason:
+        say(outcome.reason)
+    return code

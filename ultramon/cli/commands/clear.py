@@ -1,0 +1,42 @@
+"""`ultramon clear`: an agent was cleared; what it said before is stale."""
+
+from __future__ import annotations
+
+import click
+
+from ultramon.cli.caller import caller_id
+from ultramon.cli.output import ExitCode, print_json
+from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+
+
+@click.command("clear")
+@click.argument("agent")
+@state_dir_option()
+@json_option
+def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
+    """Tell ultramon that an agent was cleared, so that no stale notice about it arrives.
+
+    Notices about it that nobody has received are cancelled, and readings made up to now lead to no
+    new ones. Nothing is done to the agent: its own monitor or hooks begin its new epoch. Messages
+    that it has sent itself stay. AGENT is an id, the beginning of one, or a label.
+
+    Where ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may.
+    """
+    from ultramon.routing import clear
+
+    backend = open_store(state_dir)
+    agent_id = find_agent_id(backend, agent)
+    cancelled = clear(agent_id, caller_id(), backend=backend)
+    if json:
+        print_json(
+            {
+                "agentId": agent_id,
+                "cancelled": cancelled.deleted,
+                "inFlight": cancelled.in_flight,
+            }
+        )
+        return ExitCode.OK
+    notices = "1 notice" if cancelled.deleted == 1 else f"{cancelled.deleted} notices"
+    in_flight = f", {cancelled.in_flight} in flight" if cancelled.in_flight else ""
+    click.echo(f"Cleared {agent_id}: {notices} cancelled{in_flight}")
+    return ExitCode.OK

@@ -1,0 +1,84 @@
+"""`ultramon context`: how full one agent's window is, in a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ultramon.cli.caller import meant
+from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
+from ultramon.cli.selection import json_option, open_store, state_dir_option
+
+if TYPE_CHECKING:
+    from ultramon.fleet.snapshot import ContextSnapshot
+
+CACHED_SECONDS = 600.0
+"""A reading so old is shown with its age."""
+
+
+@click.command("context")
+@click.argument("agent", required=False)
+@click.option("--details", is_flag=True, show_envvar=True, help="Say everything that is known.")
+@state_dir_option()
+@json_option
+def command(*, agent: str | None, details: bool, state_dir: str | None, json: bool) -> ExitCode:
+    """Show how full an agent's window is: a percentage, or `unknown` before the first reading.
+
+    A reading of ten minutes ago or more comes with its age. AGENT is an id, the beginning of one,
+    or a label; without it the agent named by ULTRAMON_AGENT_ID is meant.
+    """
+    from ultramon.backends.registry import registry_of
+    from ultramon.fleet.snapshot import take_snapshot
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    backend = open_store(state_dir)
+    agent_id = meant(backend, agent, "ultramon context")
+    registered = registry_of(backend).registrations(agent_id)
+    shown = take_snapshot(agent_id, backend, registered[0] if registered else None)
+    if json:
+        print_json(sanitize_values(shown.model_dump(mode="json", by_alias=True)))
+    elif details:
+        click.echo("\n".join(_details(shown)))
+    else:
+        click.echo(_brief(shown, SYSTEM_CLOCK.now()))
+    return ExitCode.OK
+
+
+def _brief(shown: ContextSnapshot, now: float) -> str:
+    if shown.used_percentage is None or shown.measured_at is None:
+        return "unknown"
+    used = f"{shown.used_percentage:g}%"
+    if shown.is_over:
+        return f"{used} (cached; session stopped)"
+    seconds = now - shown.measured_at.timestamp()
+    if seconds >= CACHED_SECONDS:
+        return f"{used} (cached {int(seconds // 60)}min ago)"
+    return used
+
+
+def _details(shown: ContextSnapshot) -> list[str]:
+    used = "unknown" if shown.used_percentage is None else f"{shown.used_percentage:g}%"
+    count = "" if shown.tokens is None else f" ({tokens(shown.tokens)} tokens)"
+    sampled = "none"
+    if shown.sampled_at is not None:
+        sampled = f"{moment(shown.sampled_at.timestamp())}, {field(shown.tokens_source)}"
+    rungs = ", ".join(f"{one.name} {one.ratio * 100:.6g}%" for one in shown.thresholds)
+    monitor = "disabled"
+    if shown.is_registered:
+        told = "self" if shown.notify_id == shown.agent_id else field(shown.notify_id)
+        monitor = f"enabled, alerts -> {told}"
+    handoff = field(shown.last_handoff_path) or "none"
+    if shown.last_handoff_path is None and shown.handoff is not None:
+        handoff = field(f"{shown.handoff.get('reason')}, {shown.handoff.get('createdAt')}")
+    name = field(shown.label) or field(shown.agent_id)
+    return [
+        f"Context: {used}{count}",
+        f"Sample: {sampled}",
+        f"Lifecycle: {field(shown.lifecycle)}",
+        f"State: {field(shown.state)}" + (f" ({field(rungs)})" if rungs else ""),
+        f"Monitor: {monitor}",
+        f"Compaction: {'active' if shown.compaction_active else 'not active'}",
+        f"Last handoff: {handoff}",
+        f"Session: {name} [{field(shown.agent_id)}] {field(shown.host)}",
+    ]

@@ -1,0 +1,209 @@
+"""`ultramon context-monitor`: who is told about whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from ultramon.backends.registry import registry_of
+from ultramon.cli.caller import caller_id, require_caller
+from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
+from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+from ultramon.system.environment import disabled
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import Backend
+    from ultramon.context.ladder import Ladder
+    from ultramon.fleet.snapshot import ContextSnapshot
+
+ACTIONS = ("enable", "disable", "status")
+_THRESHOLD_OPTIONS = {
+    "thresholds": "--threshold",
+    "critical_threshold": "--critical-threshold",
+    "use_default_thresholds": "--use-default-thresholds",
+}
+_TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
+
+
+@click.command("context-monitor")
+@click.argument("action", metavar="enable|disable|status")
+@click.argument("agent", required=False)
+@click.option(
+    "--threshold",
+    "thresholds",
+    envvar="ULTRAMON_CONTEXT_MONITOR_THRESHOLD",
+    multiple=True,
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    show_envvar=True,
+    help="Tell when so much is used; can be given several times.  [default: the agent's levels]",
+)
+@click.option(
+    "--critical-threshold",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    show_envvar=True,
+    help="Tell urgently when so much is used, and earlier as the agent's levels say.",
+)
+@click.option(
+    "--use-default-thresholds",
+    is_flag=True,
+    show_envvar=True,
+    help="Tell at the agent's own levels, as without any of these options.",
+)
+@click.option(
+    "--notify",
+    envvar="ULTRAMON_CONTEXT_MONITOR_NOTIFY",
+    metavar="AGENT",
+    show_envvar=True,
+    help="Send the notices to this agent.  [default: the caller]",
+)
+@state_dir_option()
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    action: str,
+    agent: str | None,
+    thresholds: tuple[float, ...],
+    critical_threshold: float | None,
+    use_default_thresholds: bool,
+    notify: str | None,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Have notices about an agent sent, no longer, or show who is told about whom.
+
+    The caller is the agent named by ULTRAMON_AGENT_ID (or CLAUDE_SESSION_MANAGER_ID). It may enable
+    and disable itself and its direct children, and is the recipient, unless --notify names the
+    agent itself or one of its ancestors. A person, who is no agent, names both: any AGENT, and
+    with --notify any recipient. AGENT is an id, the beginning of one, or a label; without it the
+    caller itself is meant. Enabling again re-arms every threshold.
+
+    Of the options for thresholds one can be given; the command line goes before the environment.
+    """
+    if action not in ACTIONS:
+        raise CommandFailed(f"Unknown action {action!r}. Use: {', '.join(ACTIONS)}")
+    if action == "status":
+        return _status(open_store(state_dir), as_json=json)
+    chosen = _chosen(context) if action == "enable" else None
+    caller = caller_id()
+    if agent is None or (action == "enable" and notify is None):
+        caller = require_caller("ultramon context-monitor enable/disable")
+    backend = open_store(state_dir)
+    target = agent or caller or ""
+    if target != caller:
+        target = find_agent_id(backend, target)
+    if action == "disable":
+        from ultramon.routing import unregister
+
+        cancelled = unregister(target, caller, backend=backend)
+        if json:
+            print_json({"agentId": target, "enabled": False, "wasEnabled": cancelled is not None})
+        else:
+            click.echo(f"Context monitoring disabled for {target}")
+        return ExitCode.OK
+    made = None
+    if not disabled():
+        from ultramon.routing import register
+
+        rungs: Ladder | list[float] | None = None
+        if chosen == "critical_threshold" and critical_threshold is not None:
+            rungs = _with_critical(backend, target, critical_threshold / 100)
+        elif chosen == "thresholds":
+            rungs = [percent / 100 for percent in thresholds]
+        recipient = None if notify is None else find_agent_id(backend, notify)
+        made = register(target, caller, recipient, rungs, backend=backend)
+    is_enabled = made is not None and any(
+        one.notify_id == made.notify_id and one.is_enforced
+        for one in registry_of(backend).registrations(target)
+    )
+    if json:
+        shown = {} if made is None else made.model_dump(mode="json", by_alias=True)
+        print_json({"agentId": target, **shown, "enabled": is_enabled})
+    elif made is None or not is_enabled:
+        why = "ULTRAMON_DISABLED is set" if made is None else "it was ended at the same time"
+        say(f"FYI: context monitoring of {target} is not enabled: {why}")
+    elif target == caller == made.notify_id:
+        click.echo(f"Context monitoring enabled — notifications → self ({caller})")
+    else:
+        click.echo(f"Context monitoring enabled for {target} — notifications → {made.notify_id}")
+    return ExitCode.OK
+
+
+def _chosen(context: click.Context) -> str | None:
+    """Return which of the options for thresholds counts, None for none.
+
+    Raises:
+        click.UsageError: There are several.
+    """
+    for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+        given = [
+            name
+            for name in _THRESHOLD_OPTIONS
+            if context.params[name] and context.get_parameter_source(name) is source
+        ]
+        if len(given) > 1:
+            options = " and ".join(_THRESHOLD_OPTIONS[name] for name in given)
+            raise click.UsageError(f"{options} cannot be combined: give one of them")
+        if given:
+            return given[0]
+    return None
+
+
+def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | None:
+    from ultramon.context.ladder import Ladder
+    from ultramon.context.levels import with_critical
+
+    record = backend.load(agent_id).record
+    return None if record is None else with_critical(Ladder.from_json(record.ladder), ratio)
+
+
+def _status(backend: Backend, *, as_json: bool) -> ExitCode:
+    from ultramon.errors import UltramonError
+    from ultramon.fleet.snapshot import take_snapshot
+    from ultramon.routing import registrations
+
+    typed = registrations(backend=backend)
+    if as_json:
+        print_json({"monitored": [one.model_dump(mode="json", by_alias=True) for one in typed]})
+        return ExitCode.OK
+    if not typed:
+        click.echo("No sessions currently registered for context monitoring.")
+        return ExitCode.OK
+    rows: list[tuple[str, ...]] = [_TITLES]
+    for one in registry_of(backend).registrations():
+        name = thresholds = reading = "?"
+        try:
+            shown = take_snapshot(one.agent_id, backend, one)
+        except UltramonError:
+            pass  # deleted or unreadable: it is still registered
+        else:
+            name, thresholds, reading = shown.label or "", _thresholds(shown), _reading(shown)
+        rows.append(tuple(map(field, (one.agent_id, name, one.notify_id, thresholds, reading))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(r, widths, strict=True)) for r in rows
+    ]
+    lines.insert(1, "-" * max(len(line.rstrip()) for line in lines))
+    click.echo("\n".join(line.rstrip() for line in lines))
+    return ExitCode.OK
+
+
+def _thresholds(shown: ContextSnapshot) -> str:
+    if shown.threshold_source == "invalid":
+        return "invalid, nothing is told"
+    return ", ".join(f"{threshold.ratio * 100:.6g}%" for threshold in shown.thresholds)
+
+
+def _reading(shown: ContextSnapshot) -> str:
+    """Say how full the window is; an agent that is registered and never measured stands out."""
+    if shown.used_percentage is None or shown.measured_at is None:
+        return "none yet"
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    seconds = max(0.0, SYSTEM_CLOCK.now() - shown.measured_at.timestamp())
+    return f"{shown.used_percentage:g}%, {age(seconds)} ago"

@@ -1,0 +1,71 @@
+"""`ultramon explain`: one screen that says where an agent's number comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, sanitize_values
+from ultramon.cli.selection import find_agent, json_option, open_store, state_dir_option
+from ultramon.system.terminal_text import sanitize
+
+if TYPE_CHECKING:
+    from ultramon.state.record import StateRecord
+
+
+@click.command("explain")
+@click.argument("agent")
+@state_dir_option()
+@json_option
+def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
+    """Say why an agent stands at its percentage.
+
+    Where the tokens come from (last report, estimate since, calibration), which limits were
+    considered and which one binds, how far the next rung is, and how old all of that is.
+
+    AGENT is an id, the beginning of one, or a label.
+    """
+    from pydantic import ValidationError
+
+    from ultramon.context.explanation import explain
+    from ultramon.state.liveness import judge
+    from ultramon.system.clock import SYSTEM_CLOCK
+    from ultramon.system.processes import this_host
+
+    stored = find_agent(open_store(state_dir), agent)
+    record = stored.record
+    if record is None:
+        raise CommandFailed(str(stored.problem))
+    now = SYSTEM_CLOCK.now()
+    told = _session_tokens_left(record)
+    if not json:
+        for name in record.__slots__:
+            setattr(record, name, sanitize_values(getattr(record, name)))
+    try:
+        liveness = judge(record, stored.heartbeat_at, now, this_host())
+        explanation = explain(record, liveness, now, session_tokens_left=told)
+    except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
+        # A state with a right checksum can still hold numbers that no agent ever had.
+        reason = str(error).partition("\n")[0]
+        raise CommandFailed(f"{field(stored.agent_id)}: its values make no sense: {reason}") from (
+            error
+        )
+    if json:
+        print_json(explanation.model_dump(mode="json", by_alias=True))
+    else:
+        click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
+    return ExitCode.OK
+
+
+def _session_tokens_left(record: StateRecord) -> int | None:
+    """Return what the agent's client wrote last of a token budget, where it runs on this host."""
+    from ultramon.hosts.claude_code.hooks.hosted_agent import HOST, MEMORY
+    from ultramon.hosts.claude_code.transcripts.last_reading import read_token_budget
+    from ultramon.system.processes import this_host
+
+    if record.host != HOST or record.hostname != this_host().hostname:
+        return None
+    memory = record.extra.get(MEMORY)
+    path = memory.get("transcriptPath") if isinstance(memory, dict) else None
+    return read_token_budget(path) if isinstance(path, str) else None

@@ -1,0 +1,284 @@
+"""`ultramon install`: make a coding agent report itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ultramon import __version__
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.selection import json_option, state_dir_option
+from ultramon.system.terminal_text import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.hosts.claude_code.setup.planned_change import Change
+    from ultramon.hosts.claude_code.setup.transport import Server
+
+HOSTS = ("claude-code",)
+_MAX_LINE_CHARS = 100_000
+_NOT_MADE = "of-the-installation"
+"""Stands for a secret that a dry run must not make; nobody sees it."""
+
+
+def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--user``, ``--project`` and ``--local`` to a command."""
+    helps = {
+        "local": "In .claude/settings.local.json of this directory: you, in this project.",
+        "project": "In .claude/settings.json of this directory: everybody in this project.",
+        "user": "In the settings of this user, for all projects.  [default]",
+    }
+    for name, text in helps.items():
+        command = click.option(f"--{name}", is_flag=True, show_envvar=True, help=text)(command)
+    return command
+
+
+def chosen_layer(*, user: bool, project: bool, local: bool) -> str:
+    """Return which settings are meant.
+
+    Raises:
+        click.UsageError: More than one.
+    """
+    chosen = [
+        name for name, given in (("user", user), ("project", project), ("local", local)) if given
+    ]
+    if len(chosen) > 1:
+        raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
+    return chosen[0] if chosen else "user"
+
+
+def chosen_directory(state_dir: str | None) -> str:
+    """Return the state directory that hooks shall use."""
+    from ultramon.system.environment import state_directory
+
+    return os.path.abspath(os.path.expanduser(state_dir)) if state_dir else state_directory()
+
+
+def known_server(directory: str, *, dry_run: bool) -> Server:
+    """Return what an installation can know of the server of a state directory.
+
+    Args:
+        directory: The state directory.
+        dry_run: Whether nothing may be written, not even a secret that is missing.
+
+    Raises:
+        StateError: What the server wrote cannot be read.
+    """
+    from ultramon.hosts.claude_code.setup.transport import Server
+    from ultramon.server.server_file import read_server_file
+    from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
+
+    def secret() -> str:
+        if dry_run and not os.path.lexists(secret_path(directory, HOOK_SECRET)):
+            return _NOT_MADE
+        return server_secret(directory, HOOK_SECRET)
+
+    facts = read_server_file(directory)
+    return Server(facts["url"] if facts else None, secret)
+
+
+def show_change(change: Change, *, changes: bool, dry_run: bool, json: bool, **more: Any) -> None:
+    """Print what a command does to the settings: the diff to stdout, words to stderr."""
+    for warning in change.warnings:
+        say(f"Warning: {warning}")
+    if json:
+        print_json(
+            {
+                "settings": change.settings.path,
+                "changed": changes,
+                "dryRun": dry_run,
+                "diff": change.diff(),
+                "warnings": change.warnings,
+                **more,
+            }
+        )
+        return
+    for line in change.diff().splitlines():
+        click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
+    for note in change.notes:
+        say(note)
+
+
+@click.command("install")
+@click.argument("host", type=click.Choice(HOSTS), metavar="HOST")
+@layer_options
+@click.option(
+    "--plugin",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    show_envvar=True,
+    help="Write a plugin folder instead of changing settings.",
+)
+@click.option("--dry-run", is_flag=True, show_envvar=True, help="Only show what would change.")
+@click.option(
+    "--force",
+    is_flag=True,
+    show_envvar=True,
+    help="Even from a project's own virtual environment, or one in a cache.",
+)
+@click.option(
+    "--audience",
+    type=click.Choice(("agent", "orchestrator", "both", "none")),
+    show_envvar=True,
+    help="Who is told that a window fills: the session itself, or those who watch it."
+    "  [default: as before, else agent]",
+)
+@click.option(
+    "--context-limit",
+    type=click.IntRange(0, 1_000_000_000),
+    metavar="TOKENS",
+    show_envvar=True,
+    help="Count the window as full at so many tokens, if that is less; 0 = no such limit."
+    "  [default: as before, else none]",
+)
+@click.option(
+    "--warning",
+    type=float,
+    metavar="RATIO",
+    show_envvar=True,
+    help="Warn at this usage, a whole percent.  [default: as before, else 0.65]",
+)
+@click.option(
+    "--critical",
+    type=float,
+    metavar="RATIO",
+    show_envvar=True,
+    help="Call this usage critical, a whole percent.  [default: as before, else 0.75]",
+)
+@click.option(
+    "--handoff-note",
+    metavar="TEXT",
+    show_envvar=True,
+    help="Add this to the instructions of every compaction; empty = nothing."
+    "  [default: as before, else nothing]",
+)
+@click.option(
+    "--critical-note",
+    metavar="TEXT",
+    show_envvar=True,
+    help="End what the agent is told at the critical rung with this sentence, at most 500"
+    " characters; empty = nothing.  [default: as before, else nothing]",
+)
+@click.option(
+    "--status-line",
+    type=click.Choice(("own", "chained", "both", "none")),
+    show_envvar=True,
+    help="Show ultramon's, the one that was there before, or both; none = leave it alone."
+    "  [default: as before, else chained where there is one, own where not]",
+)
+@click.option(
+    "--via",
+    type=click.Choice(("command", "http")),
+    show_envvar=True,
+    help="Tell of tool calls by a process each, or by requests to `ultramon serve`."
+    "  [default: as before, else command]",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    show_envvar=True,
+    help="Where the server listens, for --via http.  [default: where it does, else as before]",
+)
+@click.option(
+    "--secret-in",
+    type=click.Choice(("settings", "environment")),
+    show_envvar=True,
+    help="Where the hook secret stands, for --via http: in the settings, which only you can read"
+    " then, or in ULTRAMON_HOOK_SECRET where the client is started."
+    "  [default: as before, else settings]",
+)
+@state_dir_option()
+@json_option
+def command(
+    *,
+    host: str,
+    user: bool,
+    project: bool,
+    local: bool,
+    plugin: str | None,
+    dry_run: bool,
+    force: bool,
+    audience: str | None,
+    context_limit: int | None,
+    warning: float | None,
+    critical: float | None,
+    handoff_note: str | None,
+    critical_note: str | None,
+    status_line: str | None,
+    via: str | None,
+    url: str | None,
+    secret_in: str | None,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Make a coding agent report itself.
+
+    Puts hooks and a status line into the client's settings, beside what is there: foreign
+    entries, their order and every other byte stay. A status line that is there already is kept
+    and goes on being shown. The diff goes to stdout; `ultramon uninstall` brings the old file
+    back. Doing it again changes nothing, or brings the entries up to date.
+
+    HOST is claude-code.
+    """
+    from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
+    from ultramon.hosts.claude_code.setup.interpreter import (
+        check_interpreter,
+        check_lasting,
+        this_interpreter,
+    )
+    from ultramon.hosts.claude_code.setup.plugin import plan_plugin
+    from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    name = chosen_layer(user=user, project=project, local=local)
+    cwd, directory = os.getcwd(), chosen_directory(state_dir)
+    if not force:
+        check_lasting(cwd)
+    interpreter = this_interpreter()
+    check_interpreter(interpreter)
+    choices = Choices(
+        audience,
+        context_limit,
+        warning,
+        critical,
+        handoff_note,
+        status_line,
+        via,
+        url,
+        secret_in,
+        critical_note,
+    )
+    if plugin is not None:
+        if user or project or local:
+            raise click.UsageError("--plugin and a layer of settings exclude each other")
+        if via == "http":
+            raise click.UsageError(
+                "--plugin and --via http exclude each other: it is made to share"
+            )
+        plan = plan_plugin(plugin, directory, choices, interpreter, __version__)
+    else:
+        layer = Layer(name, layer_path(name, cwd))
+        server = known_server(directory, dry_run=dry_run)
+        plan = plan_installation(layer, cwd, directory, choices, interpreter, server=server)
+    changes = plan.changes
+    if changes and not dry_run:
+        plan.apply(SYSTEM_CLOCK.now())
+    show_change(
+        plan,
+        changes=changes,
+        dry_run=dry_run,
+        json=json,
+        stateDirectory=directory,
+        interpreter=interpreter,
+        statusLine=plan.frozen.status_line_show,
+    )
+    if not changes:
+        say(f"{plan.settings.path} is up to date")
+    elif dry_run:
+        say(f"{plan.settings.path} would be changed; nothing was written")
+    else:
+        say(f"installed in {plan.settings.path}; sessions that start from now on report themselves")
+    return ExitCode.OK

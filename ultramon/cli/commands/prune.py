@@ -1,0 +1,86 @@
+"""`ultramon prune`: delete what was over long ago."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.selection import json_option, open_store, state_dir_option
+from ultramon.system.terminal_text import sanitize
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A time span such as ``90s``, ``12h`` or ``7d``, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        if isinstance(value, int | float):
+            return value
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            self.fail(f"{value} is not a number followed by s, m, h, d or w, e.g. 7d", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+@click.command("prune")
+@click.option(
+    "--older-than",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    show_envvar=True,
+    help="Delete agents that were over so long ago.",
+)
+@click.option(
+    "--events-older-than",
+    type=Duration(),
+    default="30d",
+    show_default=True,
+    show_envvar=True,
+    help="Delete events so old.",
+)
+@click.option("--dry-run", is_flag=True, show_envvar=True, help="Only say what would be deleted.")
+@state_dir_option()
+@json_option
+def command(
+    *,
+    older_than: float,
+    events_older_than: float,
+    dry_run: bool,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Delete agents that ended or were lost, and events, of long ago.
+
+    Lost is an agent that never ended and whose process is gone, or that was silent beyond its own
+    limit; it is deleted when nothing was heard of it for so long. Agents that may live, and states
+    that cannot be read, are never deleted. The ids go to stdout.
+    """
+    from ultramon.system.clock import SYSTEM_CLOCK
+    from ultramon.system.processes import this_host
+
+    now = SYSTEM_CLOCK.now()
+    pruned = open_store(state_dir).prune(
+        agents_before=now - older_than,
+        events_before=now - events_older_than,
+        now=now,
+        host=this_host(),
+        dry_run=dry_run,
+    )
+    if json:
+        print_json({"agents": pruned, "dryRun": dry_run})
+        return ExitCode.OK
+    for agent_id in pruned:
+        click.echo(sanitize(agent_id))
+    count = "1 agent" if len(pruned) == 1 else f"{len(pruned)} agents"
+    say(f"{count} would be deleted" if dry_run else f"{count} deleted")
+    return ExitCode.OK

@@ -1,0 +1,78 @@
+"""`ultramon resume`: the sessions that a reboot or a closed terminal cut off."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
+from ultramon.cli.selection import find_agent, json_option, look_at, open_store, state_dir_option
+from ultramon.state.liveness import ALIVE, ENDED
+
+if TYPE_CHECKING:
+    from ultramon.state.observed import SeenAgent
+
+HOST = "claude-code"
+
+
+@click.command("resume")
+@click.argument("agent", required=False)
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    envvar="ULTRAMON_RESUME_ALL",
+    show_envvar=True,
+    help="Also sessions that ended by plan.",
+)
+@state_dir_option()
+@json_option
+def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> ExitCode:
+    """List the coding sessions that were cut off, the last active first, and how to go on.
+
+    Each comes with its label, its last task, how full it was, and the command that resumes it.
+    AGENT (an id, the beginning of one, or a label) asks for one session only.
+    """
+    backend = open_store(state_dir)
+    stored = backend.list_agents() if agent is None else [find_agent(backend, agent)]
+    seen, _ = look_at(stored)
+    sessions = [one for one in seen if _is_session(one) and (agent or _is_cut_off(one, show_all))]
+    sessions.sort(key=lambda one: one.record.last_activity, reverse=True)
+    if json:
+        print_json({"sessions": [{**one.to_json(), "command": _command(one)} for one in sessions]})
+        return ExitCode.OK
+    for one in sessions:
+        _print(one)
+    if not sessions:
+        say("no session was cut off")
+    return ExitCode.OK
+
+
+def _is_session(one: SeenAgent) -> bool:
+    record = one.record
+    return record.host == HOST and record.agent_id == record.session_id
+
+
+def _is_cut_off(one: SeenAgent, show_all: bool) -> bool:
+    verdict = one.liveness.verdict
+    return verdict != ALIVE and (show_all or verdict != ENDED)
+
+
+def _command(one: SeenAgent) -> str:
+    record = one.record
+    go = f"cd {shlex.quote(record.cwd)} && " if record.cwd else ""
+    return f"{go}claude --resume {shlex.quote(record.session_id)}"
+
+
+def _print(one: SeenAgent) -> None:
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    record = one.record
+    silence = age(max(0.0, SYSTEM_CLOCK.now() - record.last_activity))
+    facts = [f"{percent(record.usage_ratio)} full", f"last active {silence} ago"]
+    if record.current_task:
+        facts.append(f"last task: {field(record.current_task)}")
+    click.echo(f"{field(record.label) or field(record.agent_id)}  ({', '.join(facts)})")
+    click.echo(f"    {field(_command(one))}")

@@ -1,0 +1,142 @@
+"""`ultramon serve`: the HTTP API, for hook scripts and for agents in other languages."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ultramon.cli.output import ExitCode, json_line, say
+from ultramon.cli.selection import (
+    directory_of,
+    json_option,
+    open_store,
+    state_dir_given,
+    state_dir_option,
+)
+from ultramon.errors import MissingExtraError
+from ultramon.system.terminal_text import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "httpx", "starlette", "uvicorn"))
+_MAX_LINE_CHARS = 20_000  # a traceback is one line of them
+
+
+class LineFormatter(logging.Formatter):
+    """Writes each record as one harmless line, whatever a request brought into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return sanitize(super().format(record), max_chars=_MAX_LINE_CHARS)
+
+
+@click.command("serve")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    show_envvar=True,
+    help="Where to listen; beyond this machine only with a certificate.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8420,
+    show_default=True,
+    show_envvar=True,
+    help="The port; 0 takes any that is free.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False),
+    show_envvar=True,
+    help="Serve HTTPS with this certificate chain (PEM).",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(exists=True, dir_okay=False),
+    show_envvar=True,
+    help="Its key, where it is not in the same file.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    show_envvar=True,
+    help="Answer requests for this name too, with a port of its own or --port.",
+)
+@click.option(
+    "--log-requests", is_flag=True, show_envvar=True, help="Write one line per request to stderr."
+)
+@state_dir_option()
+@json_option
+def command(
+    *,
+    host: str,
+    port: int,
+    tls_cert: str | None,
+    tls_key: str | None,
+    allow_host: tuple[str, ...],
+    log_requests: bool,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Serve the HTTP API until Ctrl-C or SIGTERM.
+
+    Callers prove who they are: the admin token and the secret for hook scripts are files in the
+    state directory that only this user can read. One server runs per state directory. With --json
+    where it listens goes to stdout, as one line.
+    """
+    if tls_key is not None and tls_cert is None:
+        raise click.UsageError("--tls-key needs --tls-cert")
+    serve, admin_token_path = _import_server()
+    backend = open_store(state_dir)
+    directory = state_dir_given(state_dir) or directory_of(backend)
+    _log_to_stderr(log_requests=log_requests)
+
+    def say_where(facts: dict[str, Any]) -> None:
+        token_path = admin_token_path(directory)
+        if json:
+            click.echo(json_line({**facts, "adminTokenFile": token_path}))
+            return
+        say(f"ultramon is listening on {facts['url']}")
+        say(f"the admin token is in {token_path}")
+
+    serve(
+        backend,
+        directory,
+        host=host,
+        port=port,
+        names=allow_host,
+        certfile=tls_cert,
+        keyfile=tls_key,
+        on_listening=say_where,
+    )
+    return ExitCode.OK
+
+
+def _import_server() -> tuple[Callable[..., None], Callable[[str], str]]:
+    try:
+        from ultramon.server.main import serve
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OF_THE_EXTRA:
+            raise
+        raise MissingExtraError("ultramon serve", package, "server") from error
+    from ultramon.tokens import ADMIN_TOKEN, secret_path
+
+    return serve, lambda directory: secret_path(directory, ADMIN_TOKEN)
+
+
+def _log_to_stderr(*, log_requests: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    # It warns of every request that is none; whoever sends them would fill a disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    if log_requests:
+        logging.getLogger("ultramon.server").setLevel(logging.INFO)

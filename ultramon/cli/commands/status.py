@@ -1,0 +1,261 @@
+"""`ultramon status`: every agent, the most urgent first."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+from ultramon.cli.agent_list import open_picture
+from ultramon.cli.output import (
+    ExitCode,
+    action_style,
+    age,
+    field,
+    make_console,
+    make_table,
+    percent,
+    print_json,
+    print_json_list,
+    say,
+    short_tokens,
+    tokens,
+    turns,
+    usage_bar,
+)
+from ultramon.cli.selection import (
+    agents_json,
+    earlier_lives,
+    find_agent,
+    json_option,
+    limit_option,
+    look_at,
+    open_store,
+    state_dir_option,
+    unreadable_json,
+)
+from ultramon.state.liveness import ENDED, LOST, STALE
+from ultramon.state.observed import SeenAgent, Unreadable
+from ultramon.state.record import short_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.table import Table
+
+    from ultramon.cli.agent_list import Picture
+
+MAX_ROWS = 200
+"""Shown on a terminal unless another limit is given: more nobody reads, and it scrolls away."""
+
+_WIDE = 100
+
+
+@click.command("status")
+@click.argument("agent", required=False)
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    envvar="ULTRAMON_STATUS_ALL",
+    show_envvar=True,
+    help="Show ended agents too; with --run also those whose ids went on in another run.",
+)
+@click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
+@limit_option(f"{MAX_ROWS} on a terminal, else all")
+@state_dir_option()
+@json_option
+def command(
+    *,
+    agent: str | None,
+    show_all: bool,
+    run: str | None,
+    limit: int | None,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Show how full every agent's window is, the most urgent first.
+
+    AGENT is an id, the beginning of one, or a label; without it all living agents are shown. Lost
+    agents (their process is gone, or silent for long) and stale ones are marked.
+    """
+    backend = open_store(state_dir)
+    if agent is not None:
+        seen, unreadable = look_at([find_agent(backend, agent)])
+        if json:
+            print_json(agents_json(seen, unreadable))
+        else:
+            print_agents(seen, unreadable, 0)
+        return ExitCode.OK
+    if limit is None and not json and sys.stdout.isatty():
+        limit = MAX_ROWS
+    picture = open_picture(backend, run, show_all=show_all, is_cut=True)
+    earlier = earlier_lives(backend, run) if run is not None and show_all else []
+    if json:
+        agents = (one.to_json() for one in _stream(picture, earlier, limit))
+        print_json_list("agents", agents, lambda: unreadable_json(picture.unreadable))
+    else:
+        picture.refresh(limit)
+        print_agents((picture.seen + earlier)[:limit], picture.unreadable, picture.hidden)
+    print_left_out(picture)
+    return ExitCode.OK
+
+
+def _stream(picture: Picture, earlier: list[SeenAgent], limit: int | None) -> Iterator[SeenAgent]:
+    """Yield the agents of a picture, to its end so that it counts the rest, then earlier lives."""
+    shown = 0
+    for shown, one in enumerate(picture.stream(limit), 1):  # noqa: B007
+        yield one
+    yield from earlier if limit is None else earlier[: limit - shown]
+
+
+def print_agents(
+    seen: list[SeenAgent],
+    unreadable: list[Unreadable],
+    hidden: int,
+    *,
+    with_heartbeats: bool = False,
+) -> None:
+    """Print agents as a table, and say what the table does not show."""
+    if seen:
+        console = make_console()
+        ascii_only = console.options.ascii_only
+        console.print(
+            status_table(
+                seen, console.width, ascii_only=ascii_only, with_heartbeats=with_heartbeats
+            )
+        )
+    for problem in unreadable:
+        say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")
+    if hidden:
+        say(f"{hidden} ended, shown with --all")
+    elif not seen and not unreadable:
+        say("no agents")
+
+
+def print_left_out(picture: Picture) -> None:
+    """Say how many agents a limit leaves out."""
+    if picture.left_out:
+        total = picture.verdicts.total()
+        say(f"{picture.left_out:,} less urgent ones left out, shown with --limit {total}")
+
+
+class _Column(NamedTuple):
+    header: str
+    from_width: int
+    """Narrower terminals leave the column out."""
+    cell: Callable[[SeenAgent, _Look], tuple[str, str]]
+    """Returns the text and its style."""
+    options: dict[str, Any]
+
+
+class _Look(NamedTuple):
+    is_wide: bool
+    ascii_only: bool
+
+
+def _name(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    record = one.record
+    label = f" ({field(record.label)})" if record.label else ""
+    return field(short_id(record)) + label, ""
+
+
+def _level(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return field(one.record.threshold_status) or "unknown", _style(one)
+
+
+def _bar(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return usage_bar(
+        one.record.usage_ratio, 12 if look.is_wide else 8, ascii_only=look.ascii_only
+    ), _style(one)
+
+
+def _usage(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return percent(one.record.usage_ratio), _style(one)
+
+
+def _tokens(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    used, limit = one.record.estimated_tokens, one.record.context_limit
+    if look.is_wide:
+        return f"{tokens(used)} of {tokens(limit)}", ""
+    return f"{short_tokens(used)}/{short_tokens(limit)}", ""
+
+
+def _runway(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return "" if one.liveness.verdict == ENDED else turns(one.runway_turns), ""
+
+
+def _tasks(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    done, total = one.record.tasks_completed, one.record.tasks_total
+    if total is not None:
+        return f"{done}/{total}", ""
+    return str(done) if done else "", ""
+
+
+def _doing(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return field(one.record.current_task), ""
+
+
+def _heartbeat(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    return age(one.liveness.heartbeat_age_seconds), ""
+
+
+def _state(one: SeenAgent, look: _Look) -> tuple[str, str]:
+    verdict, reason = one.liveness.verdict, field(one.liveness.reason)
+    if verdict in (LOST, STALE):
+        return f"{verdict.upper()}: {reason}", "bold red" if verdict == LOST else "yellow"
+    return reason if verdict == ENDED else field(one.record.phase), ""
+
+
+def _style(one: SeenAgent) -> str:
+    return action_style(one.record.action, one.record.threshold_status)
+
+
+_WHOLE = {"no_wrap": True}
+_RIGHT = {"no_wrap": True, "justify": "right"}
+_HEARTBEAT = _Column("beat", 70, _heartbeat, _RIGHT)
+_COLUMNS = (
+    _Column("agent", 0, _name, {"min_width": 8}),
+    _Column("level", 0, _level, _WHOLE),
+    _Column("", 60, _bar, _WHOLE),
+    _Column("usage", 0, _usage, _RIGHT),
+    _Column("tokens", 60, _tokens, _RIGHT),
+    _Column("runway", 70, _runway, _RIGHT),
+    _Column("tasks", 70, _tasks, _RIGHT),
+    _HEARTBEAT,
+    _Column("doing", _WIDE, _doing, {"max_width": 32}),
+    _Column("state", 0, _state, {}),
+)
+
+
+def status_table(
+    seen: list[SeenAgent], width: int, *, ascii_only: bool, with_heartbeats: bool = False
+) -> Table:
+    """Draw agents as a table with as many columns as the width allows.
+
+    Args:
+        seen: In the order of the rows.
+        width: Of the terminal, in cells.
+        ascii_only: Draw bars without block characters.
+        with_heartbeats: Show how long ago each agent beat.
+    """
+    from rich.text import Text
+
+    table = make_table()
+    columns = [
+        column
+        for column in _COLUMNS
+        if width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
+    ]
+    look = _Look(width >= _WIDE, ascii_only)
+    for column in columns:
+        table.add_column(column.header, **column.options)
+    # Rich takes missing room from columns that may wrap; these cut their text instead.
+    overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
+    for one in seen:
+        cells = [
+            Text(*column.cell(one, look), no_wrap=True, overflow=overflow) for column in columns
+        ]
+        table.add_row(*cells, style="dim" if one.liveness.verdict == ENDED else None)
+    return table

@@ -1,0 +1,326 @@
+"""`ultramon watch`: the table of `ultramon status`, alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ultramon.cli.agent_list import open_picture
+from ultramon.cli.commands.status import print_agents, print_left_out, status_table
+from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
+from ultramon.cli.selection import (
+    agents_json,
+    json_option,
+    limit_option,
+    open_store,
+    state_dir_option,
+)
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
+from ultramon.system.terminal_text import sanitize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console, RenderableType
+
+    from ultramon.cli.agent_list import Picture
+    from ultramon.state.observed import SeenAgent
+
+_MAX_UNREADABLE_LINES = 3
+_AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
+
+
+@click.command("watch")
+@click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    envvar="ULTRAMON_WATCH_ALL",
+    show_envvar=True,
+    help="Show ended agents too.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 3_600),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    show_envvar=True,
+    help="Time from look to look.",
+)
+@click.option(
+    "--notify",
+    type=click.Choice(("none", "bell", "osc9")),
+    default="none",
+    show_default=True,
+    show_envvar=True,
+    help="Ring the bell, or ask the terminal for a notification, when an agent reaches a rung.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    envvar="ULTRAMON_WATCH_FORMAT",
+    type=click.Choice(("table", "tmux", "json")),
+    default="table",
+    show_default=True,
+    show_envvar=True,
+    help="A table, one line for a status bar (printed once), or JSON lines.",
+)
+@click.option(
+    "--color", is_flag=True, show_envvar=True, help="Use colour codes of tmux in its line."
+)
+@click.option("--once", is_flag=True, show_envvar=True, help="Look once and end.")
+@limit_option("what fits on a terminal, else all")
+@state_dir_option()
+@json_option
+def command(
+    *,
+    run: str | None,
+    show_all: bool,
+    interval: float,
+    notify: str,
+    output_format: str,
+    color: bool,
+    once: bool,
+    limit: int | None,
+    state_dir: str | None,
+    json: bool,
+) -> ExitCode:
+    """Watch how full every agent's window is, the most urgent first.
+
+    Ends with q or Ctrl-C. Where stdout is no terminal, the table is printed again whenever
+    something other than an age changes. --json is short for --format json: each change is one line,
+    with the content of `ultramon status --json`.
+
+    Watching changes nothing: no verdict is stored, no heartbeat is refreshed.
+    """
+    if json:
+        output_format = "json"
+    if output_format == "tmux":
+        from ultramon.cli.tmux_line import tmux_line
+
+        click.echo(tmux_line(state_dir, run, color=color))
+        return ExitCode.OK
+    is_drawn = output_format == "table" and not once and _can_draw()
+    picture = open_picture(
+        open_store(state_dir),
+        run,
+        show_all=show_all,
+        is_cut=is_drawn or once or limit is not None,
+        with_news=notify != "none",
+    )
+    bell = Bell(notify)
+    pause = None if once else interval
+    try:
+        if output_format == "json":
+            _print_changes(picture, bell, _print_json, _facts, limit=limit, interval=pause)
+        elif not is_drawn:
+            _print_changes(picture, bell, _print_table, _gist, limit=limit, interval=pause)
+        else:
+            _watch_live(picture, bell, make_console(), limit, interval)
+    except KeyboardInterrupt:
+        pass
+    return ExitCode.OK
+
+
+class Bell:
+    """Tells a person at the terminal that an agent reached a rung.
+
+    Args:
+        kind: ``none``, ``bell`` or ``osc9``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        streams = (sys.stdout, sys.stderr)
+        self._terminal = next((stream for stream in streams if stream.isatty()), None)
+
+    def ring(self, crossings: list[tuple[SeenAgent, str]]) -> None:
+        """Ring once for each."""
+        if self._kind == "none" or self._terminal is None or not crossings:
+            return
+        for one, rung in crossings:
+            share = percent(one.record.usage_ratio)
+            words = sanitize(f"ultramon: {one.record.agent_id} {rung} {share}", max_chars=200)
+            self._terminal.write("\a" if self._kind == "bell" else f"\x1b]9;{words}\x1b\\")
+        self._terminal.flush()
+
+
+def _print_changes(
+    picture: Picture,
+    bell: Bell,
+    show: Callable[[Picture, bool], None],
+    content: Callable[[SeenAgent], object],
+    *,
+    limit: int | None,
+    interval: float | None,
+) -> None:
+    """Print the picture, and again whenever its content is another; once without an interval."""
+    last: object = None
+    while True:
+        bell.ring(picture.refresh(limit))
+        now = [content(one) for one in picture.seen], picture.unreadable
+        if now != last:
+            show(picture, interval is not None)
+            last = now
+        if interval is None:
+            return
+        wait_while_read(interval)
+
+
+def _print_json(picture: Picture, goes_on: bool) -> None:
+    click.echo(json_line(agents_json(picture.seen, picture.unreadable)))
+
+
+def _print_table(picture: Picture, goes_on: bool) -> None:
+    if goes_on:
+        click.echo(f"--- {moment(time.time())}")
+    print_agents(picture.seen, picture.unreadable, picture.hidden, with_heartbeats=True)
+    print_left_out(picture)
+
+
+def _facts(one: SeenAgent) -> object:
+    """Return the state without what changes while nothing happens."""
+    return {name: value for name, value in one.to_json().items() if name not in _AGES}
+
+
+def _gist(one: SeenAgent) -> object:
+    """Return what a row shows, without ages."""
+    record = one.record
+    return (
+        (record.agent_id, record.label, record.threshold_status, record.phase, record.outcome),
+        (record.estimated_tokens, record.context_limit, record.usage_ratio, one.runway_turns),
+        (record.tasks_completed, record.tasks_total, record.current_task, one.liveness.verdict),
+    )
+
+
+def _can_draw() -> bool:
+    # Elsewhere neither keys nor signals can be waited for together.
+    return os.name == "posix" and sys.stdout.isatty() and not make_console().is_dumb_terminal
+
+
+def _watch_live(
+    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+) -> None:
+    """Draw the picture on the whole terminal until a signal ends it; q counts as Ctrl-C."""
+    while True:
+        ended_by = _draw(picture, bell, console, limit, interval)
+        if ended_by == signal.SIGINT:
+            return
+        # The terminal is as it was, and the signal ends or suspends us as it would have.
+        os.kill(os.getpid(), ended_by)
+
+
+def _draw(
+    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+) -> int:
+    from rich.live import Live
+
+    drawn: object = None
+    # The alternate screen is painted over, not erased first, and survives any resize.
+    live = Live(
+        console=console,
+        screen=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with _terminal() as wait, live:
+        while True:
+            bell.ring(picture.refresh(min(limit or console.height, console.height)))
+            frame = _frame(picture, console)
+            lines = console.size, console.render_lines(frame)
+            if lines != drawn:
+                live.update(frame, refresh=True)
+                drawn = lines
+            ended_by = wait(interval)
+            if ended_by is not None:
+                return ended_by
+
+
+def _frame(picture: Picture, console: Console) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    problems = [
+        Text(sanitize(f"{one.agent_id} cannot be read: {one.reason}"), "yellow", no_wrap=True)
+        for one in picture.unreadable[:_MAX_UNREADABLE_LINES]
+    ]
+    # The table's head, an empty line and the summary take three lines.
+    room = max(console.height - len(problems) - 3, 1)
+    table = status_table(
+        picture.seen[:room],
+        console.width,
+        ascii_only=console.options.ascii_only,
+        with_heartbeats=True,
+    )
+    beyond = picture.left_out + max(len(picture.seen) - room, 0)
+    summary = Text(_summary(picture, beyond), "dim", no_wrap=True)
+    rows: list[RenderableType] = [table, Text("")] if picture.seen else []
+    return Group(*rows, *problems, summary)
+
+
+def _summary(picture: Picture, beyond: int) -> str:
+    verdicts = picture.verdicts
+    counts = {
+        "living": verdicts[ALIVE] + verdicts[STALE],
+        "lost": verdicts[LOST],
+        "ended": verdicts[ENDED],
+        "ended, shown with --all": picture.hidden,
+        "unreadable": len(picture.unreadable),
+        "more than fit": beyond,
+    }
+    facts = [f"{count:,} {what}" for what, count in counts.items() if count]
+    return ", ".join([*(facts or ["no agents"]), "q ends"])
+
+
+@contextmanager
+def _terminal() -> Iterator[Callable[[float], int | None]]:
+    """Take keys as they are typed and signals as they come, until left.
+
+    Yields:
+        A function that waits so many seconds, shorter for a key or a resize; returns the signal
+        that is to end the picture, or None.
+    """
+    import select
+    import termios
+    import tty
+
+    keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    woken, waker = os.pipe()
+
+    def wait(seconds: float) -> int | None:
+        sources = [woken] if keyboard is None else [woken, keyboard]
+        ready, _, _ = select.select(sources, (), (), seconds)
+        if woken in ready:
+            for number in os.read(woken, 64):
+                if number != signal.SIGWINCH:
+                    return number
+        if keyboard in ready:
+            typed = os.read(keyboard, 64)
+            if not typed or b"q" in typed.lower():
+                return signal.SIGINT
+        return None
+
+    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGWINCH)
+    with ExitStack() as undo:
+        undo.callback(os.close, woken)
+        undo.callback(os.close, waker)
+        os.set_blocking(waker, False)
+        undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker))
+        for number in caught:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                undo.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+        if keyboard is not None:
+            undo.callback(
+                termios.tcsetattr, keyboard, termios.TCSADRAIN, termios.tcgetattr(keyboard)
+            )
+            tty.setcbreak(keyboard, termios.TCSADRAIN)
+        yield wait

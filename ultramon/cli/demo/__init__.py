@@ -1,0 +1,1 @@
+"""`ultramon demo`: agents that fill up, hand over and lose nothing, in a minute."""

@@ -1,0 +1,277 @@
+"""`ultramon replay`: what a monitor would have said, over a recording."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ultramon.cli.output import (
+    CommandFailed,
+    ExitCode,
+    action_style,
+    field,
+    make_console,
+    make_table,
+    percent,
+    plural,
+    print_json,
+    say,
+    tokens,
+    turns,
+    usage_bar,
+)
+from ultramon.cli.selection import json_option
+from ultramon.system.terminal_text import sanitize
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from ultramon.cli.replay import Compaction, Crossing, Overflow, Skipped, Timeline
+    from ultramon.context.config import ContextConfig
+
+_MAX_ROWS = 24
+_MAX_SOURCES = 12
+_MAX_NAMED = 3
+_BAR_WIDTH = 10
+
+
+@click.command("replay")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True))
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=1_000_000_000),
+    show_envvar=True,
+    help="Cap on the context limit, in tokens.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(min=1, max=1_000_000_000),
+    show_envvar=True,
+    help="What the model holds, in tokens.  [default: as recorded, else by model]",
+)
+@click.option("--model", show_envvar=True, help="Model to assume.  [default: as recorded]")
+@click.option(
+    "--warning",
+    type=float,
+    metavar="RATIO",
+    show_envvar=True,
+    help="Usage ratio of the warning rung.  [default: Claude Code 0.65, others 0.70]",
+)
+@click.option(
+    "--critical",
+    type=float,
+    metavar="RATIO",
+    show_envvar=True,
+    help="Usage ratio of the critical rung.  [default: Claude Code 0.75, others 0.85]",
+)
+@click.option("--no-plot", is_flag=True, show_envvar=True, help="Leave the chart out.")
+@json_option
+def command(
+    *,
+    paths: tuple[str, ...],
+    limit: int | None,
+    window: int | None,
+    model: str | None,
+    warning: float | None,
+    critical: float | None,
+    no_plot: bool,
+    json: bool,
+) -> ExitCode:
+    """Show what a monitor would have said over a recording, and when.
+
+    PATH is a transcript of Claude Code (its subagents come along), a rollout of Codex, JSON lines
+    of {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings in it, or, when
+    there are none, its text files as one agent would read them.
+
+    Files of any size are streamed. What is no recording is named on stderr and left out.
+    """
+    from ultramon.cli.replay import find_recordings, replay
+
+    found = find_recordings(paths)
+    if not found.recordings:
+        _say_skipped(found.skipped)
+        raise CommandFailed("nothing to replay: no recording, no text")
+    config = _config(limit, window, model, warning, critical)
+    console = make_console()
+    shown: list[dict[str, Any]] = []
+    for number, recording in enumerate(found.recordings):
+        timeline = replay(recording, config)
+        if json:
+            shown.append(timeline.model_dump(mode="json", by_alias=True))
+            continue
+        if number:
+            console.print()
+        _print_timeline(console, timeline, with_plot=not no_plot)
+    if json:
+        skipped = [{"path": one.path, "reason": one.reason} for one in found.skipped]
+        print_json({"agents": shown, "skipped": skipped})
+    else:
+        _say_skipped(found.skipped)
+    return ExitCode.OK
+
+
+def _config(
+    limit: int | None,
+    window: int | None,
+    model: str | None,
+    warning: float | None,
+    critical: float | None,
+) -> ContextConfig:
+    from ultramon.context.config import ContextConfig
+
+    given = {
+        "context_limit_tokens": limit,
+        "context_window_tokens": window,
+        "model": model,
+        "warning_threshold": warning,
+        "critical_threshold": critical,
+    }
+    return ContextConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+def _say_skipped(skipped: list[Skipped]) -> None:
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for one in skipped:
+        by_reason[one.reason].append(one.path)
+    for reason, paths in by_reason.items():
+        more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
+        say(f"skipped {', '.join(paths[:_MAX_NAMED])}{more}: {reason}")
+
+
+def _print_timeline(console: Console, timeline: Timeline, *, with_plot: bool) -> None:
+    from rich.text import Text
+
+    from ultramon.cli.replay.plot import plot
+
+    console.print(Text(field(timeline.id), "bold"), soft_wrap=True)
+    for line in _facts(timeline):
+        console.print(Text(line), soft_wrap=True)
+    ascii_only = console.options.ascii_only
+    lines = plot(timeline, min(console.width, 120), ascii_only=ascii_only) if with_plot else []
+    if lines:
+        console.print()
+        for text in lines:
+            console.print(text, no_wrap=True, overflow="crop")
+    console.print()
+    console.print(_events_table(timeline))
+    if timeline.by_source:
+        console.print()
+        console.print(_sources_table(timeline, ascii_only=ascii_only))
+
+
+def _facts(timeline: Timeline) -> list[str]:
+    """Say in a few lines what was read and what came out."""
+    path = sanitize(timeline.path)
+    limit, peak = timeline.context_limit, timeline.peak_tokens
+    of_limit = f", {percent(peak / limit)} of the limit" if limit else ""
+    if limit is None:
+        limited = "limit unknown"
+    else:
+        limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
+    if timeline.limit_suspect:
+        limited += ", suspect: more was reported than the model should hold"
+    happened = plural(timeline.compaction_count, "compaction")
+    if timeline.overflow_count:
+        happened += f", {plural(timeline.overflow_count, 'overflow')}"
+    reports = plural(timeline.reports, "report") if timeline.reports else "no reports"
+    read = f"{plural(timeline.records, 'record')}, {reports}"
+    if timeline.broken_lines:
+        read += f", {plural(timeline.broken_lines, 'broken line')}"
+    if timeline.started_at is not None and timeline.ended_at is not None:
+        read += f", {_moment(timeline.started_at)} to {_moment(timeline.ended_at)} UTC"
+    return [
+        f"{timeline.kind}, {path}",
+        read,
+        f"model {field(timeline.model) or 'not named'}, {limited}",
+        f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
+        f"{plural(timeline.epochs, 'epoch')}, {happened}",
+    ]
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _events_table(timeline: Timeline) -> Table:
+    """List rungs reached and compactions in the order they happened."""
+    from rich.text import Text
+
+    table = make_table()
+    for name in ("when", "what"):
+        table.add_column(name, no_wrap=True)
+    for name in ("tokens", "usage"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how")
+    started, ended = timeline.started_at, timeline.ended_at
+    one_day = started is not None and ended is not None and started.date() == ended.date()
+    clock = "%H:%M:%S" if one_day else "%m-%d %H:%M:%S"
+    events: list[Crossing | Compaction | Overflow] = [
+        *timeline.crossings,
+        *timeline.compactions,
+        *timeline.overflows,
+    ]
+    # A compaction takes the position of the first reading after it.
+    events.sort(key=lambda event: (event.position, hasattr(event, "level")))
+    for event in events[:_MAX_ROWS]:
+        when = event.at.strftime(clock) if event.at else f"reading {event.position + 1:,}"
+        table.add_row(when, *(Text(*cell) for cell in _event_cells(event)))
+    total = timeline.crossing_count + timeline.compaction_count + timeline.overflow_count
+    if total > _MAX_ROWS:
+        table.add_row("", f"{total - _MAX_ROWS:,} more in --json")
+    if not total:
+        table.add_row("", "no rung was reached")
+    return table
+
+
+def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str]]:
+    """Return text and style of what happened, tokens, usage and how it is known."""
+    from ultramon.cli.replay import Crossing, Overflow
+
+    if isinstance(event, Overflow):
+        how = "the last reading; the next request was refused as too large"
+        return [("overflow", "bold red"), (tokens(event.tokens), ""), ("", ""), (how, "")]
+    if isinstance(event, Crossing):
+        style = action_style(event.action)
+        how = event.tokens_source
+        if event.turns_left is not None:
+            left = f"{turns(event.turns_left)} left before {event.next_rung}"
+            how += f", {left if event.turns_left else f'the next turn reaches {event.next_rung}'}"
+        elif event.next_rung is not None:
+            how += f", pace towards {event.next_rung} not known yet"
+        count, share = tokens(event.tokens), percent(event.usage_ratio)
+        return [(event.level, style), (count, ""), (share, style), (how, "")]
+    if event.reason == "boundary":
+        how = f"{field(event.trigger)} boundary".lstrip()
+    else:
+        how = "fall of the reports"
+    how += f", from {tokens(event.tokens_before)}"
+    return [("compaction", "cyan"), (tokens(event.tokens_after), ""), ("", ""), (how, "")]
+
+
+def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
+    """List what filled the window, the largest source first."""
+    from rich.text import Text
+
+    from ultramon.cli.replay.timeline import UNRECORDED
+
+    table = make_table()
+    table.add_column("what filled the window", overflow="fold" if ascii_only else "ellipsis")
+    table.add_column("", no_wrap=True, min_width=_BAR_WIDTH)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    total = sum(timeline.by_source.values())
+    sources = list(timeline.by_source.items())
+    rest = sum(count for _, count in sources[_MAX_SOURCES:])
+    rows = sources[:_MAX_SOURCES]
+    if rest:
+        rows.append((f"{len(sources) - _MAX_SOURCES} more", rest))
+    for name, count in rows:
+        shown = "not in the recording (system prompt, tools)" if name == UNRECORDED else field(name)
+        bar = usage_bar(count / total, _BAR_WIDTH, ascii_only=ascii_only)
+        table.add_row(Text(shown), Text(bar, "cyan"), tokens(count), percent(count / total))
+    return table

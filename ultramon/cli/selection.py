@@ -1,0 +1,229 @@
+"""Which agent is meant, and how the stored agents are listed: shared by the commands on states."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+from click.core import ParameterSource
+
+from ultramon.cli.output import SeveralFound
+from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
+from ultramon.state.liveness import ENDED, judge
+from ultramon.state.observed import SeenAgent, Unreadable, see
+from ultramon.state.record import StateRecord, short_id
+from ultramon.system.processes import this_host
+from ultramon.system.terminal_text import sanitize
+from ultramon.system.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.overview import Overview
+    from ultramon.system.processes import HostIdentity
+
+_MAX_NAMED = 5
+
+
+def state_dir_option(
+    default: str = "the platform's state directory of this user",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds ``--state-dir`` to a command."""
+    return click.option(
+        "--state-dir",
+        type=click.Path(file_okay=False),
+        envvar="ULTRAMON_STATE_DIR",
+        show_envvar=True,
+        help=f"Where the states are kept.  [default: {default}]",
+    )
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--json`` to a command."""
+    return click.option(
+        "--json", is_flag=True, show_envvar=True, help="Print JSON instead of text."
+    )(command)
+
+
+def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds ``--limit`` to a command that shows agents."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_envvar=True,
+        help=f"Show the N most urgent agents at most.  [default: {default}]",
+    )
+
+
+def open_store(state_dir: str | None) -> Backend:
+    """Open the backend that a command works on: ``--state-dir``, else what the SDK would open."""
+    from ultramon.backends.opening import open_backend
+
+    path = state_dir_given(state_dir)
+    return open_backend() if path is None else open_backend(f"file://{quote(path)}")
+
+
+def state_dir_given(state_dir: str | None) -> str | None:
+    """Return the path of ``--state-dir``; None where only its variable is set, or nothing."""
+    source = click.get_current_context().get_parameter_source("state_dir")
+    if state_dir is None or source is not ParameterSource.COMMANDLINE:
+        return None
+    return os.path.abspath(state_dir)
+
+
+def directory_of(backend: Backend) -> str:
+    """Return where a server of a backend has its files."""
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.system.environment import state_directory
+
+    return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
+
+
+def earlier_lives(backend: Backend, run: str) -> list[SeenAgent]:
+    """Return the last lives in a run of agents whose ids have gone on in another one.
+
+    Their states were replaced: only the journal tells of them, until it is pruned.
+    """
+    from ultramon.cli.demo.ledger import events_of
+
+    started: dict[str, dict[str, Any]] = {}
+    ended: dict[str, dict[str, Any]] = {}
+    for event in events_of(backend, run):
+        if event["type"] == "agent_started":
+            started[event["agentId"]] = event
+        elif event["type"] in ("agent_stopped", "agent_lost"):
+            ended[event["agentId"]] = event
+    return [
+        _life_in_journal(started.get(agent_id, event), event)
+        for agent_id, event in ended.items()
+        if _is_in_another_run(backend, agent_id, run)
+    ]
+
+
+def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
+    try:
+        record = backend.load(agent_id).record
+    except (AgentNotFoundError, StateError):
+        return False
+    return record is not None and record.run != run
+
+
+def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> SeenAgent:
+    at = parse_time(ended["occurredAt"]) or 0.0
+    record = StateRecord(
+        ended["agentId"],
+        run=ended["run"],
+        session_id=ended["sessionId"],
+        generation=ended["generation"],
+        epoch=ended["epoch"],
+        started_at=parse_time(started["occurredAt"]) or 0.0,
+        last_heartbeat=at,
+        last_activity=at,
+        active=False,
+        outcome=ended.get("outcome"),
+        exit=ended.get("exit"),
+        limit_source="unknown",
+        tokens_source="unknown",
+        action="none",
+    )
+    return SeenAgent(record, judge(record, None, at, this_host()))
+
+
+def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable]]:
+    """Judge stored agents as of now, most urgent first; set aside what cannot be read."""
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    now, host = SYSTEM_CLOCK.now(), this_host()
+    seen: list[SeenAgent] = []
+    unreadable: list[Unreadable] = []
+    for agent in agents:
+        one = look_at_one(agent, now, host)
+        if isinstance(one, SeenAgent):
+            seen.append(one)
+        else:
+            unreadable.append(one)
+    return sorted(seen, key=lambda one: one.urgency), unreadable
+
+
+def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> SeenAgent | Unreadable:
+    """Judge one stored agent as of now."""
+    if agent.record is None:
+        return Unreadable(agent.agent_id, str(agent.problem))
+    return see(agent.record, agent.heartbeat_at, now, host)
+
+
+def without_ended(seen: list[SeenAgent]) -> list[SeenAgent]:
+    """Return the agents that have not ended, lost ones among them."""
+    return [one for one in seen if one.liveness.verdict != ENDED]
+
+
+def agents_json(seen: list[SeenAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents as the commands print them with ``--json``."""
+    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
+
+
+def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents that cannot be shown as they stand beside those that can."""
+    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
+
+
+def find_agent(backend: Backend, name: str) -> StoredAgent:
+    """Find the agent that a person means: by id, else by label, else by the start of its id.
+
+    Raises:
+        AgentNotFoundError: Nothing fits.
+        SeveralFound: Several fit.
+        StateCorruptError: It is there and cannot be read.
+    """
+    try:
+        return backend.load(name)
+    except (AgentNotFoundError, InvalidAgentIdError):
+        pass
+    # Loading raises what is wrong with a state that the list only mentions.
+    return backend.load(find_agent_id(backend, name))
+
+
+def find_agent_id(backend: Backend, name: str) -> str:
+    """Find the id of the agent that a person means, whether its state can be read or not.
+
+    The beginning of a session's id means the session, though its subagents' ids begin alike.
+
+    Raises:
+        AgentNotFoundError: Nothing fits.
+        SeveralFound: Several fit.
+    """
+    if not name:
+        raise AgentNotFoundError(name)
+    begun, labelled = _fitting(backend, name)
+    if name in begun:
+        return name
+    ids = labelled or begun
+    if not ids:
+        raise AgentNotFoundError(sanitize(name))
+    session = min(ids, key=len)
+    if any(not other.startswith(f"{session}.") for other in ids if other != session):
+        more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+        kind = "label" if labelled else "prefix"
+        raise SeveralFound(
+            f"{kind} {name} fits {len(ids)} agents: {', '.join(ids[:_MAX_NAMED])}{more}"
+        )
+    return session
+
+
+def _fitting(backend: Backend, name: str) -> tuple[list[str], list[str]]:
+    """Return the agents whose id begins like that, whole or as it is shown, and so labelled."""
+    overview: Overview | None = getattr(backend, "overview", None)
+    if overview is not None:
+        return overview.find_by_prefix(name), overview.find_by_label(name)
+    begun, labelled = [], []
+    for agent in backend.list_agents():
+        shown = "" if agent.record is None else short_id(agent.record)
+        if agent.agent_id.startswith(name) or shown.startswith(name):
+            begun.append(agent.agent_id)
+        if agent.record is not None and agent.record.label == name:
+            labelled.append(agent.agent_id)
+    return begun, labelled

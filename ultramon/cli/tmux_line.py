@@ -1,0 +1,114 @@
+"""The one line about all agents that a status bar shows; loads nothing that it does not need."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.cli.output import field
+from ultramon.cli.selection import look_at, open_store, without_ended
+from ultramon.state.liveness import ALIVE, LOST, STALE
+from ultramon.state.observed import SeenAgent
+from ultramon.state.record import short_id
+from ultramon.system.processes import this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ultramon.backends.base import StoredAgent
+    from ultramon.backends.overview import Overview
+
+_MAX_NAME_CHARS = 24
+_COLOURS = {"force_return": "red", "prepare_handoff": "yellow"}
+
+
+class _Part(NamedTuple):
+    text: str
+    colour: str = ""
+
+
+def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
+    """Return how many agents live, the one nearest to its limit, and who needs a look.
+
+    Args:
+        state_dir: The value of ``--state-dir``.
+        run: Only agents of this run; None = of all runs.
+        color: With colour codes of tmux.
+    """
+    backend = open_store(state_dir)
+    overview: Overview | None = getattr(backend, "overview", None)
+    survey = _list(backend.list_agents(run)) if overview is None else _ask(overview, run)
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return (" · " if is_unicode else " - ").join(
+        _coloured(part) if color else _escaped(part.text) for part in _parts(survey)
+    )
+
+
+class _Survey(NamedTuple):
+    verdicts: Mapping[str, int]
+    nearest: SeenAgent | None
+    """Of those that live."""
+    unreadable: int
+
+
+def _list(agents: list[StoredAgent]) -> _Survey:
+    seen, unreadable = look_at(agents)
+    living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
+    verdicts = Counter(one.liveness.verdict for one in seen)
+    return _Survey(verdicts, min(living, key=_distance, default=None), len(unreadable))
+
+
+def _ask(overview: Overview, run: str | None) -> _Survey:
+    """Read only those who may be the nearest: the first that lives, and the first not silent."""
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
+    verdicts = page().counts
+    lost, silent = verdicts[LOST], verdicts[LOST] + verdicts[STALE]
+    seen, unreadable = look_at(
+        [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
+    )
+    return _Survey(verdicts, min(seen, key=_distance, default=None), len(unreadable))
+
+
+def _parts(survey: _Survey) -> list[_Part]:
+    verdicts, nearest = survey.verdicts, survey.nearest
+    living = verdicts[ALIVE] + verdicts[STALE]
+    parts = [_Part(f"um {living} agent{'' if living == 1 else 's'}")]
+    if nearest is not None:
+        parts.append(_Part(_fullness(nearest), _COLOURS.get(nearest.record.action, "green")))
+    if verdicts[STALE]:
+        parts.append(_Part(f"{verdicts[STALE]} stale", "yellow"))
+    if verdicts[LOST]:
+        parts.append(_Part(f"{verdicts[LOST]} lost", "red"))
+    if survey.unreadable:
+        parts.append(_Part(f"{survey.unreadable} unreadable", "yellow"))
+    return parts
+
+
+def _distance(one: SeenAgent) -> tuple[bool, bool, float]:
+    """Sort by what the agent is asked to do, then by how full it is; silence does not count."""
+    action = one.record.action
+    ratio = one.record.usage_ratio
+    return action != "force_return", action != "prepare_handoff", -(ratio or 0.0)
+
+
+def _fullness(one: SeenAgent) -> str:
+    record = one.record
+    name = field(short_id(record))[:_MAX_NAME_CHARS]
+    if record.usage_ratio is None:
+        return f"{name} ?"
+    # Rounded down: 84.6 % shown as 85 % would deny what the level says.
+    return f"{name} {int(record.usage_ratio * 100 + 1e-9)}% {field(record.threshold_status)}"
+
+
+def _escaped(text: str) -> str:
+    # tmux expands what a command printed once more.
+    return text.replace("#", "##")
+
+
+def _coloured(part: _Part) -> str:
+    text = _escaped(part.text)
+    return f"#[fg={part.colour}]{text}#[default]" if part.colour else text
