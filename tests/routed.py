@@ -4,7 +4,7 @@ import pytest
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.testing import FakeClock
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.states import start
 
 AGENT = "scout"
 

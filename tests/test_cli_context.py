@@ -15,8 +15,8 @@ from ultramon.context.ladder import Ladder
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.environment import state_directory
 from ultramon.system.timestamps import parse_time
-from ultramon.testing.contract_notices import ORIGINAL
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.notices import ORIGINAL
+from ultramon.testing.contract.states import start
 
 AGENT = "abc12345"
 READING = {

@@ -14,7 +14,7 @@ from program import run
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.states import start
 from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, TOKEN_FILE, server_secret, verify_token
 
 PERSON = None

@@ -21,7 +21,7 @@ from ultramon.notices.texts import (
 )
 from ultramon.testing import make_event, make_record
 from ultramon.testing.clock import START
-from ultramon.testing.contract_notices import ORIGINAL, reading
+from ultramon.testing.contract.notices import ORIGINAL, reading
 
 PLAIN = re.compile(r"\[ultramon\] [A-Za-z0-9 .,:()%_-]+")
 HOSTILE = [

@@ -10,7 +10,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY, PostedAgents
 from ultramon.testing import FakeClock
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.states import start
 
 AGENT = "scout"
 OTHERS = [f"other-{number}" for number in range(8)]

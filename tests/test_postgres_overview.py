@@ -19,7 +19,7 @@ from ultramon.errors import AgentNotFoundError
 from ultramon.state.liveness import judge
 from ultramon.system.processes import this_host
 from ultramon.testing import OverviewContract, make_record
-from ultramon.testing.contract_overview import NOW, gone_process, put, random_agent
+from ultramon.testing.contract.overview import NOW, gone_process, put, random_agent
 
 pytestmark = pytest.mark.terminal
 

@@ -10,7 +10,7 @@ import pytest
 
 from ultramon.routing import Inbox, queue_message, register
 from ultramon.system.timestamps import parse_time
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.states import start
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "context_monitor.json").read_text())

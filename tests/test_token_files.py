@@ -24,7 +24,7 @@ from ultramon.errors import (
     StateWriteError,
     UltramonError,
 )
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.states import start
 from ultramon.tokens import (
     ADMIN_TOKEN,
     HOOK_SECRET,

@@ -26,7 +26,7 @@ from ultramon.errors import (
 )
 from ultramon.testing import FakeClock
 from ultramon.testing.clock import START
-from ultramon.testing.contract_states import prune, start, write
+from ultramon.testing.contract.states import prune, start, write
 from ultramon.tokens import TOKEN_SECONDS, verify_token
 
 TOKEN = "um_" + "A" * 43

@@ -14,9 +14,9 @@ from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.backends.local.level_marks import watch_path
 from ultramon.routing import Inbox, register, unregister
 from ultramon.testing import make_event
-from ultramon.testing.contract_notices import ORIGINAL, begin_epoch, read, said
-from ultramon.testing.contract_notices import register as register_scout
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.notices import ORIGINAL, begin_epoch, read, said
+from ultramon.testing.contract.notices import register as register_scout
+from ultramon.testing.contract.states import start
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
 from ultramon.testing.clock import START
-from ultramon.testing.contract_notices import read
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.notices import read
+from ultramon.testing.contract.states import start
 
 
 class Interrupted(Journal):

@@ -7,11 +7,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.testing.agents import ScriptedAgent, Step, capture_signals, fill
     from ultramon.testing.clock import FakeClock
-    from ultramon.testing.contract import BackendContract
-    from ultramon.testing.contract_credentials import CredentialsContract
-    from ultramon.testing.contract_overview import OverviewContract
-    from ultramon.testing.contract_queue import QueueContract
-    from ultramon.testing.contract_registry import RegistryContract
+    from ultramon.testing.contract.backend import BackendContract
+    from ultramon.testing.contract.credentials import CredentialsContract
+    from ultramon.testing.contract.overview import OverviewContract
+    from ultramon.testing.contract.queue import QueueContract
+    from ultramon.testing.contract.registry import RegistryContract
     from ultramon.testing.samples import make_event, make_record
     from ultramon.testing.work import assert_no_work_lost
 
@@ -34,11 +34,11 @@ __all__ = [
 _ROOMS = {
     "agents": "ScriptedAgent Step capture_signals fill",
     "clock": "FakeClock",
-    "contract": "BackendContract",
-    "contract_credentials": "CredentialsContract",
-    "contract_overview": "OverviewContract",
-    "contract_queue": "QueueContract",
-    "contract_registry": "RegistryContract",
+    "contract.backend": "BackendContract",
+    "contract.credentials": "CredentialsContract",
+    "contract.overview": "OverviewContract",
+    "contract.queue": "QueueContract",
+    "contract.registry": "RegistryContract",
     "samples": "make_event make_record",
     "work": "assert_no_work_lost",
 }

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ultramon.testing.clock import FakeClock
 
 pytest.register_assert_rewrite(
-    "ultramon.testing.contract",
-    "ultramon.testing.contract_claims",
-    "ultramon.testing.contract_events",
-    "ultramon.testing.contract_fleet",
-    "ultramon.testing.contract_messages",
-    "ultramon.testing.contract_notices",
-    "ultramon.testing.contract_queue",
-    "ultramon.testing.contract_registry",
-    "ultramon.testing.contract_states",
+    "ultramon.testing.contract.backend",
+    "ultramon.testing.contract.claims",
+    "ultramon.testing.contract.events",
+    "ultramon.testing.contract.fleet",
+    "ultramon.testing.contract.messages",
+    "ultramon.testing.contract.notices",
+    "ultramon.testing.contract.queue",
+    "ultramon.testing.contract.registry",
+    "ultramon.testing.contract.states",
 )
 
 

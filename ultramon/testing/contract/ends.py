@@ -9,8 +9,8 @@ import pytest
 from ultramon.backends.queue import Cancelled, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.testing.clock import START
-from ultramon.testing.contract_notices import begin_epoch, read, register, said, waiting
-from ultramon.testing.contract_states import start
+from ultramon.testing.contract.notices import begin_epoch, read, register, said, waiting
+from ultramon.testing.contract.states import start
 from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:

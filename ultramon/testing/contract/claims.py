@@ -10,8 +10,8 @@ import pytest
 
 from ultramon.errors import HandoffTakenError
 from ultramon.testing.clock import START
-from ultramon.testing.contract_events import THREADS, insist
-from ultramon.testing.contract_states import held, start
+from ultramon.testing.contract.events import THREADS, insist
+from ultramon.testing.contract.states import held, start
 from ultramon.testing.samples import make_event
 
 if TYPE_CHECKING:

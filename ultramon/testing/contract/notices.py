@@ -11,7 +11,7 @@ from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START
-from ultramon.testing.contract_states import start, write
+from ultramon.testing.contract.states import start, write
 from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:

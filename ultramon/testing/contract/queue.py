@@ -17,8 +17,8 @@ import pytest
 
 from ultramon.backends.queue import Cancelled, queue_of
 from ultramon.testing.clock import START
-from ultramon.testing.contract_events import THREADS, insist
-from ultramon.testing.contract_messages import (
+from ultramon.testing.contract.events import THREADS, insist
+from ultramon.testing.contract.messages import (
     DAY,
     LEASE_SECONDS,
     MessageContract,
@@ -28,13 +28,13 @@ from ultramon.testing.contract_messages import (
     put,
     texts,
 )
-from ultramon.testing.contract_states import prune, start, write
-from ultramon.testing.contract_store import StoreContract
+from ultramon.testing.contract.states import prune, start, write
+from ultramon.testing.contract.store import StoreContract
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Message, Queue
-    from ultramon.testing.contract_store import Reopen
+    from ultramon.testing.contract.store import Reopen
 
 
 class QueueContract(MessageContract, StoreContract):

@@ -17,8 +17,8 @@ import pytest
 from ultramon.backends.queue import Cancelled, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.testing.clock import START
-from ultramon.testing.contract_ends import EndContract
-from ultramon.testing.contract_notices import (
+from ultramon.testing.contract.ends import EndContract
+from ultramon.testing.contract.notices import (
     NoticeContract,
     begin_epoch,
     read,
@@ -27,13 +27,13 @@ from ultramon.testing.contract_notices import (
     said,
     waiting,
 )
-from ultramon.testing.contract_states import prune, start, write
-from ultramon.testing.contract_store import StoreContract
+from ultramon.testing.contract.states import prune, start, write
+from ultramon.testing.contract.store import StoreContract
 from ultramon.testing.samples import make_event
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.testing.contract_store import Reopen
+    from ultramon.testing.contract.store import Reopen
 
 
 class RegistryContract(NoticeContract, EndContract, StoreContract):

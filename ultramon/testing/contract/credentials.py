@@ -18,14 +18,14 @@ import pytest
 
 from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.testing.clock import START
-from ultramon.testing.contract_events import THREADS, insist
-from ultramon.testing.contract_states import prune, start, write
-from ultramon.testing.contract_store import StoreContract
+from ultramon.testing.contract.events import THREADS, insist
+from ultramon.testing.contract.states import prune, start, write
+from ultramon.testing.contract.store import StoreContract
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.credentials import Credentials
-    from ultramon.testing.contract_store import Reopen
+    from ultramon.testing.contract.store import Reopen
 
 DAY = 86_400.0
 

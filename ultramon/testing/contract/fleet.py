@@ -15,8 +15,8 @@ from ultramon.backends.base import Look, Subscription
 from ultramon.backends.lease_holder import name_holder
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.testing.clock import START
-from ultramon.testing.contract_events import THREADS, insist
-from ultramon.testing.contract_states import held, prune, start, write
+from ultramon.testing.contract.events import THREADS, insist
+from ultramon.testing.contract.states import held, prune, start, write
 from ultramon.testing.samples import make_event
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ultramon.testing.contract_claims import ClaimContract
-from ultramon.testing.contract_events import EventContract
-from ultramon.testing.contract_fleet import FleetContract
-from ultramon.testing.contract_states import StateContract
-from ultramon.testing.contract_store import StoreContract
+from ultramon.testing.contract.claims import ClaimContract
+from ultramon.testing.contract.events import EventContract
+from ultramon.testing.contract.fleet import FleetContract
+from ultramon.testing.contract.states import StateContract
+from ultramon.testing.contract.store import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable

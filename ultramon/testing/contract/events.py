@@ -12,7 +12,7 @@ import pytest
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateWriteError
 from ultramon.system.processes import this_host
 from ultramon.testing.clock import START
-from ultramon.testing.contract_states import ELSEWHERE, VANISHED, held, prune, start, write
+from ultramon.testing.contract.states import ELSEWHERE, VANISHED, held, prune, start, write
 from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.testing.clock import START
-from ultramon.testing.contract_states import prune, start, write
+from ultramon.testing.contract.states import prune, start, write
 from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:

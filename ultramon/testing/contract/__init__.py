@@ -1,0 +1,1 @@
+"""The contract of backends as test classes to inherit from."""
