@@ -125,13 +125,13 @@ def polls(count: int) -> list[str]:
         fleet = Fleet(herd.record.run, backend=backend)
         seen: dict[str, object] = {}
         fleet.poll()
-        backend.look(None, seen)
+        backend.changes(None, seen)
         for _ in range(REPEATS):
             for share, changed in ((1.0, "all"), (0.01, "1 %"), (0.0, "none")):
                 herd.change(herd.ids[: int(count * share)])
                 measure(f"poll, {changed} changed", fleet.poll)
                 measure(
-                    f"its look at the files, {changed} changed", lambda: backend.look(None, seen)
+                    f"its look at the files, {changed} changed", lambda: backend.changes(None, seen)
                 )
             try:
                 import orjson

@@ -241,13 +241,13 @@ class Contest:
 
 def last_usage(transcripts: dict[str, Path]) -> list[str]:
     """Measure within one process how long the last usage takes to find."""
-    from ultramon.hosts.claude_code.transcripts.last_reading import read_tail
+    from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
 
     times: dict[str, list[float]] = {name: [] for name in transcripts}
     for _ in range(READS):
         for name, path in transcripts.items():
             began = time.perf_counter()
-            found = read_tail(str(path), is_subagent=False, call_id=CALL_ID)
+            found = read_last_reading(str(path), is_subagent=False, call_id=CALL_ID)
             times[name].append((time.perf_counter() - began) * 1000)
             assert found.report
             assert found.report.tokens == TOKENS

@@ -38,9 +38,9 @@ from ultramon import (
     StateWriteError,
     create_context_monitor,
 )
-from ultramon.backends.base import Claim, EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
-from ultramon.backends.toolkit import is_over, look_again
+from ultramon.backends.toolkit import find_changes, is_over
 from ultramon.state.event_keys import event_key
 from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import SCHEMA, decode_state, encode_state
@@ -231,12 +231,12 @@ class JsonLinesBackend:
             return StoredAgent(agent_id, stored, self._beats.get(agent_id))
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+        return sorted(self.changes(run, {}).changed, key=attrgetter("agent_id"))
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
         with self._up_to_date():
             # The text of a state is its own mark: every write makes another one.
-            return look_again(run, seen, self._states, self._beats, self._listed)
+            return find_changes(run, seen, self._states, self._beats, self._listed)
 
     def _listed(self, agent_id: str) -> StoredAgent | None:
         try:

@@ -172,7 +172,7 @@ class ClientHome:
         monkeypatch.chdir(self.project)
         return self
 
-    def frozen(self):
+    def installed(self):
         return json.loads((self.states / "claude-code.json").read_text())
 
     def tree(self):

@@ -18,7 +18,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code import hook
 from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.installed_choices import FROZEN_NAME, Frozen
+from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.system.timestamps import format_time
 
 DATA = Path(__file__).parent / "data"
@@ -56,7 +56,7 @@ class HookedSession:
         self.session_id = session_id
         self.state = path / "hooked"
         self.state.mkdir(mode=0o700, exist_ok=True)
-        self.frozen = self.state / FROZEN_NAME
+        self.installed = self.state / CHOICES_NAME
         self.home = path / "home"
         self.project = path / "project"
         self.transcript = path / "transcripts" / f"{session_id}.jsonl"
@@ -72,10 +72,10 @@ class HookedSession:
 
     def freeze(self, **choices):
         """Install with other choices than the defaults."""
-        frozen = Frozen(str(self.frozen))
+        installed = InstalledChoices(str(self.installed))
         for name, value in choices.items():
-            setattr(frozen, name, value)
-        frozen.save()
+            setattr(installed, name, value)
+        installed.save()
 
     # --- what the client writes
 
@@ -148,7 +148,7 @@ class HookedSession:
 
     def command(self):
         """What an installation runs."""
-        return [sys.executable, "-I", "-S", hook.__file__, str(self.frozen)]
+        return [sys.executable, "-I", "-S", hook.__file__, str(self.installed)]
 
     def start(self, payload=None, *, before=(), env=None, **options):
         """Start the hook; with a payload its input is written and closed."""

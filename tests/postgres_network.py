@@ -71,5 +71,5 @@ def direct(postgres_store):
 
 def is_drained(backend):
     """Return whether nothing waits on this host, having the backend look."""
-    backend.queue.courier.wake()
+    backend.queue.sender.wake()
     return backend.outbox.kept()[:2] == (0, 0)

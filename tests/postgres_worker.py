@@ -214,7 +214,7 @@ def drain(url: str) -> None:
     backend = open_backend(url)
     until = time.monotonic() + 30
     while backend.outbox.kept()[:2] != (0, 0) and time.monotonic() < until:
-        backend.queue.courier.wake()
+        backend.queue.sender.wake()
     say("drained" if backend.outbox.kept()[:2] == (0, 0) else "kept")
 
 

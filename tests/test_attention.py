@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.fleet.check_schedule import Attention
+from ultramon.fleet.check_schedule import CheckSchedule
 from ultramon.state.liveness import is_beating
 from ultramon.system.processes import HostIdentity, process_started_at, this_host
 from ultramon.testing.clock import START
@@ -39,43 +39,43 @@ def local(agent_id, **fields):
     ],
 )
 def test_the_first_turn_places_every_agent(record, expected):
-    assert Attention(HERE).turn({"a": record}, {}, (), START) == expected
+    assert CheckSchedule(HERE).turn({"a": record}, {}, (), START) == expected
 
 
 def test_an_agent_comes_up_when_its_beat_grows_old():
-    attention, records = Attention(HERE), {"a": remote("a")}
-    assert attention.turn(records, {"a": START}, (), START) == set()
-    assert attention.turn(records, {"a": START}, (), START + 45) == set()
-    assert attention.turn(records, {"a": START}, (), START + 46) == {"a"}
-    assert attention.turn(records, {"a": START + 46}, (), START + 47) == set()
-    assert attention.turn(records, {"a": START + 46}, (), START + 92) == {"a"}
+    schedule, records = CheckSchedule(HERE), {"a": remote("a")}
+    assert schedule.turn(records, {"a": START}, (), START) == set()
+    assert schedule.turn(records, {"a": START}, (), START + 45) == set()
+    assert schedule.turn(records, {"a": START}, (), START + 46) == {"a"}
+    assert schedule.turn(records, {"a": START + 46}, (), START + 47) == set()
+    assert schedule.turn(records, {"a": START + 46}, (), START + 92) == {"a"}
 
 
 def test_a_beat_in_time_is_found_when_the_old_one_would_end():
-    attention, records = Attention(HERE), {"a": remote("a")}
-    attention.turn(records, {"a": START}, (), START)
-    assert attention.turn(records, {"a": START + 40}, (), START + 46) == set()
-    assert attention.turn(records, {"a": START + 40}, (), START + 86) == {"a"}
+    schedule, records = CheckSchedule(HERE), {"a": remote("a")}
+    schedule.turn(records, {"a": START}, (), START)
+    assert schedule.turn(records, {"a": START + 40}, (), START + 46) == set()
+    assert schedule.turn(records, {"a": START + 40}, (), START + 86) == {"a"}
 
 
 def test_a_clock_that_is_set_back_forgets_what_was_known():
-    attention, records = Attention(HERE), {"a": remote("a")}
-    attention.turn(records, {"a": START + 7200}, (), START + 7200)
-    assert attention.turn(records, {}, (), START + 60) == {"a"}
+    schedule, records = CheckSchedule(HERE), {"a": remote("a")}
+    schedule.turn(records, {"a": START + 7200}, (), START + 7200)
+    assert schedule.turn(records, {}, (), START + 60) == {"a"}
 
 
 def test_a_beat_may_be_earlier_than_the_one_before():
     """After the clock was set back the older number is the newer beat, and counts in time."""
-    attention, records = Attention(HERE), {"a": remote("a", at=START - 1)}
-    attention.turn(records, {"a": START}, (), START)
-    attention.turn(records, {"a": START}, (), START - 1)
-    assert attention.turn(records, {"a": START - 1}, (), START + 45) == {"a"}
+    schedule, records = CheckSchedule(HERE), {"a": remote("a", at=START - 1)}
+    schedule.turn(records, {"a": START}, (), START)
+    schedule.turn(records, {"a": START}, (), START - 1)
+    assert schedule.turn(records, {"a": START - 1}, (), START + 45) == {"a"}
 
 
 def test_who_is_gone_is_forgotten():
-    attention = Attention(HERE)
-    assert attention.turn({"a": local("a")}, {}, (), START) == {"a"}
-    assert attention.turn({}, {}, ("a",), START + 1) == set()
+    schedule = CheckSchedule(HERE)
+    assert schedule.turn({"a": local("a")}, {}, (), START) == {"a"}
+    assert schedule.turn({}, {}, ("a",), START + 1) == set()
 
 
 STEPS = st.lists(
@@ -91,7 +91,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_whoever_is_left_out_beats(steps):
     """Whatever happens in whatever order: an active agent that is not judged is plainly alive."""
-    attention = Attention(HERE)
+    schedule = CheckSchedule(HERE)
     records = {name: remote(name) for name in "abc"}
     heartbeats, now = {}, START
     for what, name, seconds in steps:
@@ -106,7 +106,7 @@ def test_whoever_is_left_out_beats(steps):
         else:
             records[name] = remote(name, at=now - max(seconds, 0), active=what == "save")
             changed = {name}
-        near = attention.turn(records, heartbeats, changed, now)
+        near = schedule.turn(records, heartbeats, changed, now)
         assert near <= set(records)
         for agent_id, record in records.items():
             if record.active and agent_id not in near:
@@ -115,4 +115,4 @@ def test_whoever_is_left_out_beats(steps):
 
 def test_a_host_is_known_by_name_and_boot():
     same_name = HostIdentity(HERE.hostname, "another-boot")
-    assert Attention(same_name).turn({"a": local("a")}, {"a": START}, (), START) == set()
+    assert CheckSchedule(same_name).turn({"a": local("a")}, {"a": START}, (), START) == set()

@@ -16,7 +16,7 @@ from needs import NOBODY, read_only, require_root, require_root_mount, unmount
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
-from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, Examination
+from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, DoctorContext
 from ultramon.hosts.claude_code.doctor.settings_checks import CHECKS, examine
 from ultramon.hosts.claude_code.hooks import failure_log
 from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS, script_path
@@ -37,7 +37,7 @@ def client(tmp_path, monkeypatch):
 
 def findings(client, now=None):
     """What the doctor finds that is not in order."""
-    seen = Examination(str(client.project), str(client.states), now or time.time())
+    seen = DoctorContext(str(client.project), str(client.states), now or time.time())
     return [finding for finding in examine(seen) if finding.status != OK]
 
 
@@ -137,17 +137,17 @@ def test_hooks_in_two_layers_are_a_warning(client):
 
 def test_the_home_directory_is_not_two_layers(client):
     """There the project's settings are the user's."""
-    seen = Examination(str(client.home), str(client.states), time.time())
+    seen = DoctorContext(str(client.home), str(client.states), time.time())
     assert [finding for finding in examine(seen) if finding.status != OK] == []
 
 
 @pytest.mark.parametrize(
     ("command", "check", "said"),
     [
-        ("/gone/python -I -S {hook} {frozen}", "interpreter", "/gone/python is gone"),
-        ("/bin/false {hook} {frozen}", None, None),
-        ("{broken} -I -S {hook} {frozen}", "interpreter", "cannot run the hook: broken"),
-        ("/usr/bin/python3 -I -S /gone/ultramon/hosts/claude_code/hook.py {frozen}",
+        ("/gone/python -I -S {hook} {installed}", "interpreter", "/gone/python is gone"),
+        ("/bin/false {hook} {installed}", None, None),
+        ("{broken} -I -S {hook} {installed}", "interpreter", "cannot run the hook: broken"),
+        ("/usr/bin/python3 -I -S /gone/ultramon/hosts/claude_code/hook.py {installed}",
          "hook script", "hook.py is gone"),
     ],
 )  # fmt: skip
@@ -156,8 +156,8 @@ def test_a_command_that_cannot_run_is_a_problem(client, tmp_path, command, check
     broken = tmp_path / "python3"
     broken.write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     broken.chmod(0o755)
-    frozen = client.states / "claude-code.json"
-    command = command.format(hook=script_path(HOOK_SCRIPT), frozen=frozen, broken=broken)
+    installed = client.states / "claude-code.json"
+    command = command.format(hook=script_path(HOOK_SCRIPT), installed=installed, broken=broken)
 
     def change(settings):
         settings["hooks"]["Stop"][0]["hooks"][0]["command"] = command
@@ -189,7 +189,7 @@ def test_hooks_with_another_state_directory_are_a_warning(client, tmp_path):
     """What they write is not seen here."""
     now = time.time()
     other = tmp_path / "other-state"
-    seen = Examination(str(client.project), str(other), now)
+    seen = DoctorContext(str(client.project), str(other), now)
     found = [finding for finding in examine(seen) if finding.status != OK]
     assert [finding.check for finding in found] == ["state directory", "choices"]
     assert str(client.states) in found[0].message
@@ -199,7 +199,7 @@ def test_hooks_with_another_state_directory_are_a_warning(client, tmp_path):
 def test_the_choices_are_shown(client):
     """The rungs where they were put, not where rounding begins, and the owner's sentence."""
     client.put(critical_note="Write NOTES.md.")
-    seen = Examination(str(client.project), str(client.states), time.time())
+    seen = DoctorContext(str(client.project), str(client.states), time.time())
     (choices,) = (one.message for one in examine(seen) if one.check == "choices")
     assert choices.endswith(
         ': audience agent, warning at 65%, critical at 75%, critical note "Write NOTES.md."'
@@ -406,7 +406,7 @@ def test_a_full_state_directory_is_a_problem(client):
 def test_a_state_directory_that_cannot_be_made_is_a_problem(client):
     """It would lie below a file."""
     (client.home / "file").write_text("")
-    seen = Examination(str(client.project), str(client.home / "file" / "state"), time.time())
+    seen = DoctorContext(str(client.project), str(client.home / "file" / "state"), time.time())
     messages = [one.message for one in examine(seen) if one.check == "state directory"]
     assert f"{client.home}/file/state cannot be made in {client.home}/file: no state is kept" in (
         messages

@@ -251,7 +251,7 @@ def test_the_backup_is_private_and_holds_the_first_bytes(client):
     assert backup.read_bytes() == OTHER_HOOKS.encode()
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert stat.S_IMODE((client.states / "claude-code.json").stat().st_mode) == 0o600
-    assert client.frozen()["installations"][0]["backup"] == str(backup)
+    assert client.installed()["installations"][0]["backup"] == str(backup)
 
 
 def test_settings_behind_a_link_are_written_through(client):

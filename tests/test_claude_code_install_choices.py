@@ -16,7 +16,7 @@ from client_home import OTHER_HOOKS, ClientHome
 from ultramon import __version__
 from ultramon.cli.output import ExitCode
 from ultramon.errors import ConfigurationError, StateSchemaError
-from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, script_path
 from ultramon.hosts.claude_code.setup.interpreter import (
     check_interpreter,
@@ -40,14 +40,14 @@ def test_a_status_line_of_ours_under_another_spelling_is_not_chained(client):
     old = {"type": "command", "command": "python3 ~/site/ultramon/hosts/claude_code/statusline.py"}
     client.write({"statusLine": old})
     client.put()
-    assert client.frozen()["statusLine"] == {"show": "own", "chained": None}
+    assert client.installed()["statusLine"] == {"show": "own", "chained": None}
     wrapper = {"type": "command", "command": f"date; {old['command']}"}
     client.take_out()
     path = client.write({"statusLine": wrapper})
     plan = client.put()
     assert any("would run itself" in warning for warning in plan.warnings)
     assert json.loads(path.read_bytes())["statusLine"] == wrapper
-    assert client.frozen()["statusLine"]["chained"] is None
+    assert client.installed()["statusLine"]["chained"] is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_existing_status_line_is_kept_and_comes_back(client, chosen, expected
     block = json.loads(path.read_bytes())["statusLine"]
     assert block["command"] == f"exec {client.states / 'claude-code.ultramon-statusline'}"
     assert {**block, "command": CCLINE["command"]} == CCLINE
-    assert client.frozen()["statusLine"] == {"show": expected, "chained": CCLINE}
+    assert client.installed()["statusLine"] == {"show": expected, "chained": CCLINE}
     client.take_out()
     assert path.read_bytes() == before
 
@@ -75,7 +75,7 @@ def test_no_status_line_is_touched_when_none_is_wanted(client):
     assert json.loads(path.read_bytes())["statusLine"] != CCLINE
     client.put(status_line="none")
     assert json.loads(path.read_bytes())["statusLine"] == CCLINE
-    assert client.frozen()["statusLine"] == {"show": "none", "chained": None}
+    assert client.installed()["statusLine"] == {"show": "none", "chained": None}
 
 
 def test_a_status_line_that_took_over_is_chained_by_the_next_installation(client):
@@ -86,7 +86,7 @@ def test_a_status_line_that_took_over_is_chained_by_the_next_installation(client
     newer = {"type": "command", "command": "prompt"}
     path.write_text(json.dumps({**settings, "statusLine": newer}))
     client.put()
-    assert client.frozen()["statusLine"] == {"show": "chained", "chained": newer}
+    assert client.installed()["statusLine"] == {"show": "chained", "chained": newer}
     client.take_out()
     assert json.loads(path.read_bytes()) == {"statusLine": newer}
 
@@ -96,7 +96,7 @@ def test_a_status_line_of_a_weaker_layer_is_chained_and_not_touched(client):
     user = client.write({"statusLine": CCLINE})
     before = user.read_bytes()
     client.put("local")
-    assert client.frozen()["statusLine"] == {"show": "chained", "chained": CCLINE}
+    assert client.installed()["statusLine"] == {"show": "chained", "chained": CCLINE}
     assert user.read_bytes() == before
     client.take_out("local")
     assert not client.path("local").exists()
@@ -111,7 +111,7 @@ def test_one_carries_one_status_line(client):
     plan = client.put("project")
     assert any("carries already" in warning for warning in plan.warnings)
     assert json.loads(path.read_bytes())["statusLine"] == other
-    assert client.frozen()["statusLine"]["chained"] == CCLINE
+    assert client.installed()["statusLine"]["chained"] == CCLINE
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,11 @@ def test_a_critical_note_stays_until_another_is_chosen(client):
     """One printable line of at most 500 characters; empty takes it away."""
     client.put(critical_note="Write\x1b[2J\nNOTES.md.")
     client.put(critical=0.9)
-    assert client.frozen()["criticalNote"] == "Write [2J NOTES.md."
+    assert client.installed()["criticalNote"] == "Write [2J NOTES.md."
     with pytest.raises(ConfigurationError, match="at most 500 characters"):
         client.put(critical_note="x" * 501)
     client.put(critical_note="")
-    assert client.frozen()["criticalNote"] is None
+    assert client.installed()["criticalNote"] is None
 
 
 def test_choices_of_an_older_version_have_no_critical_note(client):
@@ -143,22 +143,22 @@ def test_choices_of_an_older_version_have_no_critical_note(client):
     choices = json.loads(path.read_bytes())
     del choices["criticalNote"]
     path.write_text(json.dumps(choices))
-    assert Frozen.load(str(path)).critical_note is None
+    assert InstalledChoices.load(str(path)).critical_note is None
 
 
 def test_choices_stay_until_they_are_made_anew(client):
     """What is not given again is as before."""
     client.put(audience="both", context_limit_tokens=150_000, warning=0.5, handoff_note="Keep ids.")
     client.put(critical=0.9)
-    frozen = client.frozen()
-    assert frozen["audience"] == "both"
-    assert frozen["contextLimitTokens"] == 150_000
-    assert [rung["ratio"] for rung in frozen["ladder"]["rungs"]] == [0.5, 0.9]
-    assert frozen["ladder"]["roundPercent"] is True
-    assert frozen["handoffNote"] == "Keep ids."
+    installed = client.installed()
+    assert installed["audience"] == "both"
+    assert installed["contextLimitTokens"] == 150_000
+    assert [rung["ratio"] for rung in installed["ladder"]["rungs"]] == [0.5, 0.9]
+    assert installed["ladder"]["roundPercent"] is True
+    assert installed["handoffNote"] == "Keep ids."
     client.put(context_limit_tokens=0, handoff_note="")
-    frozen = client.frozen()
-    assert (frozen["contextLimitTokens"], frozen["handoffNote"]) == (None, None)
+    installed = client.installed()
+    assert (installed["contextLimitTokens"], installed["handoffNote"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_two_layers_are_two_installations(client):
     assert any("the user settings" in warning for warning in plan.warnings)
     client.take_out()
     assert client.settings.read_bytes() == OTHER_HOOKS.encode()
-    (record,) = client.frozen()["installations"]
+    (record,) = client.installed()["installations"]
     assert record["settings"] == str(client.path("local"))
     assert Settings(str(client.path("local"))).holds_ours()
     assert list(client.states.glob("*.backup")) == []
@@ -230,10 +230,10 @@ def test_choices_that_cannot_be_read_are_set_aside(client):
     path.write_bytes(b"\x00torn")
     plan = client.put()
     assert any("set aside" in warning for warning in plan.warnings)
-    assert client.frozen()["audience"] == "agent"
+    assert client.installed()["audience"] == "agent"
     (kept,) = client.states.glob("claude-code.json.corrupt-*")
     assert kept.read_bytes() == b"\x00torn"
-    path.write_text(json.dumps({**client.frozen(), "schema": 2}))
+    path.write_text(json.dumps({**client.installed(), "schema": 2}))
     with pytest.raises(StateSchemaError, match="newer ultramon"):
         client.plan()
     path.write_bytes(b"torn again")
@@ -263,7 +263,7 @@ def test_the_layers_exclude_each_other(client):
     done = client.install(ULTRAMON_INSTALL_LOCAL="1", ULTRAMON_INSTALL_AUDIENCE="orchestrator")
     assert done.returncode == 0
     assert client.path("local").exists()
-    assert client.frozen()["audience"] == "orchestrator"
+    assert client.installed()["audience"] == "orchestrator"
 
 
 def test_the_clients_own_variable_names_the_settings(client):

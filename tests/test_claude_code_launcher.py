@@ -13,7 +13,7 @@ import pytest
 from client_home import OTHER_HOOKS, ClientHome
 from needs import require_root_mount, unmount
 
-from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, Examination
+from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, DoctorContext
 from ultramon.hosts.claude_code.doctor.settings_checks import examine
 from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
@@ -44,9 +44,9 @@ def commands(client):
 
 def shell_commands(client, interpreter=sys.executable):
     """What stands in the settings where no launcher can be used."""
-    frozen = str(client.states / "claude-code.json")
-    return {command_line(str(interpreter), script_path(HOOK_SCRIPT), frozen)}, command_line(
-        str(interpreter), script_path(STATUS_LINE_SCRIPT), frozen
+    installed = str(client.states / "claude-code.json")
+    return {command_line(str(interpreter), script_path(HOOK_SCRIPT), installed)}, command_line(
+        str(interpreter), script_path(STATUS_LINE_SCRIPT), installed
     )
 
 
@@ -74,7 +74,7 @@ def run(command, client, event="SessionStart"):
 
 
 def problems(client):
-    seen = Examination(str(client.project), str(client.states), time.time())
+    seen = DoctorContext(str(client.project), str(client.states), time.time())
     return [finding for finding in examine(seen) if finding.status != OK]
 
 

@@ -212,7 +212,11 @@ def test_a_command_in_arguments_is_recognised():
     hook = {"type": "command", "command": "/usr/bin/python3", "args": ["-I", "-S", HOOK, "/a; b"]}
     command = recognise(hook, HOOK_SCRIPT)
     assert command is not None
-    assert (command.program, command.script, command.frozen) == ("/usr/bin/python3", HOOK, "/a; b")
+    assert (command.program, command.script, command.installed) == (
+        "/usr/bin/python3",
+        HOOK,
+        "/a; b",
+    )
 
 
 def test_a_link_to_the_script_is_the_script(tmp_path):

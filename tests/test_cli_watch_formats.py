@@ -14,7 +14,7 @@ from test_cli_status import store
 from test_cli_watch import AGES, PATIENCE_SECONDS, agent, everything  # noqa: F401 - a fixture
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.agent_list import Picture
+from ultramon.cli.agent_list import AgentList
 
 
 def piped(directory, *arguments):
@@ -185,45 +185,45 @@ def test_wrong_usage_ends_with_2(tmp_path, arguments):
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def told(picture):
+def told(agent_list):
     """Who reached what since the last look."""
-    return [(one.record.agent_id, rung) for one, rung in picture.refresh()]
+    return [(one.record.agent_id, rung) for one, rung in agent_list.refresh()]
 
 
 def test_a_crossing_before_the_first_look_is_not_told(make, store):
     """What happened before somebody watched is history; what comes after is news."""
     monitor = make("a", context_limit_tokens=1_000)
     monitor.report_usage(input_tokens=750)
-    picture = Picture(store, None, show_all=False)
-    assert told(picture) == []
+    agent_list = AgentList(store, None, show_all=False)
+    assert told(agent_list) == []
     monitor.report_usage(input_tokens=900)
     newcomer = make("b", context_limit_tokens=1_000)
     newcomer.report_usage(input_tokens=800)
-    assert told(picture) == [("a", "critical"), ("b", "warning")]
-    assert told(picture) == []
+    assert told(agent_list) == [("a", "critical"), ("b", "warning")]
+    assert told(agent_list) == []
 
 
 def test_falling_and_rising_again_is_two_crossings(make, store):
     """Each is told, a fall alone is not; in a new epoch the rungs are new."""
     monitor = make("a", context_limit_tokens=1_000)
-    picture = Picture(store, None, show_all=False)
-    picture.refresh()
+    agent_list = AgentList(store, None, show_all=False)
+    agent_list.refresh()
     for tokens, news in ((750, [("a", "warning")]), (600, []), (750, [("a", "warning")])):
         monitor.report_usage(input_tokens=tokens)
-        assert told(picture) == news
+        assert told(agent_list) == news
     monitor.record_compaction(100)
-    assert told(picture) == []
+    assert told(agent_list) == []
     monitor.report_usage(input_tokens=750)
-    assert told(picture) == [("a", "warning")]
+    assert told(agent_list) == [("a", "warning")]
 
 
 def test_an_agent_taken_over_is_not_told_again(make, store):
     """A new owner goes on with the same epoch; its rungs were told."""
     make("a", context_limit_tokens=1_000).report_usage(input_tokens=750)
-    picture = Picture(store, None, show_all=False)
-    picture.refresh()
+    agent_list = AgentList(store, None, show_all=False)
+    agent_list.refresh()
     make("a", context_limit_tokens=1_000, takeover=True).report_usage(input_tokens=760)
-    assert told(picture) == []
+    assert told(agent_list) == []
 
 
 def test_an_agent_unreadable_for_a_moment_is_not_told_again(tmp_path, agent):
@@ -231,14 +231,14 @@ def test_an_agent_unreadable_for_a_moment_is_not_told_again(tmp_path, agent):
     with agent("a") as monitor:
         monitor.report_usage(input_tokens=750)
         backend = LocalBackend(str(tmp_path))
-        picture = Picture(backend, None, show_all=False)
-        picture.refresh()
+        agent_list = AgentList(backend, None, show_all=False)
+        agent_list.refresh()
         file = tmp_path / "subagents" / "a.json"
         good = file.read_bytes()
         file.write_bytes(good[:100])
-        assert (told(picture), len(picture.unreadable)) == ([], 1)
+        assert (told(agent_list), len(agent_list.unreadable)) == ([], 1)
         file.write_bytes(good)
-        assert (told(picture), len(picture.unreadable)) == ([], 0)
+        assert (told(agent_list), len(agent_list.unreadable)) == ([], 0)
         monitor.report_usage(input_tokens=900)
-        assert told(picture) == [("a", "critical")]
+        assert told(agent_list) == [("a", "critical")]
         backend.close()

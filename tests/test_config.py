@@ -366,9 +366,9 @@ def test_other_tables_of_the_file_belong_to_others():
 
 
 def test_a_configuration_is_a_value():
-    """Frozen, comparable, and the same in another process."""
+    """InstalledChoices, comparable, and the same in another process."""
     config = ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)]))
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ValueError, match="installed"):
         config.model = "other"
     assert pickle.loads(pickle.dumps(config)) == config
     assert hash(config) == hash(ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)])))

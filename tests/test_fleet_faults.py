@@ -127,11 +127,11 @@ class CountingDirectory(StateDirectory):
 
     def glance(self, agent_id, mark):
         self.reads[agent_id] += 1
-        return super().glance(agent_id, mark)
+        return super().read_head(agent_id, mark)
 
     def glance(self, agent_id, mark):
         self.reads[agent_id] += 1
-        return super().glance(agent_id, mark)
+        return super().read_head(agent_id, mark)
 
 
 def crowd(backend, count):

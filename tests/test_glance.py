@@ -18,7 +18,7 @@ from ultramon import Fleet
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateCorruptError, StateSchemaError
 from ultramon.state.record import FIELDS, StateRecord, decode_state, encode_state
-from ultramon.state.record_head import GLANCED, glance_state
+from ultramon.state.record_head import HEAD_FIELDS, decode_head
 from ultramon.testing.clock import FakeClock
 
 REAL = encode_state(real_record(), "x")
@@ -48,7 +48,7 @@ def plain_record(**values):
 
 
 def glanced(**values):
-    return glance_state(encode_state(plain_record(**values), "x"), "x")
+    return decode_head(encode_state(plain_record(**values), "x"), "x")
 
 
 @settings(max_examples=200, deadline=None)
@@ -60,9 +60,9 @@ def test_any_record_is_glanced_as_it_is_decoded(record, known):
     data = encode_state(record, "x")
     decoded = decode_state(data, "x")
     for attribute in (*kinds(), "extra"):
-        came, expected = getattr(glance_state(data, "x"), attribute), getattr(decoded, attribute)
+        came, expected = getattr(decode_head(data, "x"), attribute), getattr(decoded, attribute)
         assert (came, type(came)) == (expected, type(expected))
-    assert encode_state(glance_state(data, "x"), "x") == data
+    assert encode_state(decode_head(data, "x"), "x") == data
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_any_record_is_glanced_as_it_is_decoded(record, known):
 def test_a_glance_decodes_only_the_head(values):
     """Whatever a state of ours holds, the fields behind the head wait until they are used."""
     record = glanced(**values)
-    assert undecoded(record) == {*kinds(), "extra"} - {*GLANCED, "schema", "pending"}
-    for attribute in GLANCED:
+    assert undecoded(record) == {*kinds(), "extra"} - {*HEAD_FIELDS, "schema", "pending"}
+    for attribute in HEAD_FIELDS:
         assert getattr(record, attribute) == getattr(plain_record(**values), attribute)
     assert len(undecoded(record)) > 30
     assert record.label == plain_record(**values).label
@@ -130,9 +130,9 @@ def test_torn_and_changed_states_are_seen_at_once():
     """No prefix of a state is glanced at, nor one with a changed byte at its very end."""
     for length in range(len(REAL) - 1):
         with pytest.raises(StateCorruptError):
-            glance_state(REAL[:length], "x")
+            decode_head(REAL[:length], "x")
     with pytest.raises(StateCorruptError, match="checksum does not match"):
-        glance_state(REAL.replace(b'"pending":null', b'"pending":nulL'), "x")
+        decode_head(REAL.replace(b'"pending":null', b'"pending":nulL'), "x")
 
 
 def with_member(record, name, text):
@@ -177,7 +177,7 @@ def test_a_head_of_another_kind_is_refused_as_ever(name, text):
     with pytest.raises(StateCorruptError) as expected:
         decode_state(data, "x")
     with pytest.raises(StateCorruptError) as caught:
-        glance_state(data, "x")
+        decode_head(data, "x")
     assert str(caught.value) == str(expected.value)
 
 
@@ -195,23 +195,23 @@ def test_a_head_of_another_kind_is_refused_as_ever(name, text):
 )
 def test_other_ways_to_write_the_same_are_understood(name, text, value):
     """A head that another writer wrote is decoded, not misread."""
-    record = glance_state(with_member(plain_record(), name, text), "x")
+    record = decode_head(with_member(plain_record(), name, text), "x")
     attribute = {written: attribute for attribute, written, _ in FIELDS}[name]
     assert getattr(record, attribute) == value
 
 
 def test_a_newer_schema_is_decoded_at_once():
     """Its head may mean something else."""
-    assert undecoded(glance_state(with_member(plain_record(), "schema", "2"), "x")) == set()
+    assert undecoded(decode_head(with_member(plain_record(), "schema", "2"), "x")) == set()
     newer = plain_record()
     newer.schema = 2
     with pytest.raises(StateSchemaError):
-        glance_state(with_member(newer, "run", "7"), "x")
+        decode_head(with_member(newer, "run", "7"), "x")
 
 
 def test_what_is_wrong_behind_the_head_is_said_when_it_is_used():
     """The head is there; each use of the rest says the same, and no field is made up."""
-    record = glance_state(broken_behind_the_head(), "x.json")
+    record = decode_head(broken_behind_the_head(), "x.json")
     assert (record.agent_id, record.active) == (AGENT, True)
     for attribute in ("tasks_completed", "label", "extra"):
         with pytest.raises(StateCorruptError, match=r"x\.json: tasksCompleted is not of kind int"):

@@ -20,11 +20,11 @@ def session(tmp_path):
 
 
 @pytest.mark.parametrize("audience", ["agent", "orchestrator", "both", "none"])
-@pytest.mark.parametrize("where", ["frozen", "environment", "project"])
+@pytest.mark.parametrize("where", ["installed", "environment", "project"])
 def test_who_is_told_is_chosen_in_three_places(session, audience, where):
     """The agent itself only when it is meant; the events of a fleet are there in any case."""
     env = {}
-    if where == "frozen":
+    if where == "installed":
         session.freeze(audience=audience)
     elif where == "environment":
         session.freeze(audience="none" if audience in ("agent", "both") else "agent")
@@ -91,7 +91,7 @@ def test_run_and_parent_come_from_the_environment(session):
 
 
 def test_another_ladder_and_another_cap(session):
-    """What was frozen decides."""
+    """What was installed decides."""
     ladder = Ladder((Rung("half", 0.5), Rung("near", None, 10_000, "force_return")))
     session.freeze(ladder=ladder, context_limit_tokens=100_000)
     texts = [session.tool(tokens).text for tokens in (49_999, 50_000, 89_999, 90_000)]
@@ -150,10 +150,10 @@ def test_the_requested_model_decides_the_window(session, model, window):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("is_told", [False, True], ids=["headless", "told elsewhere"])
-def test_the_environment_can_make_the_window_smaller(session, environ, window, is_told):
+@pytest.mark.parametrize("is_notified", [False, True], ids=["headless", "told elsewhere"])
+def test_the_environment_can_make_the_window_smaller(session, environ, window, is_notified):
     """Also where a status line told another one, in another environment."""
-    if is_told:
+    if is_notified:
         learn(session, claude_sonnet_5=1_000_000)
     for _ in range(2):
         session.reply(100_000, "toolu_a", model="claude-sonnet-5")

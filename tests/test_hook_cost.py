@@ -12,7 +12,7 @@ from hooked import HookedSession, tokens_at
 from needs import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_tail
+from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_last_reading
 from ultramon.routing import queue_message
 
 SLOW = {
@@ -131,6 +131,6 @@ def test_a_transcript_of_100_mb_is_read_from_its_end(session, monkeypatch):
         return really(fd, length, offset)
 
     monkeypatch.setattr(os, "pread", pread)
-    tail = read_tail(str(session.transcript), is_subagent=False, call_id="toolu_a")
+    tail = read_last_reading(str(session.transcript), is_subagent=False, call_id="toolu_a")
     assert (tail.report.tokens, tail.is_current) == (tokens_at(30), True)
     assert read == [BLOCK_BYTES]

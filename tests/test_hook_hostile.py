@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from planted import plant
 
 from ultramon.hosts.claude_code.hooks.payload import Payload, read_payload
-from ultramon.hosts.claude_code.transcripts.last_reading import MAX_LINES, MAX_TAIL_BYTES, read_tail
+from ultramon.hosts.claude_code.transcripts.last_reading import (
+    MAX_LINES,
+    MAX_TAIL_BYTES,
+    read_last_reading,
+)
 
 MIB = 1 << 20
 CLIENT_TIMEOUT_SECONDS = 10
@@ -358,7 +362,7 @@ def test_reading_a_tail_never_raises_on_any_bytes(tmp_path_factory, pieces, is_s
     """Whatever a transcript holds."""
     path = tmp_path_factory.getbasetemp() / "tail.jsonl"
     path.write_bytes(b"".join(pieces))
-    tail = read_tail(str(path), is_subagent=is_subagent, call_id="toolu")
+    tail = read_last_reading(str(path), is_subagent=is_subagent, call_id="toolu")
     assert tail.report is None or (tail.report.tokens == 77 and not is_subagent)
     if pieces[-1:] == [WHOLE] and b"".join(pieces)[: -len(WHOLE)][-1:] in (b"", b"\n"):
         assert (tail.report is None) == is_subagent

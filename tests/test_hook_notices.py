@@ -122,20 +122,20 @@ def test_the_line_after_a_compaction_brings_no_notice(session, backend):
 AUDIENCES = [("agent", True), ("orchestrator", True), ("both", True), ("none", False)]
 
 
-@pytest.mark.parametrize(("audience", "is_told"), AUDIENCES)
-def test_who_asked_for_notices_gets_them(session, backend, audience, is_told):
+@pytest.mark.parametrize(("audience", "is_notified"), AUDIENCES)
+def test_who_asked_for_notices_gets_them(session, backend, audience, is_notified):
     """Whoever hears of its own window, except where nothing at all may enter the conversation."""
     notify(backend)
-    assert bool(any_call(session, env={"ULTRAMON_AUDIENCE": audience}).text) == is_told
-    assert bool(waiting(backend)) != is_told
-    assert flag(session).exists() != is_told
+    assert bool(any_call(session, env={"ULTRAMON_AUDIENCE": audience}).text) == is_notified
+    assert bool(waiting(backend)) != is_notified
+    assert flag(session).exists() != is_notified
 
 
 def test_a_hook_without_choices_or_switched_off_tells_nothing(session, backend):
     """The notice waits."""
     notify(backend)
     assert any_call(session, env={"ULTRAMON_DISABLED": "1"}).text == ""
-    session.frozen.write_text("torn")
+    session.installed.write_text("torn")
     assert any_call(session).text == ""
     assert waiting(backend) == ["scout-1"]
 

@@ -206,14 +206,14 @@ def test_choices_that_cannot_be_read_tell_nobody_and_measure_on(session, change)
     """Broken, or of a newer version: untouched, logged, and the state is kept up all the same."""
     session.freeze()
     if isinstance(change, dict):
-        value = json.loads(session.frozen.read_bytes()) | change
+        value = json.loads(session.installed.read_bytes()) | change
         change = json.dumps({k: v for k, v in value.items() if v is not ...}).encode()
-    session.frozen.write_bytes(change)
+    session.installed.write_bytes(change)
     assert session.tool(tokens_at(20)).stdout == b""
     assert session.record().estimated_tokens == tokens_at(20)
-    assert session.frozen.read_bytes() == change
+    assert session.installed.read_bytes() == change
     (problem,) = session.failures()
-    assert str(session.frozen) in problem
+    assert str(session.installed) in problem
 
 
 def test_the_failure_log_keeps_the_newer_half(session):
@@ -342,7 +342,7 @@ def test_a_deleted_working_directory_is_no_matter(session):
     session.reply(tokens_at(20), "toolu_a")
     payload = session.payload("PostToolUse", tool_use_id="toolu_a")
     before = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh"]
-    for name, is_told in ((str(session.frozen), True), ("claude-code.json", False)):
+    for name, is_notified in ((str(session.installed), True), ("claude-code.json", False)):
         gone.mkdir()
         done = subprocess.run(
             [*before, *session.command()[:-1], name],
@@ -352,7 +352,7 @@ def test_a_deleted_working_directory_is_no_matter(session):
             capture_output=True,
             check=True,
         )
-        assert (bool(done.stdout), done.stderr) == (is_told, b"")
+        assert (bool(done.stdout), done.stderr) == (is_notified, b"")
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-", "1>/dev/full"])

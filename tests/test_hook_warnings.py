@@ -345,18 +345,18 @@ def test_a_call_beside_one_that_is_about_to_warn_is_silent(session):
 
 @pytest.mark.parametrize("agent", [None, "sub"])
 @pytest.mark.parametrize(
-    ("audience", "is_told"),
+    ("audience", "is_notified"),
     [("agent", True), ("both", True), ("orchestrator", False), ("none", False)],
 )
-def test_after_a_compaction_earlier_figures_are_taken_back(session, agent, audience, is_told):
+def test_after_a_compaction_earlier_figures_are_taken_back(session, agent, audience, is_notified):
     """In one line at the one event whose text the client puts behind the summary."""
     session.freeze(audience=audience)
     session.tool(tokens_at(20), agent)
     assert session.call("PreCompact", agent).stdout == b""
     answer = session.call("SessionStart", agent, source="compact")
     assert session.call("PostCompact", agent).stdout == b""
-    assert bool(answer.text) == is_told
-    if is_told:
+    assert bool(answer.text) == is_notified
+    if is_notified:
         at = format_time(session.record(agent).epoch_started_at)[11:16]
         said_then = f"Context window compacted at {at}Z: earlier figures about it no longer hold."
         assert answer.value["hookSpecificOutput"] == {

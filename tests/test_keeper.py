@@ -181,7 +181,7 @@ def test_an_ended_agent_is_left_alone(make, store, ultramon_clock):
     ultramon_clock.advance(1000)
     after = store.load("scout-1")
     assert (after.heartbeat_at, after.record.seq) == (before.heartbeat_at, before.record.seq)
-    assert ultramon_clock.keeper.next_due() is None
+    assert ultramon_clock.saver.next_due() is None
 
 
 def test_a_refused_heartbeat_ends_the_beating(make, store, ultramon_clock, caplog):
@@ -193,7 +193,7 @@ def test_a_refused_heartbeat_ends_the_beating(make, store, ultramon_clock, caplo
     assert "scout-1 was taken over by another process" in warning
     assert stored(store).outcome == "completed"
     assert former.get_state().active
-    assert ultramon_clock.keeper.next_due() is None
+    assert ultramon_clock.saver.next_due() is None
 
 
 def test_a_deleted_record_of_a_living_agent_comes_back(files, ultramon_monitor, ultramon_clock):
@@ -245,7 +245,7 @@ def test_an_end_that_could_not_be_saved_is_saved_later(
     ultramon_clock.advance(5)
     assert (stored(files).active, stored(files).outcome) == (False, "failed")
     assert [event["type"] for event in files.events().events] == ["agent_started", "agent_stopped"]
-    assert ultramon_clock.keeper.next_due() is None
+    assert ultramon_clock.saver.next_due() is None
 
 
 def test_events_that_wait_for_the_journal_are_flushed_after_the_end(
@@ -265,7 +265,7 @@ def test_events_that_wait_for_the_journal_are_flushed_after_the_end(
     ultramon_clock.advance(5)
     assert stored(files).pending is None
     assert [event["type"] for event in files.events().events] == ["agent_started", "agent_stopped"]
-    assert ultramon_clock.keeper.next_due() is None
+    assert ultramon_clock.saver.next_due() is None
 
 
 def test_the_next_owner_stores_what_the_former_left_pending(
@@ -314,7 +314,7 @@ def test_work_due_at_time_zero_is_done(store):
     """A delay that ends when the clock starts is no different from any other."""
     clock = FakeClock()
     monitor = create_context_monitor("scout-1", backend=store, clock=clock).start()
-    clock.keeper.schedule(monitor._owner, 0.0)
+    clock.saver.schedule(monitor._writer, 0.0)
     clock.advance(0)
     assert stored(store).seq == 1
 

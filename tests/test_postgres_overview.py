@@ -12,7 +12,7 @@ from test_cli_watch import Terminal
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.memory import MemoryBackend
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.cli.agent_list import PagedPicture, open_picture
+from ultramon.cli.agent_list import PagedAgentList, open_agent_list
 from ultramon.cli.output import ExitCode
 from ultramon.cli.selection import find_agent, find_agent_id
 from ultramon.errors import AgentNotFoundError
@@ -201,16 +201,16 @@ def test_news_are_told_once_and_of_the_own_run_only(backend):
     other = create_context_monitor("b", config, backend=backend, run="other")
     with first, other:
         first.report_usage(input_tokens=750)
-        picture = open_picture(backend, "audit", show_all=False, is_cut=True, with_news=True)
-        assert isinstance(picture, PagedPicture)
-        assert picture.refresh(1) == []
+        agent_list = open_agent_list(backend, "audit", show_all=False, is_cut=True, with_news=True)
+        assert isinstance(agent_list, PagedAgentList)
+        assert agent_list.refresh(1) == []
         first.report_usage(input_tokens=900)
         other.report_usage(input_tokens=900)
         put(backend, remote("gone", NOW - 90_000, run="audit"), NOW - 90_000)
-        told = [(one.record.agent_id, rung) for one, rung in picture.refresh(1)]
+        told = [(one.record.agent_id, rung) for one, rung in agent_list.refresh(1)]
         assert told == [("a", "critical")]
-        assert [one.record.agent_id for one in picture.seen] == ["gone"]
-        assert picture.refresh(1) == []
+        assert [one.record.agent_id for one in agent_list.seen] == ["gone"]
+        assert agent_list.refresh(1) == []
 
 
 def outcome(backend, name):

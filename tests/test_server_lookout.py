@@ -8,7 +8,7 @@ import pytest
 from serving import Serving
 
 from ultramon import register, unregister
-from ultramon.server.workers.lost_agents import Lookout
+from ultramon.server.workers.lost_agents import LostAgents
 
 AGENT = """
 import sys
@@ -54,7 +54,7 @@ def kinds(serving):
 
 def test_a_killed_agent_is_told_once(serving, begin):
     """In whatever run it is; an agent that nobody registered stays silent."""
-    lookout = Lookout(serving.services)
+    lookout = LostAgents(serving.services)
     agents = [begin("scout-1"), begin("scout-2", run="audit"), begin("scout-3")]
     for agent_id in ("scout-1", "scout-2"):
         register(agent_id, "boss", backend=serving.backend)
@@ -75,7 +75,7 @@ def test_a_killed_agent_is_told_once(serving, begin):
 
 def test_runs_without_a_registration_are_left_alone(serving, begin):
     """When the last registration of a run ends, the run is looked at no longer."""
-    lookout = Lookout(serving.services)
+    lookout = LostAgents(serving.services)
     process = begin("scout-1")
     register("scout-1", "boss", backend=serving.backend)
     lookout.look()

@@ -41,7 +41,7 @@ def test_a_look_opens_only_what_changed(files, monkeypatch):
     backend, seen, opened = LocalBackend(files.path), {}, []
     for number in range(3):
         start(backend, f"{AGENT}-{number}", run=f"run-{number}")
-    assert len(backend.look("run-0", seen).changed) == 1
+    assert len(backend.changes("run-0", seen).changed) == 1
     really_open = os.open
 
     def noting_open(path, *arguments, **options):
@@ -49,11 +49,11 @@ def test_a_look_opens_only_what_changed(files, monkeypatch):
         return really_open(path, *arguments, **options)
 
     monkeypatch.setattr(os, "open", noting_open)
-    assert backend.look("run-0", seen)[:2] == ([], [])
+    assert backend.changes("run-0", seen)[:2] == ([], [])
     assert opened == []
     files.beat(f"{AGENT}-0", NOW)
     Path(files.file(f"{AGENT}-1")).write_bytes(b"torn")
-    assert [agent.agent_id for agent in backend.look("run-0", seen).changed] == [f"{AGENT}-1"]
+    assert [agent.agent_id for agent in backend.changes("run-0", seen).changed] == [f"{AGENT}-1"]
     assert opened == [files.file(f"{AGENT}-1")]
 
 
@@ -67,23 +67,23 @@ def test_a_refusal_of_the_system_is_said_once_and_tried_again(files, monkeypatch
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "open", refuse)
-        (agent,) = backend.look(None, seen).changed
+        (agent,) = backend.changes(None, seen).changed
         assert "Too many open files" in str(agent.problem)
-        assert backend.look(None, seen).changed == []
-    (agent,) = backend.look(None, seen).changed
+        assert backend.changes(None, seen).changed == []
+    (agent,) = backend.changes(None, seen).changed
     assert agent.record.agent_id == AGENT
-    assert backend.look(None, seen).changed == []
+    assert backend.changes(None, seen).changed == []
 
 
 def test_a_state_missing_in_the_listing_is_not_gone(files, monkeypatch):
     """A file that is replaced while the folder is listed may be passed over; it is looked up."""
     backend, seen = LocalBackend(files.path), {}
     write(files, make_record(AGENT))
-    backend.look(None, seen)
+    backend.changes(None, seen)
     with monkeypatch.context() as racing:
         racing.setattr(os, "scandir", lambda _path: nullcontext(iter(())))
-        assert backend.look(None, seen) == ([], [], {})
-    assert backend.look(None, seen)[:2] == ([], [])
+        assert backend.changes(None, seen) == ([], [], {})
+    assert backend.changes(None, seen)[:2] == ([], [])
 
 
 def test_a_state_under_an_impossible_name_is_listed_with_its_problem(files):
@@ -91,11 +91,11 @@ def test_a_state_under_an_impossible_name_is_listed_with_its_problem(files):
     write(files, make_record(AGENT))
     Path(files.folder, "no name.json").write_bytes(GOOD)
     backend, seen = LocalBackend(files.path), {}
-    problems = {agent.agent_id: agent.problem for agent in backend.look(None, seen).changed}
+    problems = {agent.agent_id: agent.problem for agent in backend.changes(None, seen).changed}
     assert problems[AGENT] is None
     assert isinstance(problems["no name"], StateCorruptError)
     Path(files.folder, "no name.json").unlink()
-    assert backend.look(None, seen)[:2] == ([], ["no name"])
+    assert backend.changes(None, seen)[:2] == ([], ["no name"])
 
 
 def plant_elsewhere(path, link):

@@ -23,7 +23,7 @@ def session(tmp_path):
 def show(session, payload, **environ):
     """Run the status line on a payload; return what it printed."""
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", statusline.__file__, str(session.frozen)],
+        [sys.executable, "-I", "-S", statusline.__file__, str(session.installed)],
         input=payload if isinstance(payload, bytes) else json.dumps(payload).encode(),
         capture_output=True,
         env={"NO_COLOR": "1"} | session.environ | environ,
@@ -120,7 +120,7 @@ def test_the_chained_command_gets_the_same_input(session):
 
 
 def test_a_chained_script_that_runs_ours_does_not_go_round(session):
-    ours = f"{sys.executable} -I -S {statusline.__file__} {session.frozen}; echo end"
+    ours = f"{sys.executable} -I -S {statusline.__file__} {session.installed}; echo end"
     session.freeze(
         status_line_show="chained", status_line_chained={"type": "command", "command": ours}
     )

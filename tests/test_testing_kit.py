@@ -243,7 +243,7 @@ def test_the_monitor_fixture_takes_fields_of_a_config(ultramon_monitor, ultramon
     assert ultramon_monitor("scout-2", ContextConfig(model="gpt-4.1")).get_state().model
     with pytest.raises(TypeError, match="not both: \\['model'\\]"):
         ultramon_monitor("scout-3", ContextConfig(), model="gpt-4.1")
-    assert ultramon_clock.keeper is not None
+    assert ultramon_clock.saver is not None
 
 
 def test_the_suite_asks_for_a_backend(tmp_path):

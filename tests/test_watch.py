@@ -11,7 +11,7 @@ from hooked import HookedSession, tokens_at
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
-from ultramon.backends.local.level_marks import watch_path
+from ultramon.backends.local.level_marks import mark_path
 from ultramon.routing import Inbox, register, unregister
 from ultramon.testing import make_event
 from ultramon.testing.contract.notices import ORIGINAL, begin_epoch, read, said
@@ -40,7 +40,7 @@ def opened(monkeypatch):
 
 
 def mark_of(backend):
-    return Path(watch_path(backend.directory.path, "scout-1"))
+    return Path(mark_path(backend.directory.path, "scout-1"))
 
 
 def test_a_save_of_an_unregistered_agent_opens_no_database(backend, opened):

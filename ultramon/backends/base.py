@@ -38,7 +38,7 @@ class EventPage(NamedTuple):
     """Opaque; continue from here. Behind it no event can appear later."""
 
 
-class Look(NamedTuple):
+class Changes(NamedTuple):
     """What a fleet sees when it looks at the agents of a run again."""
 
     changed: list[StoredAgent]
@@ -197,7 +197,7 @@ class Backend(Protocol):
             ConfigurationError: What is given is no cursor of this backend.
         """
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
         """Return what changed since the last look; states that did not change are not read.
 
         Of a record only what `ultramon.state.record_head` names need be there at once: an attribute

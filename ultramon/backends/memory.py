@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import Journal
@@ -16,7 +16,7 @@ from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import migrate
-from ultramon.backends.toolkit import is_over, look_again
+from ultramon.backends.toolkit import find_changes, is_over
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -76,7 +76,7 @@ class _MemoryJournal(Journal):
     def unwatch(self, agent_id: str) -> None:
         """Nobody has one."""
 
-    def settle(self, agent_id: str, mark: Mark | None) -> None:
+    def sync_mark(self, agent_id: str, mark: Mark | None) -> None:
         """There is nothing to settle."""
 
     @property
@@ -164,13 +164,13 @@ class MemoryBackend:
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
-        return sorted(self.look(run, {}).changed, key=attrgetter("agent_id"))
+        return sorted(self.changes(run, {}).changed, key=attrgetter("agent_id"))
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
-        """See `Backend.look`."""
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
+        """See `Backend.changes`."""
         with self._lock:
             # The bytes of a state are its version: each write makes others, with its own `seq`.
-            return look_again(run, seen, self._states, self._beats, self._listed)
+            return find_changes(run, seen, self._states, self._beats, self._listed)
 
     def _listed(self, agent_id: str) -> StoredAgent | None:
         try:

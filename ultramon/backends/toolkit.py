@@ -1,10 +1,10 @@
-"""What changed between two looks: the part of `Backend.look` that is the same for every store."""
+"""What changed since the last call: the part of `Backend.changes` that every store shares."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Look
+from ultramon.backends.base import Changes
 from ultramon.state.liveness import LOST, judge
 
 if TYPE_CHECKING:
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 _UNSEEN = (None, False)
 
 
-def look_again(
+def find_changes(
     run: str | None,
     seen: dict[str, Any],
     marks: Mapping[str, object],
     heartbeats: Mapping[str, float],
     read: Callable[[str], StoredAgent | None],
-) -> Look:
+) -> Changes:
     """Compare what is stored with what was seen, read what differs, and remember it.
 
     An agent that went over to another run counts as removed. Unreadable ones belong to every run.
 
     Args:
-        run: As for `Backend.look`.
-        seen: As for `Backend.look`; holds of each agent its mark, and whether it was returned.
+        run: As for `Backend.changes`.
+        seen: As for `Backend.changes`; holds of each agent its mark, and whether it was returned.
         marks: Of every agent stored something, not None, that differs when its state does.
         heartbeats: Epoch seconds by agent.
         read: Returns an agent, None when it is gone by now.
@@ -60,7 +60,7 @@ def look_again(
             removed.append(agent_id)
     seen.update(fresh)
     beats = {agent_id: heartbeats[agent_id] for agent_id in marks if agent_id in heartbeats}
-    return Look(changed, removed, beats)
+    return Changes(changed, removed, beats)
 
 
 def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.cli.selection import look_at, look_at_one, without_ended
 from ultramon.errors import UltramonError
 from ultramon.state.liveness import ENDED
-from ultramon.state.observed import SeenAgent
+from ultramon.state.observed import ObservedAgent
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ultramon.state.observed import Unreadable
 
 
-def open_picture(
+def open_agent_list(
     backend: Backend, run: str | None, *, show_all: bool, is_cut: bool, with_news: bool = False
-) -> Picture:
-    """Return the picture that costs least.
+) -> AgentList:
+    """Return the list of agents that costs least.
 
     Args:
         backend: Where the agents are.
@@ -34,11 +34,11 @@ def open_picture(
     """
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is None or not is_cut:
-        return Picture(backend, run, show_all=show_all)
-    return PagedPicture(backend, overview, run, show_all=show_all, with_news=with_news)
+        return AgentList(backend, run, show_all=show_all)
+    return PagedAgentList(backend, overview, run, show_all=show_all, with_news=with_news)
 
 
-class Picture:
+class AgentList:
     """The agents as they are stored, brought up to date by reading only what changed.
 
     Attributes:
@@ -50,7 +50,7 @@ class Picture:
     """
 
     def __init__(self, backend: Backend, run: str | None, *, show_all: bool) -> None:
-        self.seen: list[SeenAgent] = []
+        self.seen: list[ObservedAgent] = []
         self.unreadable: list[Unreadable] = []
         self.hidden = 0
         self.left_out = 0
@@ -62,7 +62,7 @@ class Picture:
         self._stored: dict[str, StoredAgent] = {}
         self._rungs: dict[str, tuple[int, dict[str, int]]] | None = None
 
-    def refresh(self, limit: int | None = None) -> list[tuple[SeenAgent, str]]:
+    def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
         """Look again.
 
         Args:
@@ -71,7 +71,7 @@ class Picture:
         Returns:
             Who reached which rung since the last look, shown or not; nobody at the first.
         """
-        look = self._backend.look(self._run, self._marks)
+        look = self._backend.changes(self._run, self._marks)
         for agent_id in look.removed:
             self._stored.pop(agent_id, None)
         self._stored.update((agent.agent_id, agent) for agent in look.changed)
@@ -89,12 +89,12 @@ class Picture:
         self.left_out = len(present) - len(self.seen)
         return self._crossings(everyone)
 
-    def stream(self, limit: int | None = None) -> Iterator[SeenAgent]:
+    def stream(self, limit: int | None = None) -> Iterator[ObservedAgent]:
         """Look again and yield who is shown; when it ends, the attributes but `seen` hold too."""
         self.refresh(limit)
         yield from self.seen
 
-    def _crossings(self, everyone: list[SeenAgent]) -> list[tuple[SeenAgent, str]]:
+    def _crossings(self, everyone: list[ObservedAgent]) -> list[tuple[ObservedAgent, str]]:
         before, after = self._rungs, {}
         crossings = []
         for one in everyone:
@@ -116,7 +116,7 @@ class Picture:
         return crossings
 
 
-class PagedPicture(Picture):
+class PagedAgentList(AgentList):
     """The most urgent agents only, sorted, judged and counted by the store itself."""
 
     def __init__(
@@ -133,8 +133,8 @@ class PagedPicture(Picture):
         self._with_news = with_news
         self._cursor: str | None = None
 
-    def refresh(self, limit: int | None = None) -> list[tuple[SeenAgent, str]]:
-        """Look again. See `Picture.refresh`."""
+    def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
+        """Look again. See `AgentList.refresh`."""
         page = self._page(limit)
         self.seen, self.unreadable = look_at(list(page.agents))
         self._count(page, limit, len(self.seen))
@@ -144,13 +144,13 @@ class PagedPicture(Picture):
             self._cursor = page.cursor
         return list(self._news())
 
-    def stream(self, limit: int | None = None) -> Iterator[SeenAgent]:
-        """Look again and yield who is shown, none of them kept. See `Picture.stream`."""
+    def stream(self, limit: int | None = None) -> Iterator[ObservedAgent]:
+        """Look again and yield who is shown, none of them kept. See `AgentList.stream`."""
         page, host, shown = self._page(limit), this_host(), 0
         self.seen, self.unreadable = [], []
         for agent in page.agents:
             one = look_at_one(agent, SYSTEM_CLOCK.now(), host)
-            if isinstance(one, SeenAgent):
+            if isinstance(one, ObservedAgent):
                 shown += 1
                 yield one
             else:
@@ -173,7 +173,7 @@ class PagedPicture(Picture):
         there = 0 if limit is None else self.verdicts.total()
         self.left_out = max(there - shown - len(self.unreadable), 0)
 
-    def _news(self) -> Iterator[tuple[SeenAgent, str]]:
+    def _news(self) -> Iterator[tuple[ObservedAgent, str]]:
         """Read who reached which rung from the events since they were last read."""
         while (page := self._backend.events(self._cursor)).events:
             self._cursor = page.cursor
@@ -187,5 +187,5 @@ class PagedPicture(Picture):
                 except UltramonError:
                     continue  # it is gone, or cannot be read: nothing can be told about it
                 one = look_at_one(stored, SYSTEM_CLOCK.now(), this_host())
-                if isinstance(one, SeenAgent):
+                if isinstance(one, ObservedAgent):
                     yield one, event["level"]

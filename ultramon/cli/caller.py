@@ -38,7 +38,7 @@ def require_caller(what: str) -> str:
     return caller
 
 
-def meant(backend: Backend, agent: str | None, what: str) -> str:
+def resolve_agent(backend: Backend, agent: str | None, what: str) -> str:
     """Return the id of the agent that is named, else of the one that calls.
 
     Raises:

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from ultramon.cli.output import SeveralFound
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
 from ultramon.state.liveness import ENDED, judge
-from ultramon.state.observed import SeenAgent, Unreadable, see
+from ultramon.state.observed import ObservedAgent, Unreadable, see
 from ultramon.state.record import StateRecord, short_id
 from ultramon.system.processes import this_host
 from ultramon.system.terminal_text import sanitize
@@ -83,7 +83,7 @@ def directory_of(backend: Backend) -> str:
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
 
 
-def earlier_lives(backend: Backend, run: str) -> list[SeenAgent]:
+def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
     """Return the last lives in a run of agents whose ids have gone on in another one.
 
     Their states were replaced: only the journal tells of them, until it is pruned.
@@ -112,7 +112,7 @@ def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
     return record is not None and record.run != run
 
 
-def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> SeenAgent:
+def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> ObservedAgent:
     at = parse_time(ended["occurredAt"]) or 0.0
     record = StateRecord(
         ended["agentId"],
@@ -130,38 +130,38 @@ def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> SeenAgen
         tokens_source="unknown",
         action="none",
     )
-    return SeenAgent(record, judge(record, None, at, this_host()))
+    return ObservedAgent(record, judge(record, None, at, this_host()))
 
 
-def look_at(agents: list[StoredAgent]) -> tuple[list[SeenAgent], list[Unreadable]]:
+def look_at(agents: list[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now, most urgent first; set aside what cannot be read."""
     from ultramon.system.clock import SYSTEM_CLOCK
 
     now, host = SYSTEM_CLOCK.now(), this_host()
-    seen: list[SeenAgent] = []
+    seen: list[ObservedAgent] = []
     unreadable: list[Unreadable] = []
     for agent in agents:
         one = look_at_one(agent, now, host)
-        if isinstance(one, SeenAgent):
+        if isinstance(one, ObservedAgent):
             seen.append(one)
         else:
             unreadable.append(one)
     return sorted(seen, key=lambda one: one.urgency), unreadable
 
 
-def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> SeenAgent | Unreadable:
+def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> ObservedAgent | Unreadable:
     """Judge one stored agent as of now."""
     if agent.record is None:
         return Unreadable(agent.agent_id, str(agent.problem))
     return see(agent.record, agent.heartbeat_at, now, host)
 
 
-def without_ended(seen: list[SeenAgent]) -> list[SeenAgent]:
+def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
     """Return the agents that have not ended, lost ones among them."""
     return [one for one in seen if one.liveness.verdict != ENDED]
 
 
-def agents_json(seen: list[SeenAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
+def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
     """Return agents as the commands print them with ``--json``."""
     return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
 

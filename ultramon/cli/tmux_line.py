@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.cli.output import field
 from ultramon.cli.selection import look_at, open_store, without_ended
 from ultramon.state.liveness import ALIVE, LOST, STALE
-from ultramon.state.observed import SeenAgent
+from ultramon.state.observed import ObservedAgent
 from ultramon.state.record import short_id
 from ultramon.system.processes import this_host
 
@@ -48,7 +48,7 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
 
 class _Survey(NamedTuple):
     verdicts: Mapping[str, int]
-    nearest: SeenAgent | None
+    nearest: ObservedAgent | None
     """Of those that live."""
     unreadable: int
 
@@ -88,14 +88,14 @@ def _parts(survey: _Survey) -> list[_Part]:
     return parts
 
 
-def _distance(one: SeenAgent) -> tuple[bool, bool, float]:
+def _distance(one: ObservedAgent) -> tuple[bool, bool, float]:
     """Sort by what the agent is asked to do, then by how full it is; silence does not count."""
     action = one.record.action
     ratio = one.record.usage_ratio
     return action != "force_return", action != "prepare_handoff", -(ratio or 0.0)
 
 
-def _fullness(one: SeenAgent) -> str:
+def _fullness(one: ObservedAgent) -> str:
     record = one.record
     name = field(short_id(record))[:_MAX_NAME_CHARS]
     if record.usage_ratio is None:

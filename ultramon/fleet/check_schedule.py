@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ultramon.system.processes import HostIdentity
 
 
-class Attention:
+class CheckSchedule:
     """Remembers until when each agent need not be looked at.
 
     That is until its last known beat grows old, unless its state changes. Agents whose process may

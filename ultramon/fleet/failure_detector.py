@@ -1,9 +1,8 @@
-"""What agents cannot say of themselves: stale, recovered, lost, expired, going in circles.
+"""Detects what agents cannot say of themselves: stale, recovered, lost, expired, going in circles.
 
-Verdicts are events in the journal, once per episode, whoever notices first; no state of another
-agent is ever written. What is known comes from the journal alone and is remembered with the
-consumer's cursor: a verdict that could not be stored, or whose orchestrator was killed, is simply
-found again.
+A verdict is an event in the journal, once per episode, whoever finds it first; no state of another
+agent is ever written. The detector reads the journal alone and keeps its memory with the consumer's
+cursor: a verdict that could not be stored, or whose orchestrator was killed, is found again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.fleet.assignments import is_end, items_of
-from ultramon.fleet.check_schedule import Attention
+from ultramon.fleet.check_schedule import CheckSchedule
 from ultramon.monitor.handoff import rebuilt_handoff
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.fleet.assignments import Assignments
-    from ultramon.fleet.run_view import Agents
+    from ultramon.fleet.run_view import RunView
     from ultramon.monitor.handoff import HandoffRecord
     from ultramon.system.clock import Clock
 
@@ -37,7 +36,7 @@ SETTLE_INTERVALS = 2
 """After a jump an agent has so many of its heartbeat intervals before its silence counts."""
 
 
-class Verdicts:
+class FailureDetector:
     """Notices changes in the life of the agents of a run.
 
     Args:
@@ -63,7 +62,7 @@ class Verdicts:
         self._clock = clock
         self._max_idle = max_generations_without_progress
         self._host = this_host()
-        self._attention = Attention(self._host)
+        self._schedule = CheckSchedule(self._host)
         self._looked_at: tuple[float, float] | None = None
         self._jumped_at: float | None = None
         self._gone: set[tuple[str, int]] = set()
@@ -77,7 +76,7 @@ class Verdicts:
         """Make an event about an agent."""
         return record.event(kind, source=self.source, at=self._clock.now(), n=n, **details)
 
-    def look(self, agents: Agents, assignments: Assignments) -> list[dict[str, Any]]:
+    def look(self, agents: RunView, assignments: Assignments) -> list[dict[str, Any]]:
         """Judge all agents of a run. Nothing is remembered until `read` gets the events back.
 
         Returns:
@@ -94,7 +93,7 @@ class Verdicts:
         started_at = cache(process_started_at)
         heartbeats, host = agents.heartbeats, self._host
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
-        near = self._attention.turn(records, heartbeats, agents.take_changed(), now)
+        near = self._schedule.turn(records, heartbeats, agents.take_changed(), now)
         silent = [
             agent_id
             for agent_id in near
@@ -114,7 +113,7 @@ class Verdicts:
         return events + self._unstarted(agents, assignments, now)
 
     def _unstarted(
-        self, agents: Agents, assignments: Assignments, now: float
+        self, agents: RunView, assignments: Assignments, now: float
     ) -> list[dict[str, Any]]:
         """Judge agents that never stored a state: only their process or their work is known."""
         processes = agents.processes
@@ -165,7 +164,7 @@ class Verdicts:
     def _judge(
         self,
         record: StateRecord,
-        agents: Agents,
+        agents: RunView,
         gone_before: set[tuple[str, int]],
         started_at: Callable[[int], str | None],
     ) -> dict[str, Any] | None:
@@ -317,7 +316,7 @@ class Verdicts:
                 "eventId": event["eventId"],
             }
 
-    def takes_back_end(self, event: dict[str, Any], agents: Agents) -> bool:
+    def takes_back_end(self, event: dict[str, Any], agents: RunView) -> bool:
         """Return whether an agent was killed after the event of its end, before the state of it.
 
         It is lost then, and that is its end: what its state does not say has to be done again.

@@ -25,8 +25,8 @@ from ultramon.fleet.assignments import Assignments, is_end
 from ultramon.fleet.child_processes import watch_process
 from ultramon.fleet.consumer import RENEW_SECONDS, Consumer, has_news
 from ultramon.fleet.events import EVENT_NAMES, FleetEvent, names_of
-from ultramon.fleet.failure_detector import Verdicts
-from ultramon.fleet.run_view import Agents
+from ultramon.fleet.failure_detector import FailureDetector
+from ultramon.fleet.run_view import RunView
 from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, Watch, next_in_thread
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.routing import NOTIFY_THRESHOLDS
@@ -110,7 +110,7 @@ class Fleet:
         self._clock = clock or SYSTEM_CLOCK
         self._interval = poll_interval_seconds
         self._handlers: dict[str, list[Callable[[FleetEvent], Any]]] = {}
-        self._verdicts = Verdicts(
+        self._detector = FailureDetector(
             self.run_name, f"fleet:{consumer}", self._clock, max_generations_without_progress
         )
         self._max_idle = max_generations_without_progress
@@ -120,7 +120,7 @@ class Fleet:
         self._consumer = Consumer(
             backend, f"{self.run_name}/{consumer}", self._clock, self._remember
         )
-        self._agents = Agents(backend, self.run_name)
+        self._agents = RunView(backend, self.run_name)
         self._mark: object = None
         self._next_poll_at = 0.0
         self._trouble = ""
@@ -170,7 +170,7 @@ class Fleet:
             agent_id,
             work,
             0 if record is None else record.generation,
-            source=self._verdicts.source,
+            source=self._detector.source,
             at=self._clock.now(),
         )
         self.backend.append_events([event])
@@ -261,7 +261,7 @@ class Fleet:
                 "deadlineAt": format_time(self._clock.now() + deadline_seconds),
             },
         )
-        self.backend.append_events([self._verdicts.request_return(record, deadline_seconds)])
+        self.backend.append_events([self._detector.request_return(record, deadline_seconds)])
 
     def get_states(self) -> list[AgentState]:
         """Return the readable states of the run, ended agents included."""
@@ -400,17 +400,17 @@ class Fleet:
         self._trouble = ""
 
     def _memory(self) -> dict[str, Any]:
-        return {**self._verdicts.memory, "assignments": self._assignments.memory}
+        return {**self._detector.memory, "assignments": self._assignments.memory}
 
     def _remember(self, memory: dict[str, Any]) -> None:
-        self._verdicts.remember(memory)
+        self._detector.remember(memory)
         self._assignments.remember(memory.get("assignments", {}))
 
     def _notice(self) -> None:
         agents = self._agents
         with agents.lock:
             events = self._judge()
-            if self._verdicts.in_doubt:
+            if self._detector.in_doubt:
                 events = self._judge()
             unstarted = list(agents.processes.without_agent())
             ended = agents.processes.take_ended()
@@ -420,7 +420,7 @@ class Fleet:
         # A handoff that is offered again comes before the end of the successor that never began.
         release_abandoned(
             self.backend,
-            source=self._verdicts.source,
+            source=self._detector.source,
             now=self._clock.now(),
             run=self.run_name,
             ended=ended,
@@ -433,7 +433,7 @@ class Fleet:
     def _judge(self) -> list[dict[str, Any]]:
         self._agents.look()
         self._assignments.look_from(self._consumer.cursor)
-        return self._verdicts.look(self._agents, self._assignments)
+        return self._detector.look(self._agents, self._assignments)
 
     def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
         if payload.get("run") != self.run_name:
@@ -452,7 +452,7 @@ class Fleet:
         if is_end(payload):
             yield from self._end(payload, event, record)
             return
-        self._verdicts.read(payload, record)
+        self._detector.read(payload, record)
         self._emit_verdict(event)
         if handoff is not None and self._is_idle(handoff):
             names = ("no_progress",)
@@ -479,17 +479,17 @@ class Fleet:
         agent_id, generation = event.agent_id, event.generation
         if generation or event.type == "agent_refused":
             self._agents.processes.note_end(agent_id, generation)
-        is_second = self._verdicts.ended_before(payload)
+        is_second = self._detector.ended_before(payload)
         if event.type == "agent_stopped" and not is_second:
-            if self._verdicts.takes_back_end(payload, self._agents):
+            if self._detector.takes_back_end(payload, self._agents):
                 return
         elif event.type == "agent_refused" and record is not None and record.active:
             return  # an agent of that id lives: it was there first
-        self._verdicts.read(payload, record)
+        self._detector.read(payload, record)
         self._emit_verdict(event)
         if not is_second:
             sound = None if record is None or state_of(record) is None else record
-            source, now = self._verdicts.source, self._clock.now()
+            source, now = self._detector.source, self._clock.now()
             rest = self._assignments.rest_of(payload, sound, source, now)
             if rest is None:
                 yield from self._deliver_end(payload, event, record)
@@ -497,7 +497,7 @@ class Fleet:
                 self.backend.append_events([rest], [] if sound is None else [sound])
             self._assignments.forget(payload, is_awaited=rest is not None)
         if event.type == "agent_stopped":
-            self._verdicts.note_end(payload, record)
+            self._detector.note_end(payload, record)
 
     def _deliver_end(
         self, payload: dict[str, Any], event: Event, record: StateRecord | None
@@ -519,12 +519,12 @@ class Fleet:
 
     def _emit_verdict(self, event: Event) -> None:
         # Whoever noticed it tells: each verdict bears the name of one consumer.
-        if event.source == self._verdicts.source and event.type in _SIGNALS:
+        if event.source == self._detector.source and event.type in _SIGNALS:
             signals.emit(_SIGNALS[event.type], event.agent_id, event)
 
     def _is_idle(self, handoff: HandoffRecord) -> bool:
         return self._assignments.deaths_before_start(handoff) >= self._max_idle or (
-            self._verdicts.goes_in_circles(handoff, self._agents.records)
+            self._detector.goes_in_circles(handoff, self._agents.records)
         )
 
     @contextmanager

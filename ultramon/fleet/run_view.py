@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.fleet")
 
 
-class Agents:
+class RunView:
     """What is known of the agents of a run since the last look.
 
     Args:
@@ -52,7 +52,7 @@ class Agents:
         """Read what changed since the last look."""
         with self.lock:
             self.processes.look()
-            look = self._backend.look(self._run, self._seen)
+            look = self._backend.changes(self._run, self._seen)
             self._changed.update(look.removed)
             for agent in look.changed:
                 self._changed.add(agent.agent_id)

@@ -35,7 +35,7 @@ _NEVER = float("inf")
 
 
 class Kept(Protocol):
-    """What the keeper looks after; a `ContextMonitor`."""
+    """What the saver looks after; a `ContextMonitor`."""
 
     agent_id: str
     generation: int
@@ -74,7 +74,7 @@ class _Job:
         return first if self.save_at is None else min(first, self.save_at)
 
 
-class Keeper:
+class BackgroundSaver:
     """Saves and beats for monitors when it is time.
 
     Args:
@@ -324,23 +324,23 @@ def _save_together(backend: RecordsTogether, wanted: Iterable[tuple[Kept, bool]]
         ]
 
 
-_system = Keeper(SYSTEM_CLOCK, threaded=True)
+_system = BackgroundSaver(SYSTEM_CLOCK, threaded=True)
 
 
-def keeper_for(clock: Clock) -> Keeper:
-    """Return the process's keeper, or the one that belongs to a clock of one's own."""
+def background_saver_for(clock: Clock) -> BackgroundSaver:
+    """Return the process's saver, or the one that belongs to a clock of one's own."""
     if clock is SYSTEM_CLOCK:
         return _system
-    keeper: Keeper | None = getattr(clock, "keeper", None)
-    if keeper is None:
-        keeper = Keeper(clock, threaded=False)
-        clock.keeper = keeper  # type: ignore[attr-defined]
-    return keeper
+    saver: BackgroundSaver | None = getattr(clock, "saver", None)
+    if saver is None:
+        saver = BackgroundSaver(clock, threaded=False)
+        clock.saver = saver  # type: ignore[attr-defined]
+    return saver
 
 
 def _after_fork() -> None:
     global _system
-    former, _system = _system, Keeper(SYSTEM_CLOCK, threaded=True)
+    former, _system = _system, BackgroundSaver(SYSTEM_CLOCK, threaded=True)
     former.after_fork()
 
 

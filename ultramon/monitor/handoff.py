@@ -141,13 +141,13 @@ class HandoffRecord(Model):
             InvalidAgentIdError: No agent can have that id.
             ValueError: The record came from nowhere (e.g. from JSON) and no backend is given.
         """
-        keeper = backend or self._backend
-        if keeper is None:
+        saver = backend or self._backend
+        if saver is None:
             raise ValueError(
                 f"the handoff of agent {self.agent_id} does not know its backend: "
                 "pass backend=open_backend()"
             )
-        holder = keeper.claim_handoff(
+        holder = saver.claim_handoff(
             self.handoff_id,
             self.agent_id,
             check_agent_id(successor_id),

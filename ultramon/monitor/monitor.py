@@ -95,7 +95,7 @@ class ContextMonitor(AgentWork):
             raise TypeError(
                 f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
             )
-        owner, gauge = self._owner, self._gauge
+        owner, gauge = self._writer, self._gauge
         with owner.lock:
             is_first = gauge.measured_at is None
             if not gauge.add(text, source):
@@ -225,7 +225,7 @@ class ContextMonitor(AgentWork):
         self._lifecycle.require("fits")
         if not isinstance(text_or_tokens, str):
             self._count("text_or_tokens", text_or_tokens)
-        with self._owner.lock:
+        with self._writer.lock:
             return self._gauge.fits(text_or_tokens)
 
     def set_model(self, model: str | None) -> ThresholdAction:
@@ -281,7 +281,7 @@ class ContextMonitor(AgentWork):
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
         self._phase = phase
-        self._owner.changed(TASK_SAVE_SECONDS)
+        self._writer.changed(TASK_SAVE_SECONDS)
 
     def update_heartbeat(self) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
@@ -293,7 +293,7 @@ class ContextMonitor(AgentWork):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("update_heartbeat")
-        return self._owner.commit()
+        return self._writer.commit()
 
     def get_threshold_action(self) -> ThresholdAction:
         """Return the action of the present level. A pure read."""
@@ -301,11 +301,11 @@ class ContextMonitor(AgentWork):
 
     def get_state(self) -> AgentState:
         """Return the state as it is now, whether saved yet or not. A pure read."""
-        return AgentState.from_record(self._owner.snapshot())
+        return AgentState.from_record(self._writer.snapshot())
 
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""
-        record = self._owner.snapshot()
+        record = self._writer.snapshot()
         now = self._clock.now()
         return explain(record, judge(record, now, now, this_host()), now)
 

@@ -15,7 +15,7 @@ from ultramon.backends.registry import registry_of
 from ultramon.context.gauge import Gauge
 from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
-from ultramon.monitor.state_writer import Owner
+from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
@@ -110,7 +110,7 @@ class AgentLife:
         self._handed_off = False
         self._plan = Plan()
         self._gauge = Gauge(config, clock, count_tasks=self._count_tasks)
-        self._owner = Owner(
+        self._writer = StateWriter(
             agent_id,
             identity,
             config,
@@ -133,7 +133,7 @@ class AgentLife:
     @property
     def is_stored(self) -> bool:
         """Whether the store has everything that this agent has to store; False when disabled."""
-        return self._owner.is_stored
+        return self._writer.is_stored
 
     @property
     def is_fenced(self) -> bool:
@@ -141,7 +141,7 @@ class AgentLife:
 
         Its action is ``force_return`` then, and the message names the other.
         """
-        return self._owner.is_fenced
+        return self._writer.is_fenced
 
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
@@ -167,11 +167,11 @@ class AgentLife:
                 except HandoffTakenError as error:
                     self._note_refusal(self._backend, str(error))
                     raise
-        with self._owner.lock:
+        with self._writer.lock:
             self._active = True
-            event = self._owner.event("agent_started", self._gauge.epoch)
+            event = self._writer.event("agent_started", self._gauge.epoch)
         try:
-            self._owner.start(takeover=self._takeover)
+            self._writer.start(takeover=self._takeover)
         except BaseException as error:
             self._active = False
             if isinstance(error, AgentAlreadyRunningError):
@@ -180,9 +180,9 @@ class AgentLife:
                 self._note_refusal(self._backend, str(error))
             raise
         self._lifecycle.begin()
-        if self._notify is not None and self._owner.generation:
-            self._owner.guard(self._register)
-        self._emit([(signals.agent_started, event)], stored=self._owner.is_stored)
+        if self._notify is not None and self._writer.generation:
+            self._writer.guard(self._register)
+        self._emit([(signals.agent_started, event)], stored=self._writer.is_stored)
         return self
 
     def _give_handoff_back(self) -> None:
@@ -203,7 +203,7 @@ class AgentLife:
     def _note_refusal(self, backend: Backend, reason: str) -> None:
         """Have the end of the process not taken for the loss of an agent that was never stored."""
         now = self._clock.now()
-        event = self._owner.snapshot().event(
+        event = self._writer.snapshot().event(
             "agent_refused",
             source=f"agent:{self.agent_id}",
             at=now,
@@ -220,7 +220,7 @@ class AgentLife:
         """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
         from ultramon.routing import register
 
-        notify, backend, ladder = str(self._notify), self._owner.backend, self._notify_ladder
+        notify, backend, ladder = str(self._notify), self._writer.backend, self._notify_ladder
         for known in registry_of(backend).registrations(self.agent_id):
             if known.notify_id == notify and (ladder is None or known.ladder == ladder.to_json()):
                 return
@@ -251,15 +251,15 @@ class AgentLife:
             ValueError: There is no such outcome.
         """
         self._lifecycle.require("stop")
-        with self._owner.lock:
+        with self._writer.lock:
             if not self._active:
-                return self._owner.is_stored
+                return self._writer.is_stored
             self._lifecycle.finish(outcome)
             self._active = False
-            event = self._owner.event("agent_stopped", self._gauge.epoch, outcome=outcome)
+            event = self._writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
         stored = False
         try:
-            stored = self._owner.end()
+            stored = self._writer.end()
         finally:
             self._emit([(signals.agent_stopped, event)], stored=stored)
         return stored
@@ -301,7 +301,7 @@ class AgentLife:
 
     def _read(self, change: Callable[[], EpochStart | None]) -> ThresholdAction:
         """Apply a change to the gauge, then save and tell what it led to, outside the lock."""
-        owner, gauge = self._owner, self._gauge
+        owner, gauge = self._writer, self._gauge
         with owner.lock:
             before = gauge.level
             is_first = gauge.measured_at is None
@@ -328,7 +328,7 @@ class AgentLife:
         return action
 
     def _epoch_event(self, started: EpochStart) -> dict[str, Any]:
-        return self._owner.event(
+        return self._writer.event(
             "context_epoch_started",
             self._gauge.epoch,
             reason=started.reason,
@@ -338,7 +338,7 @@ class AgentLife:
 
     def _level_event(self, kind: str, previous: str) -> dict[str, Any]:
         gauge = self._gauge
-        return self._owner.event(
+        return self._writer.event(
             kind,
             gauge.epoch,
             level=gauge.level,
@@ -351,7 +351,7 @@ class AgentLife:
         )
 
     def _emit(self, facts: list[tuple[Any, dict[str, Any]]], *, stored: bool) -> None:
-        if self._owner.muted:
+        if self._writer.muted:
             return
         for signal, event in facts:
             if signal.receivers:
@@ -371,14 +371,14 @@ class AgentLife:
 
     def _obey(self, request: dict[str, Any] | None) -> None:
         """Take notice of what an orchestrator asks of this generation of the agent."""
-        with self._owner.lock:
-            asked = request is not None and request.get("generation") == self._owner.generation
+        with self._writer.lock:
+            asked = request is not None and request.get("generation") == self._writer.generation
             if not (self._active and self._gauge.request_return(asked)):
                 return
-        self._owner.changed(0.0)
+        self._writer.changed(0.0)
 
     def _yield_to(self, owner: str) -> None:
-        with self._owner.lock:
+        with self._writer.lock:
             self._gauge.fence(
                 f"Agent belongs to {owner} - nothing more is stored here, initiating return"
             )
@@ -396,7 +396,7 @@ class AgentLife:
         elif stored.active and is_same_run and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
-            self._owner.started_at = stored.started_at
+            self._writer.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
         return gauge.epoch - former

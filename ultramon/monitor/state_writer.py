@@ -18,7 +18,7 @@ from ultramon.errors import (
     StateWriteError,
     UltramonError,
 )
-from ultramon.monitor.background import AGENT_WAIT_SECONDS, keeper_for
+from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
 from ultramon.monitor.handoff import end_of_replaced
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
@@ -41,7 +41,7 @@ REPLACE_IN_DATABASE_SECONDS = 600.0
 """In a database nobody polls plain JSON; there this would be most of its work."""
 
 
-class Owner:
+class StateWriter:
     """Owns one agent in one backend.
 
     Args:
@@ -87,7 +87,7 @@ class Owner:
         self._resume = resume
         self._obey = obey
         self._yield_to = yield_to
-        self._keeper = keeper_for(clock)
+        self._saver = background_saver_for(clock)
         self._host = this_host()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
@@ -146,10 +146,10 @@ class Owner:
         if self.muted:
             return
         self.takeover = takeover
-        self._keeper.add(self)
+        self._saver.add(self)
         seconds = self._config.store_timeout_seconds
         try:
-            if not self._keeper.run_within(self._begin, None if self._raises else seconds):
+            if not self._saver.run_within(self._begin, None if self._raises else seconds):
                 raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
         except StateError as error:
             if self._raises or isinstance(error, StateSchemaError):
@@ -167,7 +167,7 @@ class Owner:
                 self._store(durable=True)
 
     def _abandon(self) -> None:
-        self._keeper.discard(self, saved=True)
+        self._saver.discard(self, saved=True)
         self._outbox.clear()
         self._counts.clear()
 
@@ -311,16 +311,16 @@ class Owner:
         if not self._dirty or delay_seconds is not None:
             self._dirty = True
             delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
-            self._keeper.schedule(self, delay)
+            self._saver.schedule(self, delay)
 
     def look_for_request(self) -> None:
-        """Look whether an orchestrator asks for something. See `keeper.Kept`."""
+        """Look whether an orchestrator asks for something. See `saver.Kept`."""
         if self.muted or not self.generation:
             return
         try:
             request = self.backend.get_request(self.agent_id)
         except StateError as error:
-            self._keeper.warn("agent %s sees no requests: %s", self.agent_id, error)
+            self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
         else:
             self._obey(request)
 
@@ -349,7 +349,7 @@ class Owner:
             self._dirty = True
             before = self._snapshots
         wait = None if self._raises else wait_seconds
-        has_ended = self._keeper.save_now(self, durable=True, wait_seconds=wait)
+        has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait)
         self.raise_failure()
         return has_ended and self._stored > before
 
@@ -368,7 +368,7 @@ class Owner:
         except StateError as error:
             if self._raises:
                 raise
-            self._keeper.warn("agent %s is not registered: %s", self.agent_id, error)
+            self._saver.warn("agent %s is not registered: %s", self.agent_id, error)
 
     def raise_failure(self) -> None:
         """Raise what went wrong in the background, once, where ``on_error`` asks for it."""
@@ -383,10 +383,10 @@ class Owner:
             return self.commit_patiently()
         finally:
             if not self.muted:
-                self._keeper.discard(self, saved=self.is_stored and not self._outbox)
+                self._saver.discard(self, saved=self.is_stored and not self._outbox)
 
     def save(self, *, durable: bool) -> bool:
-        """Store the newest state; True when nothing is left to store. See `keeper.Kept`."""
+        """Store the newest state; True when nothing is left to store. See `saver.Kept`."""
         with self.save_lock:
             if self.muted:
                 return True
@@ -396,7 +396,7 @@ class Owner:
                 return self._refused(error)
 
     def next_save(self, *, durable: bool) -> Save | None:
-        """Return what to store now, None without a generation. See `keeper.Kept`."""
+        """Return what to store now, None without a generation. See `saver.Kept`."""
         if self.muted or not self.generation:
             return None
         with self.lock:
@@ -407,7 +407,7 @@ class Owner:
             return Save(self.snapshot(), events, durable or bool(events))
 
     def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
-        """Note what became of a save; True when nothing is left to store. See `keeper.Kept`."""
+        """Note what became of a save; True when nothing is left to store. See `saver.Kept`."""
         if refusal is None:
             return self._note_stored(save, events_stored=True)
         try:
@@ -441,18 +441,18 @@ class Owner:
         # With nothing new to store the state is still replaced for those who poll plain JSON.
         if self._outbox:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
-            self._keeper.schedule(self, interval)
+            self._saver.schedule(self, interval)
         elif self._ended_at is None:
             in_database = isinstance(self.backend, RecordsTogether)
             interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
-            self._keeper.schedule(self, interval)
+            self._saver.schedule(self, interval)
 
     def _failed(self, error: StateError) -> None:
         self._error = error
         with self.lock:
             self._dirty = True
-        self._keeper.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
-        self._keeper.schedule(self, self._config.save_interval_seconds)
+        self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
+        self._saver.schedule(self, self._config.save_interval_seconds)
 
     def _fence(self, error: UltramonError) -> None:
         self._error = error
@@ -463,7 +463,7 @@ class Owner:
             self.agent_id,
             error,
         )
-        self._keeper.discard(self, saved=True)
+        self._saver.discard(self, saved=True)
 
     def after_fork(self) -> None:
         """Become a mute copy: the agent belongs to the parent process."""

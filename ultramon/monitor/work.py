@@ -52,15 +52,15 @@ class AgentWork(AgentLife):
                 not fit a state.
         """
         self._lifecycle.require("plan")
-        with self._owner.lock:
+        with self._writer.lock:
             self._plan.add(items)
         if self._active:
             # At once: a plan that no record ever held cannot be handed over.
-            self._owner.commit()
+            self._writer.commit()
 
     def pending(self) -> list[str]:
         """Return the names of the items that are not done, interrupted ones included, in order."""
-        with self._owner.lock:
+        with self._writer.lock:
             return self._plan.pending()
 
     @contextmanager
@@ -74,17 +74,17 @@ class AgentWork(AgentLife):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("task")
-        with self._owner.lock:
+        with self._writer.lock:
             name = self._plan.begin(item)
         self._task_changed()
         try:
             yield
         except BaseException:
-            with self._owner.lock:
+            with self._writer.lock:
                 self._plan.interrupt(name)
             self._task_changed()
             raise
-        with self._owner.lock:
+        with self._writer.lock:
             self._warn(self._plan.finish(name))
         self._task_changed()
 
@@ -95,7 +95,7 @@ class AgentWork(AgentLife):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("set_current_task")
-        with self._owner.lock:
+        with self._writer.lock:
             self._plan.set_current(item)
         self._task_changed()
 
@@ -107,7 +107,7 @@ class AgentWork(AgentLife):
             ConfigurationError: Not a whole number from 0 on, or fewer than are done.
         """
         self._lifecycle.require("set_tasks_total")
-        with self._owner.lock:
+        with self._writer.lock:
             self._plan.set_total(total)
         self._task_changed()
 
@@ -125,7 +125,7 @@ class AgentWork(AgentLife):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("complete_task")
-        with self._owner.lock:
+        with self._writer.lock:
             self._warn(self._plan.complete(item, result))
         self._task_changed()
 
@@ -136,7 +136,7 @@ class AgentWork(AgentLife):
 
     def _task_changed(self) -> None:
         if self._active:
-            self._owner.changed(TASK_SAVE_SECONDS)
+            self._writer.changed(TASK_SAVE_SECONDS)
 
     def hand_off(
         self,
@@ -185,11 +185,11 @@ class AgentWork(AgentLife):
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
         before = self._predecessor
-        with self._owner.lock:
+        with self._writer.lock:
             plan, gauge = self._plan, self._gauge
             record = HandoffRecord(
                 handoff_id=handoff_id_of(
-                    self.agent_id, self._owner.generation, gauge.epoch, self._owner.started_at
+                    self.agent_id, self._writer.generation, gauge.epoch, self._writer.started_at
                 ),
                 agent_id=self.agent_id,
                 run=self._run,
@@ -216,8 +216,8 @@ class AgentWork(AgentLife):
             )
             self._handoff = record.model_dump(mode="json", by_alias=True)
             self._handed_off = True
-            event = self._owner.event("handoff_ready", gauge.epoch, handoff=self._handoff)
-        stored = self._owner.commit_patiently()
+            event = self._writer.event("handoff_ready", gauge.epoch, handoff=self._handoff)
+        stored = self._writer.commit_patiently()
         self._emit([(signals.handoff_ready, event)], stored=stored)
         record = record.model_copy(update={"stored": stored})
         return record.bind(self._backend) if self._backend is not None else record

@@ -9,7 +9,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from ultramon import __version__
-from ultramon.server.http.authentication import Guard
+from ultramon.server.http.authentication import Authentication
 from ultramon.server.http.error_responses import Json, install_failures
 from ultramon.server.routes import (
     agents,
@@ -49,7 +49,7 @@ def create_app(services: Services) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.services = services
-    app.add_middleware(Guard, services=services)
+    app.add_middleware(Authentication, services=services)
     install_failures(app)
     for room in _ROOMS:
         app.include_router(room.router)

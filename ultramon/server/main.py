@@ -21,8 +21,8 @@ from ultramon.server.app import create_app
 from ultramon.server.http.connections import BoundedProtocol, TlsDoor
 from ultramon.server.http.request_filter import (
     BODY_SECONDS,
-    Front,
-    FrontPolicy,
+    FilterPolicy,
+    RequestFilter,
     allowed_hosts,
     digest,
 )
@@ -31,7 +31,7 @@ from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.server_file import only_server, remove_server_file, write_server_file
 from ultramon.server.services import Services
 from ultramon.server.workers import webhooks
-from ultramon.server.workers.lost_agents import Lookout
+from ultramon.server.workers.lost_agents import LostAgents
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.files import make_private_directory
 from ultramon.system.timestamps import format_time
@@ -136,7 +136,7 @@ class Server(uvicorn.Server):
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         scheme = "http" if certfile is None else "https"
-        policy = FrontPolicy(
+        policy = FilterPolicy(
             scheme=scheme,
             hosts=allowed_hosts(scheme, listener.getsockname()[1], names),
             unlimited=frozenset(
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(
             uvicorn.Config(
-                Front(create_app(services), policy),
+                RequestFilter(create_app(services), policy),
                 http=protocol,
                 ws="none",
                 log_config=None,
@@ -290,7 +290,7 @@ def serve(
             on_listening=say_where,
         )
         sender = webhooks.start(services)
-        lookout = Lookout(services)
+        lookout = LostAgents(services)
         lookout.start()
         try:
             server.run_here()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _URGENCY = {"force_return": 1, "prepare_handoff": 2}
 
 
-class SeenAgent(NamedTuple):
+class ObservedAgent(NamedTuple):
     """A readable agent with the verdict about its life."""
 
     record: StateRecord
@@ -67,10 +67,10 @@ class Unreadable(NamedTuple):
 
 def see(
     record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
-) -> SeenAgent | Unreadable:
+) -> ObservedAgent | Unreadable:
     """Judge one agent as of now."""
     try:
-        one = SeenAgent(record, judge(record, heartbeat_at, now, host))
+        one = ObservedAgent(record, judge(record, heartbeat_at, now, host))
         one.urgency, one.runway_turns, one.to_json()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.

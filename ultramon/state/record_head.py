@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
 
-GLANCED = (
+HEAD_FIELDS = (
     "agent_id",
     "run",
     "session_id",
@@ -58,18 +58,18 @@ def _compile_head(schema: int) -> re.Pattern[str]:
 
     members = [f'"schema":{schema}']
     for attribute, name, kind in FIELDS[1:]:
-        shape = (_WANTED if attribute in GLANCED else _PASSED_OVER)[kind.rstrip("?")]
+        shape = (_WANTED if attribute in HEAD_FIELDS else _PASSED_OVER)[kind.rstrip("?")]
         members.append(f'"{name}":' + (f"(?:null|{shape})" if kind.endswith("?") else shape))
-        if attribute == GLANCED[-1]:
+        if attribute == HEAD_FIELDS[-1]:
             break
     _heads[schema] = re.compile(r"\{" + ",".join(members) + ",")
     return _heads[schema]
 
 
-def glance_state(data: bytes, path: str) -> StateRecord:
+def decode_head(data: bytes, path: str) -> StateRecord:
     """Rebuild a state as `decode_state` does, most of its fields not before they are used.
 
-    The first use of an attribute beyond `GLANCED` may raise `StateCorruptError`: then something
+    The first use of an attribute beyond `HEAD_FIELDS` may raise `StateCorruptError`: then something
     behind the head is no state, though it bears a right checksum.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ultramon.monitor.background import Keeper
+    from ultramon.monitor.background import BackgroundSaver
 
 START = 1_767_225_600.0
 """2026-01-01T00:00:00Z."""
@@ -18,13 +18,13 @@ class FakeClock:
         start: Wall time to begin with, epoch seconds.
 
     Attributes:
-        keeper: Saves and beats for the monitors on this clock; None until there is one.
+        saver: Saves and beats for the monitors on this clock; None until there is one.
     """
 
     def __init__(self, start: float = START) -> None:
         self._start = start
         self._monotonic = 0.0
-        self.keeper: Keeper | None = None
+        self.saver: BackgroundSaver | None = None
 
     def now(self) -> float:
         """Return epoch seconds."""
@@ -46,12 +46,12 @@ class FakeClock:
         if not seconds >= 0:
             raise ValueError(f"time passes forwards only, not by {seconds} s; see jump()")
         until = self._monotonic + seconds
-        while self.keeper is not None:
-            due = self.keeper.next_due()
+        while self.saver is not None:
+            due = self.saver.next_due()
             if due is None or due > until:
                 break
             self._monotonic = max(due, self._monotonic)
-            self.keeper.run_due()
+            self.saver.run_due()
         self._monotonic = until
 
     def jump(self, seconds: float) -> None:

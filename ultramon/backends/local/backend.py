@@ -11,14 +11,14 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ultramon.backends.base import EventPage, Look, StoredAgent, Subscription
+from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.backends.toolkit import is_over, look_again
+from ultramon.backends.toolkit import find_changes, is_over
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
@@ -181,13 +181,13 @@ class LocalBackend:
         look = self._look(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
         return sorted(look.changed, key=attrgetter("agent_id"))
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
-        """See `Backend.look`."""
-        return self._look(run, seen, self.directory.glance)
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
+        """See `Backend.changes`."""
+        return self._look(run, seen, self.directory.read_head)
 
     def _look(
         self, run: str | None, seen: dict[str, Any], read: Callable[[str, Mark | None], StateRecord]
-    ) -> Look:
+    ) -> Changes:
         marks, heartbeats = self.directory.scan()
 
         def look_at(agent_id: str) -> StoredAgent | None:
@@ -205,7 +205,7 @@ class LocalBackend:
                 problem = StateCorruptError(self.directory.folder, str(error))
                 return StoredAgent(agent_id, None, beat, problem)
 
-        return look_again(run, seen, marks, heartbeats, look_at)
+        return find_changes(run, seen, marks, heartbeats, look_at)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()

@@ -6,7 +6,7 @@ asks for them.
 
 from __future__ import annotations
 
-from ultramon.backends.local.inbox_flags import is_raised, put_off
+from ultramon.backends.local.inbox_flags import is_raised, postpone
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.message_rows import (
     IS_NOTICE,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NEW = f"NOT {IS_NOTICE} AND id > CASE priority WHEN 0 THEN ? WHEN 1 THEN ? ELSE ? END"
 
 
-class Pickup:
+class HookInbox:
     """One recipient's messages in the hands of one hook call.
 
     A kill at any point repeats what was claimed, after the lease, and loses nothing: the flag
@@ -123,7 +123,7 @@ class Pickup:
             (self._recipient, *self._marks(), self._recipient),
         ).fetchall()
         known = [time for (time,) in (*times, (until,)) if time is not None]
-        put_off(self._directory, self._recipient, min(known, default=None))
+        postpone(self._directory, self._recipient, min(known, default=None))
 
     def acknowledge(self, refused: Sequence[tuple[int, str]], now: float) -> None:
         """End what was told, and bury what cannot be.

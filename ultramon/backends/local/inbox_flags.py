@@ -101,7 +101,7 @@ def _directory(connection: sqlite3.Connection) -> str:
     return os.path.dirname(path)
 
 
-def put_off(directory: str, agent_id: str, until: float | None) -> None:
+def postpone(directory: str, agent_id: str, until: float | None) -> None:
     """Leave a flag as what is known now asks for; only within a transaction that may write.
 
     Nobody can queue meanwhile, so that a flag raised at this moment is never taken away.

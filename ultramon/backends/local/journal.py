@@ -51,7 +51,9 @@ def _read_event(payload: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
 
-def insist(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
+def execute_with_retry(
+    connection: sqlite3.Connection, statement: str, timeout_seconds: float
+) -> None:
     """Execute a statement as soon as no other writer is in its way, asking again in small steps.
 
     SQLite itself asks less and less often, at last every 100 ms: of eight busy writers one then
@@ -132,7 +134,7 @@ class Journal:
 
     def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
         # Where two processes make the file at once, SQLite refuses one without waiting for it.
-        insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        execute_with_retry(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
         # WAL + NORMAL lost acknowledged rows in every simulated power cut, FULL none in 18.
         connection.execute("PRAGMA synchronous = FULL")
         if self.version(connection) < SCHEMA_VERSION:
@@ -186,7 +188,7 @@ class Journal:
             milliseconds = 0 if to_write else int(timeout_seconds * 1000)
             connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
             if to_write:
-                insist(connection, "BEGIN IMMEDIATE", timeout_seconds)
+                execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
             else:
                 connection.execute("BEGIN DEFERRED")
             return connection
@@ -272,11 +274,11 @@ class Journal:
         try:
             for agent_id, mark in marks.items():
                 if mark is not None if record is None else self.is_due(record):
-                    self.settle(agent_id, mark)
+                    self.sync_mark(agent_id, mark)
         except StateError:
             return  # the next save looks again
 
-    def settle(self, agent_id: str, mark: Mark | None) -> None:
+    def sync_mark(self, agent_id: str, mark: Mark | None) -> None:
         """Have an agent's mark say what is stored, however many change that at the same time.
 
         Called after each commit that changes it; done when what is read back is what was written.

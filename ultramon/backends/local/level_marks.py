@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOLDER = "watched"
 
 
-def watch_path(directory: str, agent_id: str) -> str:
+def mark_path(directory: str, agent_id: str) -> str:
     """Return the path of an agent's mark under a state directory."""
     return f"{directory}{os.sep}{FOLDER}{os.sep}{agent_id}"
 
@@ -34,7 +34,7 @@ def watch_path(directory: str, agent_id: str) -> str:
 def is_due(directory: str, record: StateRecord) -> bool:
     """Return whether somebody has to be told of a state, as far as its mark says."""
     try:
-        data, _ = read_private_file(watch_path(directory, record.agent_id))
+        data, _ = read_private_file(mark_path(directory, record.agent_id))
     except FileNotFoundError:
         return False
     except (OSError, StateCorruptError):
@@ -61,9 +61,9 @@ def write_mark(
     """
     make_private_directory(os.path.join(directory, FOLDER))
     data = compact_json.dumps({"ladder": ladder, "told": told}).encode("ascii")
-    replace_file(watch_path(directory, agent_id), data)
+    replace_file(mark_path(directory, agent_id), data)
 
 
 def remove_mark(directory: str, agent_id: str) -> None:
     """Take a mark away; one that stays makes the next save look in vain, once."""
-    delete_quietly(watch_path(directory, agent_id))
+    delete_quietly(mark_path(directory, agent_id))

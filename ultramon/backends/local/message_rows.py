@@ -165,7 +165,7 @@ def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, cou
     )
 
 
-def bury(connection: sqlite3.Connection, message_id: int, recipient: str, now: float) -> None:
+def mark_dead(connection: sqlite3.Connection, message_id: int, recipient: str, now: float) -> None:
     """Take a message out of the way for good, and tell it as an event of its recipient."""
     connection.execute(
         "UPDATE messages SET state = 2, claim_token = NULL WHERE id = ?", (message_id,)
@@ -195,7 +195,7 @@ def sweep(connection: sqlite3.Connection, now: float) -> None:
             "UPDATE messages SET last_error = 'its claimer went silent' WHERE id = ?",
             (message_id,),
         )
-        bury(connection, message_id, recipient, now)
+        mark_dead(connection, message_id, recipient, now)
     connection.execute(
         f"UPDATE messages SET state = 0, claim_token = NULL, available_at = claimed_until"
         f" WHERE {ended}",
@@ -289,7 +289,7 @@ def refuse(
         end_claimed(connection, message_id, claim_token)
         return
     connection.execute("UPDATE messages SET last_error = ? WHERE id = ?", (error, message_id))
-    bury(connection, message_id, held[0], now)
+    mark_dead(connection, message_id, held[0], now)
 
 
 def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:

@@ -8,12 +8,12 @@ from ultramon.backends.local.inbox_flags import raise_beside
 from ultramon.backends.local.message_rows import (
     CANCELLED,
     COLUMNS,
-    bury,
     claim_ready,
     delete_messages_from,
     end_claimed,
     insert_message,
     is_superseded,
+    mark_dead,
 )
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.local.shared import JournalPart
@@ -160,7 +160,7 @@ class MessageQueue:
                 (error[:500], now + backoff_seconds(attempts), message_id),
             )
             if attempts >= MAX_ATTEMPTS:
-                bury(connection, message_id, recipient, now)
+                mark_dead(connection, message_id, recipient, now)
             return True
 
     def cancel_messages_from(self, sender: str, category: str) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class JournalRegistry(JournalPart):
                     now=now,
                 )
                 mark = rows.mark(rows.registration(agent_id))
-            self._journal.settle(agent_id, mark)
+            self._journal.sync_mark(agent_id, mark)
         return Cancelled(*cancelled)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
@@ -61,7 +61,7 @@ class JournalRegistry(JournalPart):
                 return None
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 cancelled = router.unregister(JournalRows(connection), agent_id)
-            self._journal.settle(agent_id, None)
+            self._journal.sync_mark(agent_id, None)
         return None if cancelled is None else Cancelled(*cancelled)
 
     def registrations(self, agent_id: str | None = None) -> list[Registration]:
@@ -91,5 +91,5 @@ class JournalRegistry(JournalPart):
                 rows = JournalRows(connection)
                 cancelled = router.clear(rows, record, requester, now)
                 mark = rows.mark(rows.registration(record.agent_id))
-            self._journal.settle(record.agent_id, mark)
+            self._journal.sync_mark(record.agent_id, mark)
         return Cancelled(*cancelled)

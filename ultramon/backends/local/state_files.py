@@ -17,7 +17,7 @@ from ultramon.state.record import (
     encode_state,
     refuse_newer,
 )
-from ultramon.state.record_head import glance_state
+from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
 from ultramon.system.files import (
     NewFile,
@@ -136,10 +136,10 @@ class StateDirectory:
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
 
-    def glance(self, agent_id: str, mark: Mark | None) -> StateRecord:
+    def read_head(self, agent_id: str, mark: Mark | None) -> StateRecord:
         """Read one agent's state as `read` does, most of it only when it is used.
 
-        See `ultramon.state.record_head.glance_state` for what that means.
+        See `ultramon.state.record_head.decode_head` for what that means.
 
         Args:
             agent_id: The agent.
@@ -147,7 +147,7 @@ class StateDirectory:
         """
         is_regular = mark is not None and S_ISREG(mark[-1])
         try:
-            return self._read(agent_id, glance_state, is_regular=is_regular)
+            return self._read(agent_id, decode_head, is_regular=is_regular)
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
 

@@ -44,7 +44,7 @@ from ultramon.system.environment import state_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build, Claim, EventPage, Look, StoredAgent, Subscription
+    from ultramon.backends.base import Build, Changes, Claim, EventPage, StoredAgent, Subscription
     from ultramon.backends.postgres.connection.database import Connection
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
@@ -99,7 +99,7 @@ class PostgresBackend:
         )
         self.queue = PostgresQueue(self.database, messages, self.outbox, delivery.deliver)
         delivery.queue = self.queue
-        self._courier = self.queue.courier
+        self._sender = self.queue.sender
         self._kept: dict[str, set[str]] = {}
         _alive.add(self)
 
@@ -193,7 +193,7 @@ class PostgresBackend:
         document = encode_state(record, self.url).decode("ascii")
         self.outbox.put_state(record.agent_id, document, events)
         self._kept[record.agent_id] = keys
-        self._courier.wake()
+        self._sender.wake()
 
     def _forget_kept(self, agent_id: str) -> None:
         """Drop what was kept of an agent before its owner could be stored: now it is."""
@@ -201,7 +201,7 @@ class PostgresBackend:
             return
         entries = self.outbox.states_of(agent_id)
         self.outbox.forget([entry for entry in entries if is_unstarted(entry)])
-        self._courier.wake()
+        self._sender.wake()
 
     def _tell(
         self, connection: Connection, record: StateRecord, events: Sequence[dict[str, Any]]
@@ -214,7 +214,7 @@ class PostgresBackend:
         """See `Backend.heartbeat`."""
         lost = self._states.heartbeat(beats, now)
         if self.outbox.may_wait():
-            self._courier.wake()
+            self._sender.wake()
         return lost
 
     def load(self, agent_id: str) -> StoredAgent:
@@ -225,9 +225,9 @@ class PostgresBackend:
         """See `Backend.list_agents`."""
         return self._states.list_agents(run)
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
-        """See `Backend.look`."""
-        return self._states.look(run, seen)
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
+        """See `Backend.changes`."""
+        return self._states.changes(run, seen)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()

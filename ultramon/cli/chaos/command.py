@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ultramon.cli.chaos.victims import Prey
+from ultramon.cli.chaos.victims import Victims
 from ultramon.cli.demo.command import open_shared_store
 from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, say
 from ultramon.cli.selection import json_option, state_dir_option
@@ -90,19 +90,21 @@ def command(
         raise CommandFailed("ULTRAMON_DISABLED is set: agents would leave no records to judge by")
     if not hasattr(signal, "SIGKILL"):
         raise CommandFailed("this system has no SIGKILL")
-    prey = Prey(
+    victims = Victims(
         open_shared_store(state_dir), check_agent_id(run or f"chaos-{random_hex(4)}", "run")
     )
-    ending = _attack(prey, command_line, kills=kills, every_seconds=every, timeout_seconds=timeout)
-    prey.look_at_the_end()
-    problems = _problems(prey, ending)
+    ending = _attack(
+        victims, command_line, kills=kills, every_seconds=every, timeout_seconds=timeout
+    )
+    victims.look_at_the_end()
+    problems = _problems(victims, ending)
     if ending.kills < kills:
-        why = ": all agents were in its own process" if prey.all_live_in(ending.pid) else ""
+        why = ": all agents were in its own process" if victims.all_live_in(ending.pid) else ""
         say(f"Warning: {ending.kills} of {kills} kills, then the command ended{why}")
     if json:
-        print_json({**_report(prey, ending), "problems": problems})
+        print_json({**_report(victims, ending), "problems": problems})
     else:
-        _print(_report(prey, ending))
+        _print(_report(victims, ending))
     for problem in problems:
         say(f"Error: {problem}")
     return ExitCode.FAILURE if problems else ExitCode.OK
@@ -118,7 +120,7 @@ class _Ending(NamedTuple):
 
 
 def _attack(
-    prey: Prey,
+    victims: Victims,
     command_line: tuple[str, ...],
     *,
     kills: int,
@@ -126,8 +128,8 @@ def _attack(
     timeout_seconds: float,
 ) -> _Ending:
     """Run the command to its end, killing workers meanwhile."""
-    url = getattr(prey.backend, "whole_url", prey.backend.url)
-    environment = {**os.environ, "ULTRAMON_RUN": prey.run, "ULTRAMON_BACKEND": url}
+    url = getattr(victims.backend, "whole_url", victims.backend.url)
+    environment = {**os.environ, "ULTRAMON_RUN": victims.run, "ULTRAMON_BACKEND": url}
     began = time.monotonic()
     process = subprocess.Popen(
         command_line,
@@ -145,10 +147,10 @@ def _attack(
         with _Echo(process) as echo:
             while process.poll() is None and not timed_out:
                 echo.pass_on()
-                prey.look()
+                victims.look()
                 now = time.monotonic()
                 if killed < kills and now >= next_kill_at:
-                    victim = prey.kill_one(spared=(process.pid, os.getpid()))
+                    victim = victims.kill_one(spared=(process.pid, os.getpid()))
                     if victim is not None:
                         killed += 1
                         next_kill_at = now + _pause(every_seconds)
@@ -227,16 +229,16 @@ class _Echo:
             say(self._rest.decode("utf-8", "replace"))
 
 
-def _report(prey: Prey, ending: _Ending) -> dict[str, Any]:
-    ledger = prey.ledger
+def _report(victims: Victims, ending: _Ending) -> dict[str, Any]:
+    ledger = victims.ledger
     return {
-        "run": prey.run,
+        "run": victims.run,
         "command": list(ending.command_line),
         "returncode": ending.returncode,
         "timedOut": ending.timed_out,
         "seconds": round(ending.seconds, 3),
         "agents": len(ledger.agent_ids),
-        "stillRunning": len(prey.living),
+        "stillRunning": len(victims.living),
         "kills": ending.kills,
         "planned": len(ledger.planned),
         "completed": len(ledger.completed),
@@ -244,29 +246,30 @@ def _report(prey: Prey, ending: _Ending) -> dict[str, Any]:
         "lost": len(ledger.lost),
         "repeatedItems": ledger.repeated,
         "lostItems": ledger.lost,
-        "diedWithoutPlan": prey.died_without_plan,
+        "diedWithoutPlan": victims.died_without_plan,
     }
 
 
-def _problems(prey: Prey, ending: _Ending) -> list[str]:
+def _problems(victims: Victims, ending: _Ending) -> list[str]:
     """Return why this was no success; nothing when it was one."""
     problems = []
-    ledger = prey.ledger
+    ledger = victims.ledger
     if ending.timed_out:
         problems.append("the command took too long and was ended")
     elif ending.returncode:
         problems.append(f"the command {_how_it_ended(ending.returncode)}")
-    if prey.unreadable:
-        problems.append(f"states cannot be read: {_listed(sorted(prey.unreadable))}")
+    if victims.unreadable:
+        problems.append(f"states cannot be read: {_listed(sorted(victims.unreadable))}")
     if not ledger.agent_ids:
         problems.append(
-            f"no agent started in run {prey.run}: a command that names its run itself needs --run"
+            f"no agent started in run {victims.run}:"
+            " a command that names its run itself needs --run"
         )
     elif not ledger.planned:
         problems.append("no agent planned anything, so nothing can be said about lost work")
-    if prey.died_without_plan:
+    if victims.died_without_plan:
         problems.append(
-            f"died without a plan: {_listed(prey.died_without_plan)}: nobody knows their work; "
+            f"died without a plan: {_listed(victims.died_without_plan)}: nobody knows their work; "
             "Fleet.assign() it before the start"
         )
     if ledger.lost:

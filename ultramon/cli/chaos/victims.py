@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 
-class Prey:
+class Victims:
     """The agents of one run that started since it is watched.
 
     Those that were there before belong to somebody else: they are neither killed nor counted.
@@ -36,14 +36,14 @@ class Prey:
         self._killed: set[tuple[int | None, str | None]] = set()
         self._host = this_host()
         self._seen: dict[str, Any] = {}
-        stored = [agent.record for agent in backend.look(run, self._seen).changed]
+        stored = [agent.record for agent in backend.changes(run, self._seen).changed]
         self._before = {record.agent_id: record.generation for record in stored if record}
         self._planned: set[tuple[str, int]] = set()
         self._began_at = end_of_journal(backend)
 
     def look(self) -> None:
         """See what changed."""
-        look = self.backend.look(self.run, self._seen)
+        look = self.backend.changes(self.run, self._seen)
         self._heartbeats = look.heartbeats
         for agent in look.changed:
             if agent.record is None:

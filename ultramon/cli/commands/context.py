@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.caller import meant
+from ultramon.cli.caller import resolve_agent
 from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
 from ultramon.cli.selection import json_option, open_store, state_dir_option
 
@@ -33,7 +33,7 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = open_store(state_dir)
-    agent_id = meant(backend, agent, "ultramon context")
+    agent_id = resolve_agent(backend, agent, "ultramon context")
     registered = registry_of(backend).registrations(agent_id)
     shown = take_snapshot(agent_id, backend, registered[0] if registered else None)
     if json:

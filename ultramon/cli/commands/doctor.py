@@ -32,12 +32,12 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """
-    from ultramon.hosts.claude_code.doctor.examination import PROBLEM, WARNING, Examination
+    from ultramon.hosts.claude_code.doctor.examination import PROBLEM, WARNING, DoctorContext
     from ultramon.hosts.claude_code.doctor.settings_checks import examine
     from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
-    seen = Examination(
+    seen = DoctorContext(
         os.getcwd(),
         directory,
         SYSTEM_CLOCK.now(),

@@ -18,6 +18,6 @@ def command(host: str) -> int:
     Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
     """
     from ultramon.hosts.claude_code.hooks.entry import main
-    from ultramon.hosts.claude_code.installed_choices import FROZEN_NAME
+    from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME
 
-    return main(["hook", os.path.join(state_directory(), FROZEN_NAME)])
+    return main(["hook", os.path.join(state_directory(), CHOICES_NAME)])

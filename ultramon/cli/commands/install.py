@@ -15,7 +15,7 @@ from ultramon.system.terminal_text import sanitize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.hosts.claude_code.setup.planned_change import Change
+    from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
     from ultramon.hosts.claude_code.setup.transport import Server
 
 HOSTS = ("claude-code",)
@@ -80,7 +80,9 @@ def known_server(directory: str, *, dry_run: bool) -> Server:
     return Server(facts["url"] if facts else None, secret)
 
 
-def show_change(change: Change, *, changes: bool, dry_run: bool, json: bool, **more: Any) -> None:
+def show_change(
+    change: PlannedChange, *, changes: bool, dry_run: bool, json: bool, **more: Any
+) -> None:
     """Print what a command does to the settings: the diff to stdout, words to stderr."""
     for warning in change.warnings:
         say(f"Warning: {warning}")
@@ -273,7 +275,7 @@ def command(
         json=json,
         stateDirectory=directory,
         interpreter=interpreter,
-        statusLine=plan.frozen.status_line_show,
+        statusLine=plan.installed.status_line_show,
     )
     if not changes:
         say(f"{plan.settings.path} is up to date")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.caller import caller_id, meant
+from ultramon.cli.caller import caller_id, resolve_agent
 from ultramon.cli.output import (
     ExitCode,
     field,
@@ -85,7 +85,7 @@ def command(
 def _recipient(backend: Backend, agent: str | None) -> str:
     """Return who is meant; one who receives need have no state of its own."""
     try:
-        return meant(backend, agent, "ultramon messages")
+        return resolve_agent(backend, agent, "ultramon messages")
     except AgentNotFoundError:
         from ultramon.backends.queue import queue_of
         from ultramon.system.clock import SYSTEM_CLOCK

@@ -12,7 +12,7 @@ from ultramon.cli.selection import find_agent, json_option, look_at, open_store,
 from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:
-    from ultramon.state.observed import SeenAgent
+    from ultramon.state.observed import ObservedAgent
 
 HOST = "claude-code"
 
@@ -50,23 +50,23 @@ def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: b
     return ExitCode.OK
 
 
-def _is_session(one: SeenAgent) -> bool:
+def _is_session(one: ObservedAgent) -> bool:
     record = one.record
     return record.host == HOST and record.agent_id == record.session_id
 
 
-def _is_cut_off(one: SeenAgent, show_all: bool) -> bool:
+def _is_cut_off(one: ObservedAgent, show_all: bool) -> bool:
     verdict = one.liveness.verdict
     return verdict != ALIVE and (show_all or verdict != ENDED)
 
 
-def _command(one: SeenAgent) -> str:
+def _command(one: ObservedAgent) -> str:
     record = one.record
     go = f"cd {shlex.quote(record.cwd)} && " if record.cwd else ""
     return f"{go}claude --resume {shlex.quote(record.session_id)}"
 
 
-def _print(one: SeenAgent) -> None:
+def _print(one: ObservedAgent) -> None:
     from ultramon.system.clock import SYSTEM_CLOCK
 
     record = one.record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from ultramon.cli.agent_list import open_picture
+from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.output import (
     ExitCode,
     action_style,
@@ -36,7 +36,7 @@ from ultramon.cli.selection import (
     unreadable_json,
 )
 from ultramon.state.liveness import ENDED, LOST, STALE
-from ultramon.state.observed import SeenAgent, Unreadable
+from ultramon.state.observed import ObservedAgent, Unreadable
 from ultramon.state.record import short_id
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from ultramon.cli.agent_list import Picture
+    from ultramon.cli.agent_list import AgentList
 
 MAX_ROWS = 200
 """Shown on a terminal unless another limit is given: more nobody reads, and it scrolls away."""
@@ -90,28 +90,30 @@ def command(
         return ExitCode.OK
     if limit is None and not json and sys.stdout.isatty():
         limit = MAX_ROWS
-    picture = open_picture(backend, run, show_all=show_all, is_cut=True)
+    agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = (one.to_json() for one in _stream(picture, earlier, limit))
-        print_json_list("agents", agents, lambda: unreadable_json(picture.unreadable))
+        agents = (one.to_json() for one in _stream(agent_list, earlier, limit))
+        print_json_list("agents", agents, lambda: unreadable_json(agent_list.unreadable))
     else:
-        picture.refresh(limit)
-        print_agents((picture.seen + earlier)[:limit], picture.unreadable, picture.hidden)
-    print_left_out(picture)
+        agent_list.refresh(limit)
+        print_agents((agent_list.seen + earlier)[:limit], agent_list.unreadable, agent_list.hidden)
+    print_left_out(agent_list)
     return ExitCode.OK
 
 
-def _stream(picture: Picture, earlier: list[SeenAgent], limit: int | None) -> Iterator[SeenAgent]:
-    """Yield the agents of a picture, to its end so that it counts the rest, then earlier lives."""
+def _stream(
+    agent_list: AgentList, earlier: list[ObservedAgent], limit: int | None
+) -> Iterator[ObservedAgent]:
+    """Yield the agents of a list to its end, which counts the rest, then earlier lives."""
     shown = 0
-    for shown, one in enumerate(picture.stream(limit), 1):  # noqa: B007
+    for shown, one in enumerate(agent_list.stream(limit), 1):  # noqa: B007
         yield one
     yield from earlier if limit is None else earlier[: limit - shown]
 
 
 def print_agents(
-    seen: list[SeenAgent],
+    seen: list[ObservedAgent],
     unreadable: list[Unreadable],
     hidden: int,
     *,
@@ -134,18 +136,18 @@ def print_agents(
         say("no agents")
 
 
-def print_left_out(picture: Picture) -> None:
+def print_left_out(agent_list: AgentList) -> None:
     """Say how many agents a limit leaves out."""
-    if picture.left_out:
-        total = picture.verdicts.total()
-        say(f"{picture.left_out:,} less urgent ones left out, shown with --limit {total}")
+    if agent_list.left_out:
+        total = agent_list.verdicts.total()
+        say(f"{agent_list.left_out:,} less urgent ones left out, shown with --limit {total}")
 
 
 class _Column(NamedTuple):
     header: str
     from_width: int
     """Narrower terminals leave the column out."""
-    cell: Callable[[SeenAgent, _Look], tuple[str, str]]
+    cell: Callable[[ObservedAgent, _Look], tuple[str, str]]
     """Returns the text and its style."""
     options: dict[str, Any]
 
@@ -155,60 +157,60 @@ class _Look(NamedTuple):
     ascii_only: bool
 
 
-def _name(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _name(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     record = one.record
     label = f" ({field(record.label)})" if record.label else ""
     return field(short_id(record)) + label, ""
 
 
-def _level(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _level(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return field(one.record.threshold_status) or "unknown", _style(one)
 
 
-def _bar(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _bar(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return usage_bar(
         one.record.usage_ratio, 12 if look.is_wide else 8, ascii_only=look.ascii_only
     ), _style(one)
 
 
-def _usage(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _usage(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return percent(one.record.usage_ratio), _style(one)
 
 
-def _tokens(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _tokens(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     used, limit = one.record.estimated_tokens, one.record.context_limit
     if look.is_wide:
         return f"{tokens(used)} of {tokens(limit)}", ""
     return f"{short_tokens(used)}/{short_tokens(limit)}", ""
 
 
-def _runway(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _runway(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return "" if one.liveness.verdict == ENDED else turns(one.runway_turns), ""
 
 
-def _tasks(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _tasks(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     done, total = one.record.tasks_completed, one.record.tasks_total
     if total is not None:
         return f"{done}/{total}", ""
     return str(done) if done else "", ""
 
 
-def _doing(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _doing(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return field(one.record.current_task), ""
 
 
-def _heartbeat(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _heartbeat(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     return age(one.liveness.heartbeat_age_seconds), ""
 
 
-def _state(one: SeenAgent, look: _Look) -> tuple[str, str]:
+def _state(one: ObservedAgent, look: _Look) -> tuple[str, str]:
     verdict, reason = one.liveness.verdict, field(one.liveness.reason)
     if verdict in (LOST, STALE):
         return f"{verdict.upper()}: {reason}", "bold red" if verdict == LOST else "yellow"
     return reason if verdict == ENDED else field(one.record.phase), ""
 
 
-def _style(one: SeenAgent) -> str:
+def _style(one: ObservedAgent) -> str:
     return action_style(one.record.action, one.record.threshold_status)
 
 
@@ -230,7 +232,7 @@ _COLUMNS = (
 
 
 def status_table(
-    seen: list[SeenAgent], width: int, *, ascii_only: bool, with_heartbeats: bool = False
+    seen: list[ObservedAgent], width: int, *, ascii_only: bool, with_heartbeats: bool = False
 ) -> Table:
     """Draw agents as a table with as many columns as the width allows.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.caller import caller_id, meant
+from ultramon.cli.caller import caller_id, resolve_agent
 from ultramon.cli.output import ExitCode, print_json, say
 from ultramon.cli.selection import directory_of, json_option, open_store, state_dir_option
 from ultramon.system.terminal_text import sanitize
@@ -58,7 +58,7 @@ def command(
             raise click.UsageError(f"{action} is of the server and takes no agent")
         return _print_secret_path(action, state_dir, as_json=json)
     backend = open_store(state_dir)
-    agent_id = meant(backend, agent, f"ultramon token {action}")
+    agent_id = resolve_agent(backend, agent, f"ultramon token {action}")
     if action == "mint":
         return _mint(agent_id, backend, path, as_json=json)
     from ultramon.tokens import revoke_tokens

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.agent_list import open_picture
+from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.commands.status import print_agents, print_left_out, status_table
 from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
 from ultramon.cli.selection import (
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from ultramon.cli.agent_list import Picture
-    from ultramon.state.observed import SeenAgent
+    from ultramon.cli.agent_list import AgentList
+    from ultramon.state.observed import ObservedAgent
 
 _MAX_UNREADABLE_LINES = 3
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
@@ -109,7 +109,7 @@ def command(
         click.echo(tmux_line(state_dir, run, color=color))
         return ExitCode.OK
     is_drawn = output_format == "table" and not once and _can_draw()
-    picture = open_picture(
+    agent_list = open_agent_list(
         open_store(state_dir),
         run,
         show_all=show_all,
@@ -120,11 +120,11 @@ def command(
     pause = None if once else interval
     try:
         if output_format == "json":
-            _print_changes(picture, bell, _print_json, _facts, limit=limit, interval=pause)
+            _print_changes(agent_list, bell, _print_json, _facts, limit=limit, interval=pause)
         elif not is_drawn:
-            _print_changes(picture, bell, _print_table, _gist, limit=limit, interval=pause)
+            _print_changes(agent_list, bell, _print_table, _gist, limit=limit, interval=pause)
         else:
-            _watch_live(picture, bell, make_console(), limit, interval)
+            _watch_live(agent_list, bell, make_console(), limit, interval)
     except KeyboardInterrupt:
         pass
     return ExitCode.OK
@@ -142,7 +142,7 @@ class Bell:
         streams = (sys.stdout, sys.stderr)
         self._terminal = next((stream for stream in streams if stream.isatty()), None)
 
-    def ring(self, crossings: list[tuple[SeenAgent, str]]) -> None:
+    def ring(self, crossings: list[tuple[ObservedAgent, str]]) -> None:
         """Ring once for each."""
         if self._kind == "none" or self._terminal is None or not crossings:
             return
@@ -154,44 +154,44 @@ class Bell:
 
 
 def _print_changes(
-    picture: Picture,
+    agent_list: AgentList,
     bell: Bell,
-    show: Callable[[Picture, bool], None],
-    content: Callable[[SeenAgent], object],
+    show: Callable[[AgentList, bool], None],
+    content: Callable[[ObservedAgent], object],
     *,
     limit: int | None,
     interval: float | None,
 ) -> None:
-    """Print the picture, and again whenever its content is another; once without an interval."""
+    """Print the agents, and again whenever its content is another; once without an interval."""
     last: object = None
     while True:
-        bell.ring(picture.refresh(limit))
-        now = [content(one) for one in picture.seen], picture.unreadable
+        bell.ring(agent_list.refresh(limit))
+        now = [content(one) for one in agent_list.seen], agent_list.unreadable
         if now != last:
-            show(picture, interval is not None)
+            show(agent_list, interval is not None)
             last = now
         if interval is None:
             return
         wait_while_read(interval)
 
 
-def _print_json(picture: Picture, goes_on: bool) -> None:
-    click.echo(json_line(agents_json(picture.seen, picture.unreadable)))
+def _print_json(agent_list: AgentList, goes_on: bool) -> None:
+    click.echo(json_line(agents_json(agent_list.seen, agent_list.unreadable)))
 
 
-def _print_table(picture: Picture, goes_on: bool) -> None:
+def _print_table(agent_list: AgentList, goes_on: bool) -> None:
     if goes_on:
         click.echo(f"--- {moment(time.time())}")
-    print_agents(picture.seen, picture.unreadable, picture.hidden, with_heartbeats=True)
-    print_left_out(picture)
+    print_agents(agent_list.seen, agent_list.unreadable, agent_list.hidden, with_heartbeats=True)
+    print_left_out(agent_list)
 
 
-def _facts(one: SeenAgent) -> object:
+def _facts(one: ObservedAgent) -> object:
     """Return the state without what changes while nothing happens."""
     return {name: value for name, value in one.to_json().items() if name not in _AGES}
 
 
-def _gist(one: SeenAgent) -> object:
+def _gist(one: ObservedAgent) -> object:
     """Return what a row shows, without ages."""
     record = one.record
     return (
@@ -207,11 +207,11 @@ def _can_draw() -> bool:
 
 
 def _watch_live(
-    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+    agent_list: AgentList, bell: Bell, console: Console, limit: int | None, interval: float
 ) -> None:
-    """Draw the picture on the whole terminal until a signal ends it; q counts as Ctrl-C."""
+    """Draw the agents on the whole terminal until a signal ends it; q counts as Ctrl-C."""
     while True:
-        ended_by = _draw(picture, bell, console, limit, interval)
+        ended_by = _draw(agent_list, bell, console, limit, interval)
         if ended_by == signal.SIGINT:
             return
         # The terminal is as it was, and the signal ends or suspends us as it would have.
@@ -219,7 +219,7 @@ def _watch_live(
 
 
 def _draw(
-    picture: Picture, bell: Bell, console: Console, limit: int | None, interval: float
+    agent_list: AgentList, bell: Bell, console: Console, limit: int | None, interval: float
 ) -> int:
     from rich.live import Live
 
@@ -234,8 +234,8 @@ def _draw(
     )
     with _terminal() as wait, live:
         while True:
-            bell.ring(picture.refresh(min(limit or console.height, console.height)))
-            frame = _frame(picture, console)
+            bell.ring(agent_list.refresh(min(limit or console.height, console.height)))
+            frame = _frame(agent_list, console)
             lines = console.size, console.render_lines(frame)
             if lines != drawn:
                 live.update(frame, refresh=True)
@@ -245,36 +245,36 @@ def _draw(
                 return ended_by
 
 
-def _frame(picture: Picture, console: Console) -> RenderableType:
+def _frame(agent_list: AgentList, console: Console) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     problems = [
         Text(sanitize(f"{one.agent_id} cannot be read: {one.reason}"), "yellow", no_wrap=True)
-        for one in picture.unreadable[:_MAX_UNREADABLE_LINES]
+        for one in agent_list.unreadable[:_MAX_UNREADABLE_LINES]
     ]
     # The table's head, an empty line and the summary take three lines.
     room = max(console.height - len(problems) - 3, 1)
     table = status_table(
-        picture.seen[:room],
+        agent_list.seen[:room],
         console.width,
         ascii_only=console.options.ascii_only,
         with_heartbeats=True,
     )
-    beyond = picture.left_out + max(len(picture.seen) - room, 0)
-    summary = Text(_summary(picture, beyond), "dim", no_wrap=True)
-    rows: list[RenderableType] = [table, Text("")] if picture.seen else []
+    beyond = agent_list.left_out + max(len(agent_list.seen) - room, 0)
+    summary = Text(_summary(agent_list, beyond), "dim", no_wrap=True)
+    rows: list[RenderableType] = [table, Text("")] if agent_list.seen else []
     return Group(*rows, *problems, summary)
 
 
-def _summary(picture: Picture, beyond: int) -> str:
-    verdicts = picture.verdicts
+def _summary(agent_list: AgentList, beyond: int) -> str:
+    verdicts = agent_list.verdicts
     counts = {
         "living": verdicts[ALIVE] + verdicts[STALE],
         "lost": verdicts[LOST],
         "ended": verdicts[ENDED],
-        "ended, shown with --all": picture.hidden,
-        "unreadable": len(picture.unreadable),
+        "ended, shown with --all": agent_list.hidden,
+        "unreadable": len(agent_list.unreadable),
         "more than fit": beyond,
     }
     facts = [f"{count:,} {what}" for what, count in counts.items() if count]
@@ -287,7 +287,7 @@ def _terminal() -> Iterator[Callable[[float], int | None]]:
 
     Yields:
         A function that waits so many seconds, shorter for a key or a resize; returns the signal
-        that is to end the picture, or None.
+        that is to end the agent_list, or None.
     """
     import select
     import termios

@@ -102,7 +102,7 @@ class Crew:
         started = len(self._processes)
         for event in self._fleet.step():
             self._hear(event)
-        look = self._backend.look(self.run, self._seen)
+        look = self._backend.changes(self.run, self._seen)
         for agent in look.changed:
             self.agents[agent.agent_id] = agent
         for agent_id, agent in self.agents.items():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ultramon.cli.demo.crew import Crew
     from ultramon.cli.demo.proof import Evidence
-    from ultramon.state.observed import SeenAgent
+    from ultramon.state.observed import ObservedAgent
     from ultramon.state.record import StateRecord
 
 _SHOWN_LINES = 6
@@ -91,7 +91,7 @@ def _frame(crew: Crew, console: Console, lines: list[str]) -> RenderableType:
     )
 
 
-def _live_table(shown: list[SeenAgent], *, ascii_only: bool) -> Table:
+def _live_table(shown: list[ObservedAgent], *, ascii_only: bool) -> Table:
     table = make_table()
     # Widths that hold the longest usual text keep the columns where they are.
     table.add_column("agent", no_wrap=True, min_width=13)
@@ -118,7 +118,7 @@ def _live_table(shown: list[SeenAgent], *, ascii_only: bool) -> Table:
     return table
 
 
-def _pulse(one: SeenAgent) -> Text:
+def _pulse(one: ObservedAgent) -> Text:
     verdict, age = one.liveness.verdict, one.liveness.heartbeat_age_seconds
     if verdict == LOST:
         return Text("LOST", "bold red")

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FROZEN_NAME = "claude-code.json"
+CHOICES_NAME = "claude-code.json"
 SCHEMA = 1
 MAX_LIMIT_TOKENS = 1_000_000_000
 
@@ -35,7 +35,7 @@ DEFAULT_LADDER = Ladder(
 """At most 35 and 25 % remaining, decided on the rounded percent as the client shows it."""
 
 
-class Frozen:
+class InstalledChoices:
     """The choices of an installation.
 
     Attributes:
@@ -83,7 +83,7 @@ class Frozen:
         self.installations: list[dict[str, Any]] = []
 
     @classmethod
-    def load(cls, path: str) -> Frozen:
+    def load(cls, path: str) -> InstalledChoices:
         """Read the file; where there is none every choice is the default.
 
         Raises:
@@ -91,21 +91,21 @@ class Frozen:
             StateSchemaError: A newer ultramon wrote it.
             OSError: The system refused to read it.
         """
-        frozen = cls(path)
+        installed = cls(path)
         try:
-            data, _ = read_private_file(frozen.path)
+            data, _ = read_private_file(installed.path)
         except FileNotFoundError:
-            return frozen
+            return installed
         try:
-            frozen._take(compact_json.loads(data))
+            installed._take(compact_json.loads(data))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, StateSchemaError):
                 raise
             reason = f"no {error} in it" if isinstance(error, KeyError) else str(error)
             raise StateCorruptError(
-                frozen.path, reason, "install again: ultramon install claude-code"
+                installed.path, reason, "install again: ultramon install claude-code"
             ) from error
-        return frozen
+        return installed
 
     def _take(self, value: dict[str, Any]) -> None:
         if value["schema"] > SCHEMA:

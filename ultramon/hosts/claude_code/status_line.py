@@ -11,11 +11,11 @@ import time
 
 from ultramon.errors import UltramonError
 from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.hooks.entry import is_off, load_frozen, state_directory
+from ultramon.hosts.claude_code.hooks.entry import is_off, load_choices, state_directory
 from ultramon.hosts.claude_code.hooks.hosted_agent import WAITING
 from ultramon.hosts.claude_code.hooks.payload import INPUT_SECONDS, Payload, read_bounded
 from ultramon.hosts.claude_code.hooks.store import HookStore
-from ultramon.hosts.claude_code.transcripts.last_reading import Tail, read_tail
+from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Take one call of the client and print the line; never fails.
 
     Args:
-        argv: The program, and the path of the frozen choices.
+        argv: The program, and the path of the installed choices.
         environ: The client's environment.
 
     Returns:
@@ -49,15 +49,15 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     data, _ = read_bounded(0, time.monotonic() + INPUT_SECONDS)
     directory = state_directory(environ, argv[1])
     now = time.time()
-    frozen = load_frozen(argv[1], directory, STATUS_LINE, now)
-    show, chained = frozen.status_line_show, frozen.status_line_chained
+    installed = load_choices(argv[1], directory, STATUS_LINE, now)
+    show, chained = installed.status_line_show, installed.status_line_chained
     shown = b""
     if chained and show in ("chained", "both"):
         shown = _run(chained, data, {**environ, INSIDE: "1"}, directory, now)
     own = ""
     if not is_off(environ):
         try:
-            store = HookStore(directory, frozen, environ, STATUS_LINE, now)
+            store = HookStore(directory, installed, environ, STATUS_LINE, now)
             record = _Reading(data, store).take()
             if record is not None and show in ("own", "both"):
                 own = write_line(record, color="NO_COLOR" not in environ)
@@ -103,12 +103,12 @@ class _Reading:
 
         def change(agent: HostedAgent) -> None:
             if agent.record.generation == 0:
-                agent.appear(self._agent_id, None, self._payload.cwd)
+                agent.start(self._agent_id, None, self._payload.cwd)
             agent.set_model(model)
             if tail is not None:
                 agent.take(tail.report)
                 if _was_stopped(agent.record, tail):
-                    agent.rest()
+                    agent.wait()
             elif self._tokens() != agent.memory.get("statusTokens"):
                 agent.gauge.take(self._tokens(), 0, store.now)
                 agent.memory["statusTokens"] = self._tokens()
@@ -116,7 +116,7 @@ class _Reading:
         agent = store.update(self._agent_id, change)
         return None if agent is None else agent.record
 
-    def _has_news(self, agent: HostedAgent, tail: Tail | None) -> bool:
+    def _has_news(self, agent: HostedAgent, tail: LastReading | None) -> bool:
         window = self._store.windows().get(self._model or "")
         if window is not None and agent.memory.get("windowTokens") != window:
             return True
@@ -128,11 +128,11 @@ class _Reading:
             return False
         return not agent.gauge.is_stale(tail.report.at)
 
-    def _read_tail(self) -> Tail | None:
+    def _read_tail(self) -> LastReading | None:
         """Read the transcript, which says when: the client's own count has no time."""
         path = self._payload.transcript_path
         try:
-            return read_tail(path, is_subagent=False) if path else None
+            return read_last_reading(path, is_subagent=False) if path else None
         except (OSError, ValueError):
             return None
 
@@ -150,7 +150,7 @@ def _full_name(told: str | None, known: str | None) -> str | None:
     return known if known and told and known.partition("[")[0] == told else told
 
 
-def _was_stopped(record: StateRecord, tail: Tail) -> bool:
+def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
     """Return whether the turn ended without a hook, which leaves the line to tell of it.
 
     A person interrupted the agent, or the client refused its request.

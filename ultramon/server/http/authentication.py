@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset(("/health", "/openapi.json"))
 
 
-class Guard:
+class Authentication:
     """Stands between the front and the routes.
 
     Args:

@@ -80,7 +80,7 @@ def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozense
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontPolicy:
+class FilterPolicy:
     """What the front lets through.
 
     Attributes:
@@ -119,7 +119,7 @@ class _ClientLeftError(Exception):
     """Nobody waits for an answer."""
 
 
-class Front:
+class RequestFilter:
     """Stands before an application.
 
     Args:
@@ -127,7 +127,7 @@ class Front:
         policy: What it lets through.
     """
 
-    def __init__(self, app: ASGIApp, policy: FrontPolicy) -> None:
+    def __init__(self, app: ASGIApp, policy: FilterPolicy) -> None:
         self._app = app
         self._policy = policy
 

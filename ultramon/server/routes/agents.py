@@ -27,7 +27,7 @@ from ultramon.server.http.authorization import (
 from ultramon.server.http.error_responses import Json
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
-from ultramon.state.observed import SeenAgent, see
+from ultramon.state.observed import ObservedAgent, see
 from ultramon.system.ids import check_agent_id, generate_agent_id
 from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
@@ -145,13 +145,13 @@ def list_agents(
     run: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
 ) -> Json:
     """Return the agents of a run, or of all; to an agent only itself and its direct children."""
-    seen: list[SeenAgent] = []
+    seen: list[ObservedAgent] = []
     unreadable = []
     for stored in services.backend.list_agents(run):
         if stored.record is not None and not may_see(caller, stored.record):
             continue
         one = _see(services, stored)
-        if isinstance(one, SeenAgent):
+        if isinstance(one, ObservedAgent):
             seen.append(one)
         elif caller.agent_id in (None, stored.agent_id):
             unreadable.append({"agentId": stored.agent_id, "reason": one})
@@ -159,12 +159,12 @@ def list_agents(
     return Json({"agents": [one.to_json() for one in seen], "unreadable": unreadable})
 
 
-def _see(services: Services, stored: StoredAgent) -> SeenAgent | str:
+def _see(services: Services, stored: StoredAgent) -> ObservedAgent | str:
     """Return an agent with the verdict about its life, or why it cannot be shown."""
     if stored.record is None:
         return str(stored.problem)
     one = see(stored.record, stored.heartbeat_at, services.clock.now(), this_host())
-    return one if isinstance(one, SeenAgent) else one.reason
+    return one if isinstance(one, ObservedAgent) else one.reason
 
 
 @router.post("/agents", status_code=201, responses=problems(404, 409, body=True))

@@ -14,14 +14,14 @@ from starlette.background import BackgroundTask
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
 from ultramon.hosts.claude_code.hooks import failure_log, last_request
-from ultramon.hosts.claude_code.hooks.entry import load_frozen
+from ultramon.hosts.claude_code.hooks.entry import load_choices
 from ultramon.hosts.claude_code.hooks.handlers import HookCall
 from ultramon.hosts.claude_code.hooks.hosted_agent import MEMORY
 from ultramon.hosts.claude_code.hooks.payload import Payload
 from ultramon.hosts.claude_code.hooks.session_environment import kept
 from ultramon.hosts.claude_code.hooks.store import HookStore
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
-from ultramon.hosts.claude_code.setup.planned_change import frozen_path
+from ultramon.hosts.claude_code.setup.planned_change import choices_path
 from ultramon.server.caller import AGENT
 from ultramon.server.http.authorization import HookCaller, Served, refuse
 from ultramon.server.http.responses import problems
@@ -108,8 +108,8 @@ def _answered(services: Services, payload: Payload) -> Response:
         environ = _surroundings(directory, agent_id)
         if environ is None:
             return _nothing()
-        frozen = load_frozen(frozen_path(directory), directory, payload.event, now)
-        store = HookStore(directory, frozen, environ, payload.event, now)
+        installed = load_choices(choices_path(directory), directory, payload.event, now)
+        store = HookStore(directory, installed, environ, payload.event, now)
         call = HookCall(payload, store, is_patient=True)
         agent_id = call.agent_id
         answer = call.answer()

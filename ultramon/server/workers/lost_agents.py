@@ -21,7 +21,7 @@ LOOK_SECONDS = 5.0
 _JOIN_SECONDS = 5.0
 
 
-class Lookout:
+class LostAgents:
     """Looks every few seconds at pending claims and at the runs in which somebody is registered.
 
     A verdict is stored once, whoever finds it first, so that fleets elsewhere are not disturbed.

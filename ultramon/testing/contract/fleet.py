@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.backends.base import Look, Subscription
+from ultramon.backends.base import Changes, Subscription
 from ultramon.backends.lease_holder import name_holder
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.testing.clock import START
@@ -33,7 +33,7 @@ MEMORY = {"lives": {"scout-1": [1, "stale"]}, "note": "naïve 探", "ratio": 0.5
 REQUEST = {"kind": "return", "deadlineAt": "2026-11-21T20:28:51.642Z", "generation": 1}
 
 
-def changed(look: Look) -> list[str]:
+def changed(look: Changes) -> list[str]:
     """Return the ids of the agents that a look found changed, sorted."""
     return sorted(agent.agent_id for agent in look.changed)
 
@@ -63,10 +63,10 @@ class FleetContract:
 
     def test_the_first_look_shows_every_agent(self, backend: Backend) -> None:
         """All that is stored is new at first, with the record and heartbeat that load gives."""
-        assert backend.look(None, {}) == Look([], [], {})
+        assert backend.changes(None, {}) == Changes([], [], {})
         start(backend, "scout-1")
         start(backend, "scout-2")
-        look = backend.look(None, {})
+        look = backend.changes(None, {})
         assert changed(look) == ["scout-1", "scout-2"]
         assert look.removed == []
         for agent in look.changed:
@@ -81,24 +81,24 @@ class FleetContract:
         """Of many agents only the one that was written comes again, as it is now, and once."""
         records = [start(backend, f"scout-{n}") for n in range(3)]
         seen: dict[str, Any] = {}
-        backend.look(None, seen)
-        assert backend.look(None, seen).changed == []
+        backend.changes(None, seen)
+        assert backend.changes(None, seen).changed == []
         write(backend, records[1], cumulative_chars=5)
         start(backend, "scout-3")
-        look = backend.look(None, seen)
+        look = backend.changes(None, seen)
         assert changed(look) == ["scout-1", "scout-3"]
         chars = {a.agent_id: a.record.cumulative_chars for a in look.changed if a.record}
         assert chars["scout-1"] == 5
-        assert backend.look(None, seen)[:2] == ([], [])
+        assert backend.changes(None, seen)[:2] == ([], [])
 
     def test_a_beat_is_no_change(self, backend: Backend) -> None:
         """Every look has the newest heartbeat of every agent, changed or not."""
         start(backend, "scout-1")
         start(backend, "scout-2")
         seen: dict[str, Any] = {}
-        backend.look(None, seen)
+        backend.changes(None, seen)
         backend.heartbeat([("scout-1", 1)], START + 15)
-        look = backend.look(None, seen)
+        look = backend.changes(None, seen)
         assert look.changed == []
         assert look.heartbeats == pytest.approx({"scout-1": START + 15, "scout-2": START}, abs=0.01)
 
@@ -106,37 +106,37 @@ class FleetContract:
         """A pruned agent is named once, has no heartbeat, and is new when it comes again."""
         start(backend, "scout-1")
         seen: dict[str, Any] = {}
-        backend.look(None, seen)
+        backend.changes(None, seen)
         end_and_prune(backend, "scout-1")
-        assert backend.look(None, seen) == Look([], ["scout-1"], {})
-        assert backend.look(None, seen) == Look([], [], {})
+        assert backend.changes(None, seen) == Changes([], ["scout-1"], {})
+        assert backend.changes(None, seen) == Changes([], [], {})
         start(backend, "scout-1")
-        assert changed(backend.look(None, seen)) == ["scout-1"]
+        assert changed(backend.changes(None, seen)) == ["scout-1"]
 
     def test_a_look_sees_its_run_only(self, backend: Backend) -> None:
         """Agents of another run are neither changed nor removed; their heartbeats are there."""
         own, other = start(backend, "a-1", run="a"), start(backend, "b-1", run="b")
         seen: dict[str, Any] = {}
-        look = backend.look("a", seen)
+        look = backend.changes("a", seen)
         assert changed(look) == ["a-1"]
         assert sorted(look.heartbeats) == ["a-1", "b-1"]
         write(backend, other, cumulative_chars=5)
-        assert backend.look("a", seen).changed == []
+        assert backend.changes("a", seen).changed == []
         write(backend, own, cumulative_chars=5)
-        assert changed(backend.look("a", seen)) == ["a-1"]
+        assert changed(backend.changes("a", seen)) == ["a-1"]
         end_and_prune(backend, "b-1", run="b")
-        assert backend.look("a", seen)[:2] == ([], [])
-        assert changed(backend.look(None, {})) == ["a-1"]
+        assert backend.changes("a", seen)[:2] == ([], [])
+        assert changed(backend.changes(None, {})) == ["a-1"]
 
     def test_an_agent_that_changes_its_run_leaves_the_look(self, backend: Backend) -> None:
         """Started again in another run it is removed from its old one, and back when it returns."""
         start(backend, run="a")
         seen: dict[str, Any] = {}
-        backend.look("a", seen)
+        backend.changes("a", seen)
         start(backend, takeover=True, run="b")
-        assert backend.look("a", seen)[:2] == ([], ["scout-1"])
+        assert backend.changes("a", seen)[:2] == ([], ["scout-1"])
         start(backend, takeover=True, run="a")
-        assert changed(backend.look("a", seen)) == ["scout-1"]
+        assert changed(backend.changes("a", seen)) == ["scout-1"]
 
     def test_each_looker_has_its_own_marks(self, backend: Backend) -> None:
         """What one has seen is still new to another one."""
@@ -144,8 +144,8 @@ class FleetContract:
         first: dict[str, Any] = {}
         second: dict[str, Any] = {}
         for seen in (first, second):
-            assert changed(backend.look(None, seen)) == ["scout-1"]
-            assert backend.look(None, seen).changed == []
+            assert changed(backend.changes(None, seen)) == ["scout-1"]
+            assert backend.changes(None, seen).changed == []
 
     def test_an_unreadable_state_is_shown_once(self, backend: Backend, damage: Damage) -> None:
         """It comes with its problem, hides nobody, and comes again when it can be read."""
@@ -154,16 +154,16 @@ class FleetContract:
         start(backend, "scout-1", run="a")
         start(backend, "scout-2", run="a")
         seen: dict[str, Any] = {}
-        backend.look("a", seen)
+        backend.changes("a", seen)
         damage(backend, "scout-1")
-        look = backend.look("a", seen)
+        look = backend.changes("a", seen)
         assert [(a.agent_id, a.record) for a in look.changed] == [("scout-1", None)]
         assert isinstance(look.changed[0].problem, StateError)
         assert sorted(look.heartbeats) == ["scout-1", "scout-2"]
-        assert backend.look("a", seen)[:2] == ([], [])
-        assert changed(backend.look("a", {})) == ["scout-1", "scout-2"]
+        assert backend.changes("a", seen)[:2] == ([], [])
+        assert changed(backend.changes("a", {})) == ["scout-1", "scout-2"]
         start(backend, "scout-1", run="a")
-        assert [a.problem for a in backend.look("a", seen).changed] == [None]
+        assert [a.problem for a in backend.changes("a", seen).changed] == [None]
 
     def test_a_mark_changes_with_every_event(self, backend: Backend) -> None:
         """The mark differs after each way to store events, and stays while nothing happens."""
@@ -369,9 +369,9 @@ class FleetContract:
         """The owner's state stays as it is, and its next save leaves the request."""
         record = start(backend)
         seen: dict[str, Any] = {}
-        backend.look(None, seen)
+        backend.changes(None, seen)
         backend.put_request("scout-1", REQUEST)
-        assert backend.look(None, seen).changed == []
+        assert backend.changes(None, seen).changed == []
         assert held(backend).to_json() == record.to_json()
         write(backend, record)
         assert backend.get_request("scout-1") == REQUEST

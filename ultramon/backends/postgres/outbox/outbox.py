@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, insist
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, execute_with_retry
 from ultramon.errors import StateCorruptError
 from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
@@ -71,7 +71,7 @@ class _File(Journal):
         self.path = os.path.join(directory, name)
 
     def _prepare(self, connection: sqlite3.Connection, timeout_seconds: float) -> None:
-        insist(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+        execute_with_retry(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS entries"

@@ -55,7 +55,7 @@ class _Job:
         self.done = threading.Event()
 
 
-class Courier:
+class Sender:
     """Carries out orders one after the other, and empties the outbox.
 
     Args:
@@ -119,7 +119,7 @@ class Courier:
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._work, name="ultramon-courier", daemon=True)
+            thread = threading.Thread(target=self._work, name="ultramon-sender", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the process may have no more threads

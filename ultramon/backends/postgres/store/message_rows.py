@@ -205,7 +205,9 @@ class MessageRows:
             (recipient, reason, count),
         )
 
-    def bury(self, connection: Connection, message_id: int, recipient: str, now: float) -> None:
+    def mark_dead(
+        self, connection: Connection, message_id: int, recipient: str, now: float
+    ) -> None:
         """Take a message out of the way for good, and tell it as an event of its recipient."""
         connection.execute(
             self._sql("UPDATE ultramon.messages SET state = 2, claim_token = NULL WHERE id = %s"),
@@ -243,7 +245,7 @@ class MessageRows:
                     ),
                     (message_id,),
                 )
-                self.bury(connection, message_id, recipient, now)
+                self.mark_dead(connection, message_id, recipient, now)
         connection.execute(self._sql("DELETE FROM ultramon.messages WHERE id = ANY(%s)"), (gone,))
         connection.execute(
             self._sql(

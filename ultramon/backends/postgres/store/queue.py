@@ -9,7 +9,7 @@ from ultramon.backends.local.message_rows import IS_NOTICE
 from ultramon.backends.postgres.connection.database import CONNECT_SECONDS
 from ultramon.backends.postgres.connection.listener import Listener
 from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE
-from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Courier, Order
+from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Order, Sender
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.message_rows import COLUMNS, ENDED, EXPIRED
 from ultramon.backends.queue import Cancelled, Depth, Message
@@ -79,7 +79,7 @@ class PostgresQueue:
         database: Where the messages are.
         rows: The messages there.
         outbox: Where messages wait while the database takes nothing.
-        deliver: Stores what waited there. See `Courier`.
+        deliver: Stores what waited there. See `Sender`.
 
     Attributes:
         patience_seconds: How long `queue_message` waits for the database before it leaves the
@@ -93,7 +93,7 @@ class PostgresQueue:
         self._database = database
         self._sql = database.sql
         self._rows = rows
-        self.courier = Courier(outbox, self._carry_out, deliver)
+        self.sender = Sender(outbox, self._carry_out, deliver)
         self._listener = Listener(database.address)
         self.listening = self._listener.listening
 
@@ -137,7 +137,7 @@ class PostgresQueue:
             # By the clock that cancels go by, whatever `now` is.
             "sent_at": wall_clock(),
         }
-        stored: int | None = self.courier.send(
+        stored: int | None = self.sender.send(
             Order(MESSAGE, recipient, message), self.patience_seconds
         )
         return stored
@@ -281,14 +281,14 @@ class PostgresQueue:
                 (to_column(error[:500]), at + backoff_seconds(attempts), message_id),
             )
             if attempts >= MAX_ATTEMPTS:
-                self._rows.bury(connection, message_id, recipient, now)
+                self._rows.mark_dead(connection, message_id, recipient, now)
             return True
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`; behind what this process has sent before."""
         body = {"sender": sender, "category": category, "at": wall_clock()}
         wait_seconds = max(self.patience_seconds, CONNECT_SECONDS)
-        done = self.courier.send(Order(CANCEL, sender, body), wait_seconds)
+        done = self.sender.send(Order(CANCEL, sender, body), wait_seconds)
         return done or Cancelled(0, 0)
 
     def peek(
@@ -362,12 +362,12 @@ class PostgresQueue:
     def close(self) -> None:
         """End the threads behind it; the next call starts them again."""
         self._listener.close()
-        self.courier.close()
+        self.sender.close()
 
     def after_fork(self) -> None:
         """Leave threads and locks to the parent in a forked copy."""
         self._listener.after_fork()
-        self.courier.after_fork()
+        self.sender.after_fork()
 
     def _select(self, query: str, arguments: tuple[Any, ...]) -> list[Message]:
         with self._database.connection() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Look, StoredAgent
+from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.message_rows import BELONGINGS
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres.schema import functions
@@ -13,7 +13,7 @@ from ultramon.backends.postgres.schema.state_columns import COLUMNS, values_of
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.record import decode_state, encode_state
-from ultramon.state.record_head import glance_state
+from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ class States:
         found = {row[0]: self.stored(row) for row in rows}
         return [found[agent_id] for agent_id in agent_ids if agent_id in found]
 
-    def look(self, run: str | None, seen: dict[str, Any]) -> Look:
-        """Return what changed. See `Backend.look`.
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
+        """Return what changed. See `Backend.changes`.
 
         Rows carry the transaction that wrote them last. What was written by one that had not
         ended at the last look has a number from that look's oldest running one on, so that no
@@ -206,7 +206,7 @@ class States:
             if before == mark:
                 continue
             beat = beats.get(agent_id)
-            agent = self._agent(agent_id, document, skew_seconds, beat, glance_state)
+            agent = self._agent(agent_id, document, skew_seconds, beat, decode_head)
             wanted = agent.record is None or run in (None, agent.record.run)
             known[agent_id] = mark, wanted
             if wanted:
@@ -218,7 +218,7 @@ class States:
             _, shown = known.pop(agent_id, ("", False))
             if shown:
                 removed.append(agent_id)
-        return Look(changed, removed, beats)
+        return Changes(changed, removed, beats)
 
     def _beats_of(self, names: str | None, times: str | None) -> Iterable[tuple[str, float]]:
         """Return who beat when, by this host's clock."""

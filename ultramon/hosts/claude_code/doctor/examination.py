@@ -6,8 +6,8 @@ import os
 from typing import Any, NamedTuple
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.installed_choices import Frozen
-from ultramon.hosts.claude_code.setup.planned_change import frozen_path, record_of
+from ultramon.hosts.claude_code.installed_choices import InstalledChoices
+from ultramon.hosts.claude_code.setup.planned_change import choices_path, record_of
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -70,7 +70,7 @@ class SeenServer(NamedTuple):
     """Why nothing is known of it; None when that is not so."""
 
 
-class Examination:
+class DoctorContext:
     """Everything that the checks look at, read once.
 
     Attributes:
@@ -78,8 +78,8 @@ class Examination:
         state_directory: Where states and choices are kept.
         now: Epoch seconds.
         layers: The client's settings here, then others that an installation noted.
-        frozen: The stored choices; None when they are missing or cannot be read.
-        frozen_problem: Why they cannot be read; None when they can or are missing.
+        choices: The stored choices; None when they are missing or cannot be read.
+        choices_problem: Why they cannot be read; None when they can or are missing.
         server: The server of the state directory; None = none runs.
         version: Of this ultramon; empty = not to be compared.
     """
@@ -98,16 +98,16 @@ class Examination:
         self.now = now
         self.server = server or SeenServer(None)
         self.version = version
-        self.frozen: Frozen | None = None
-        self.frozen_problem: str | None = None
-        path = frozen_path(state_directory)
+        self.choices: InstalledChoices | None = None
+        self.choices_problem: str | None = None
+        path = choices_path(state_directory)
         try:
-            self.frozen = Frozen.load(path) if os.path.lexists(path) else None
+            self.choices = InstalledChoices.load(path) if os.path.lexists(path) else None
         except (StateError, OSError) as error:
-            self.frozen_problem = str(error)
+            self.choices_problem = str(error)
         self.layers = [_look_at(layer.name, layer.path) for layer in find_layers(cwd)]
         known = {os.path.realpath(layer.path) for layer in self.layers}
-        for record in self.frozen.installations if self.frozen else ():
+        for record in self.choices.installations if self.choices else ():
             noted = record.get("settings") if isinstance(record, dict) else None
             if isinstance(noted, str) and os.path.realpath(noted) not in known:
                 self.layers.append(_look_at(ELSEWHERE, noted))
@@ -125,12 +125,12 @@ class Examination:
         """Return whether an installation into a settings file is noted, and not undone since."""
         # A project or plugin that was deleted as a whole needs no hooks.
         is_there = settings.original is not None or os.path.isdir(os.path.dirname(settings.target))
-        return is_there and record_of(self.frozen, settings) is not None
+        return is_there and record_of(self.choices, settings) is not None
 
     @property
     def installed_at(self) -> float | None:
         """When the hooks were installed, epoch seconds; None when that is not known."""
-        return self.frozen.installed_at if self.frozen and self.installed else None
+        return self.choices.installed_at if self.choices and self.installed else None
 
 
 def _look_at(name: str, path: str) -> SeenLayer:

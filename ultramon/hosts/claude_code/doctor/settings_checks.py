@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code.doctor.examination import (
     OK,
     PROBLEM,
     WARNING,
-    Examination,
+    DoctorContext,
     Finding,
     SeenLayer,
 )
@@ -30,11 +30,11 @@ from ultramon.hosts.claude_code.doctor.state_checks import (
     check_silence,
     check_states,
 )
-from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
-from ultramon.hosts.claude_code.setup.planned_change import frozen_path, read_backup
+from ultramon.hosts.claude_code.setup.planned_change import choices_path, read_backup
 from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.ids import random_hex
@@ -46,7 +46,7 @@ _MAX_NAMED = 3
 _MAX_COMMAND_CHARS = 120
 
 
-def check_settings(seen: Examination) -> Iterator[Finding]:
+def check_settings(seen: DoctorContext) -> Iterator[Finding]:
     """Every layer: readable, with our hooks or without, with all that are needed."""
     overwritten: list[SeenLayer] = []
     for layer in seen.layers:
@@ -74,7 +74,7 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
         yield Finding("hooks", WARNING, "are not installed", INSTALL)
 
 
-def _fate(seen: Examination, layer: SeenLayer) -> str:
+def _fate(seen: DoctorContext, layer: SeenLayer) -> str:
     """Return what became of a settings file in which our hooks are missing."""
     settings = layer.settings
     assert settings is not None
@@ -82,7 +82,7 @@ def _fate(seen: Examination, layer: SeenLayer) -> str:
         return "the file was deleted since"
     at = format_time(os.stat(settings.target).st_mtime)
     try:
-        before = read_backup(seen.state_directory, seen.frozen, settings)
+        before = read_backup(seen.state_directory, seen.choices, settings)
     except StateCorruptError:
         before = None
     known = before.other_commands() if before else []
@@ -96,7 +96,7 @@ def _fate(seen: Examination, layer: SeenLayer) -> str:
     return f"it was overwritten at {at} without them"
 
 
-def check_disabled(seen: Examination) -> Iterator[Finding]:
+def check_disabled(seen: DoctorContext) -> Iterator[Finding]:
     """Whether something turns the hooks off."""
     for layer in seen.layers:
         if layer.settings is not None and layer.settings.disables_hooks:
@@ -108,7 +108,7 @@ def check_disabled(seen: Examination) -> Iterator[Finding]:
         yield Finding("environment", WARNING, message, "unset ULTRAMON_DISABLED")
 
 
-def check_installed_once(seen: Examination) -> Iterator[Finding]:
+def check_installed_once(seen: DoctorContext) -> Iterator[Finding]:
     """Hooks of all layers run, so two of them do the work twice."""
     here = [layer for layer, _ in seen.installed if layer.name != ELSEWHERE]
     if len(here) > 1:
@@ -117,7 +117,7 @@ def check_installed_once(seen: Examination) -> Iterator[Finding]:
         yield Finding("layers", WARNING, f"the hooks stand in the {names} settings", cure)
 
 
-def check_commands(seen: Examination) -> Iterator[Finding]:
+def check_commands(seen: DoctorContext) -> Iterator[Finding]:
     """Whether what the settings name is there, starts, and is this ultramon."""
     commands: dict[OurCommand, SeenLayer] = {}
     for layer, settings in seen.installed:
@@ -133,10 +133,10 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
             yield Finding("launcher", PROBLEM, message, layer.install_command)
             continue
         yield _check_command(command, layer)
-        if command.frozen and os.path.realpath(command.frozen) != os.path.realpath(
-            frozen_path(seen.state_directory)
+        if command.choices_path and os.path.realpath(command.choices_path) != os.path.realpath(
+            choices_path(seen.state_directory)
         ):
-            message = f"the hook uses {command.frozen}, this is {seen.state_directory}"
+            message = f"the hook uses {command.choices_path}, this is {seen.state_directory}"
             cure = f"set ULTRAMON_STATE_DIR, or {layer.install_command}"
             yield Finding("state directory", WARNING, message, cure)
 
@@ -162,30 +162,30 @@ def _check_command(command: OurCommand, layer: SeenLayer) -> Finding:
     return Finding("interpreter", OK, f"{command.program} runs {command.script}")
 
 
-def check_choices(seen: Examination) -> Iterator[Finding]:
+def check_choices(seen: DoctorContext) -> Iterator[Finding]:
     """Whether the stored choices are there and can be read."""
-    path = frozen_path(seen.state_directory)
-    if seen.frozen_problem is not None:
-        message = f"{seen.frozen_problem}; until then nobody is warned"
+    path = choices_path(seen.state_directory)
+    if seen.choices_problem is not None:
+        message = f"{seen.choices_problem}; until then nobody is warned"
         yield Finding("choices", PROBLEM, message, INSTALL)
-    elif seen.frozen is not None:
-        message = f"{path}: audience {seen.frozen.audience}, {_rungs(seen.frozen)}"
-        if seen.frozen.critical_note:
-            message += f', critical note "{seen.frozen.critical_note}"'
+    elif seen.choices is not None:
+        message = f"{path}: audience {seen.choices.audience}, {_rungs(seen.choices)}"
+        if seen.choices.critical_note:
+            message += f', critical note "{seen.choices.critical_note}"'
         yield Finding("choices", OK, message)
     elif seen.installed:
         yield Finding("choices", WARNING, f"{path} is gone: the defaults hold", INSTALL)
 
 
-def _rungs(frozen: Frozen) -> str:
+def _rungs(choices: InstalledChoices) -> str:
     return ", ".join(
-        f"{rung.name} at {rung.describe().removesuffix('+')}" for rung in frozen.ladder.rungs
+        f"{rung.name} at {rung.describe().removesuffix('+')}" for rung in choices.ladder.rungs
     )
 
 
-def check_status_line(seen: Examination) -> Iterator[Finding]:
+def check_status_line(seen: DoctorContext) -> Iterator[Finding]:
     """Whether the status line is still ours where it was installed."""
-    if seen.frozen is None or seen.frozen.status_line_show == "none":
+    if seen.choices is None or seen.choices.status_line_show == "none":
         return
     shown: SeenLayer | None = None
     for layer in seen.layers:
@@ -207,7 +207,7 @@ def check_status_line(seen: Examination) -> Iterator[Finding]:
         yield Finding("status line", WARNING, message, cure)
 
 
-def check_directory(seen: Examination) -> Iterator[Finding]:
+def check_directory(seen: DoctorContext) -> Iterator[Finding]:
     """Whether the state directory is ours alone, and takes what hooks write."""
     name, directory = "state directory", seen.state_directory
     if not os.path.lexists(directory):
@@ -245,7 +245,7 @@ def _probe(folder: str) -> str | None:
     return None
 
 
-CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[DoctorContext], Iterator[Finding]], ...] = (
     check_settings,
     check_disabled,
     check_installed_once,
@@ -263,6 +263,6 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 )
 
 
-def examine(examination: Examination) -> list[Finding]:
+def examine(examination: DoctorContext) -> list[Finding]:
     """Ask every question."""
     return [finding for check in CHECKS for finding in check(examination)]

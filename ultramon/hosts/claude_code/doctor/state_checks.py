@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from ultramon.backends.local.journal import Journal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
-from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, Examination, Finding
+from ultramon.hosts.claude_code.doctor.examination import (
+    OK,
+    PROBLEM,
+    WARNING,
+    DoctorContext,
+    Finding,
+)
 from ultramon.hosts.claude_code.hooks import failure_log
 from ultramon.hosts.claude_code.installed_choices import AGENT, BOTH
 from ultramon.hosts.claude_code.setup.settings import USER, config_directory
@@ -29,7 +35,7 @@ _MAX_TRANSCRIPTS = 50
 _HEAD_BYTES = 64 * 1024
 
 
-def check_states(seen: Examination) -> Iterator[Finding]:
+def check_states(seen: DoctorContext) -> Iterator[Finding]:
     """Every state: readable, ours, of a known schema, and of an agent that is not lost."""
     broken: list[str] = []
     newer: list[str] = []
@@ -76,7 +82,7 @@ def _named(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"
 
 
-def check_set_aside(seen: Examination) -> Iterator[Finding]:
+def check_set_aside(seen: DoctorContext) -> Iterator[Finding]:
     """Files that an owner could not read and kept as evidence."""
     for folder in (seen.state_directory, StateDirectory(seen.state_directory).folder):
         try:
@@ -90,7 +96,7 @@ def check_set_aside(seen: Examination) -> Iterator[Finding]:
             yield Finding("set aside", WARNING, message, "look at them, then delete them")
 
 
-def check_failures(seen: Examination) -> Iterator[Finding]:
+def check_failures(seen: DoctorContext) -> Iterator[Finding]:
     """What hooks could not do, as they noted it."""
     try:
         noted = failure_log.read(seen.state_directory)
@@ -109,7 +115,7 @@ def check_failures(seen: Examination) -> Iterator[Finding]:
     yield Finding("failures", WARNING, message, f"when they are understood, delete {path}")
 
 
-def check_silence(seen: Examination) -> Iterator[Finding]:
+def check_silence(seen: DoctorContext) -> Iterator[Finding]:
     """Sessions that began after the installation and of which no hook has written anything."""
     if seen.installed_at is None:
         return
@@ -135,7 +141,7 @@ def check_silence(seen: Examination) -> Iterator[Finding]:
     yield Finding("sessions", OK, f"heard of at {format_time(last)}")
 
 
-def _with_events(seen: Examination, names: list[str]) -> set[str]:
+def _with_events(seen: DoctorContext, names: list[str]) -> set[str]:
     """Return the agents of which something is known though their states were pruned."""
     journal = Journal(seen.state_directory)
     try:
@@ -146,7 +152,7 @@ def _with_events(seen: Examination, names: list[str]) -> set[str]:
         journal.close()
 
 
-def _project_folders(seen: Examination) -> list[str]:
+def _project_folders(seen: DoctorContext) -> list[str]:
     """Return the folders of transcripts whose sessions run our hooks: all, or of some projects."""
     projects = os.path.join(config_directory(), "projects")
     if any(layer.name == USER for layer, _ in seen.installed):
@@ -161,7 +167,7 @@ def _is_projects_own(path: str) -> bool:
     return os.path.basename(os.path.dirname(path)) == ".claude"
 
 
-def _hosted(seen: Examination) -> Iterator[StateRecord]:
+def _hosted(seen: DoctorContext) -> Iterator[StateRecord]:
     directory = StateDirectory(seen.state_directory)
     try:
         ids = directory.list_ids()
@@ -226,9 +232,9 @@ def _begun_at(path: str) -> float | None:
     return None
 
 
-def check_measured(seen: Examination) -> Iterator[Finding]:
+def check_measured(seen: DoctorContext) -> Iterator[Finding]:
     """Sessions that shall be warned and whose fill is not known."""
-    if seen.frozen is None or seen.frozen.audience not in (AGENT, BOTH):
+    if seen.choices is None or seen.choices.audience not in (AGENT, BOTH):
         return
     blind = [
         record.agent_id

@@ -12,14 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ultramon.hosts.claude_code.installed_choices import Frozen
+    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 
 
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """Handle one call; what goes wrong goes to the failure log and nowhere else.
 
     Args:
-        argv: The program, and the path of the frozen choices.
+        argv: The program, and the path of the installed choices.
         environ: The client's environment.
 
     Returns:
@@ -37,8 +37,8 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
         payload = read_payload(0)
         event, agent_id = payload.event, payload.session_id
         now = time.time()
-        frozen = load_frozen(argv[1], directory, event, now)
-        call = HookCall(payload, HookStore(directory, frozen, environ, event, now))
+        installed = load_choices(argv[1], directory, event, now)
+        call = HookCall(payload, HookStore(directory, installed, environ, event, now))
         agent_id = call.agent_id
         answer = call.answer()
         if answer:
@@ -49,10 +49,10 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def state_directory(environ: Mapping[str, str], frozen_path: str) -> str:
-    """Return where states are kept: as the environment says, else beside the frozen choices."""
+def state_directory(environ: Mapping[str, str], choices_path: str) -> str:
+    """Return where states are kept: as the environment says, else beside the installed choices."""
     chosen = environ.get("ULTRAMON_STATE_DIR")
-    return os.path.expanduser(chosen) if chosen else os.path.dirname(frozen_path) or os.curdir
+    return os.path.expanduser(chosen) if chosen else os.path.dirname(choices_path) or os.curdir
 
 
 def is_off(environ: Mapping[str, str]) -> bool:
@@ -61,19 +61,19 @@ def is_off(environ: Mapping[str, str]) -> bool:
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
 
 
-def load_frozen(path: str, directory: str, event: str, now: float) -> Frozen:
+def load_choices(path: str, directory: str, event: str, now: float) -> InstalledChoices:
     """Read the choices of the installation; without readable ones nobody is told anything."""
     from ultramon.errors import StateError
     from ultramon.hosts.claude_code.hooks import failure_log
-    from ultramon.hosts.claude_code.installed_choices import NOBODY, Frozen
+    from ultramon.hosts.claude_code.installed_choices import NOBODY, InstalledChoices
 
     try:
-        return Frozen.load(path)
+        return InstalledChoices.load(path)
     except (StateError, OSError) as error:
         failure_log.record(directory, event, "", str(error), now)
-        frozen = Frozen(path)
-        frozen.audience = NOBODY
-        return frozen
+        installed = InstalledChoices(path)
+        installed.audience = NOBODY
+        return installed
 
 
 def _note_failure(directory: str, event: str, agent_id: str, error: BaseException) -> None:

@@ -15,9 +15,9 @@ from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.claude_code.hooks.hosted_agent import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.claude_code.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.transcripts.last_reading import (
-    Tail,
+    LastReading,
+    read_last_reading,
     read_last_replies,
-    read_tail,
     read_token_budget,
 )
 from ultramon.hosts.claude_code.transcripts.reader import OVERFLOW
@@ -149,7 +149,7 @@ class HookCall:
             tokens = optional_token_count(payload.fields, "context_tokens")
             if tokens is not None:
                 agent.gauge.take(tokens, 0, self._store.now)
-            agent.rest()
+            agent.wait()
 
         self._follow_clear(self._store.update(self.agent_id, change))
         if source == "resume":
@@ -198,7 +198,7 @@ class HookCall:
                     name = child_id.removeprefix(f"{session_id}.")
                     self._end_child(child_id, self._look_at_child(name, session_id))
 
-    def _end_child(self, child_id: str, tail: Tail) -> None:
+    def _end_child(self, child_id: str, tail: LastReading) -> None:
         """End a subagent that the client ended without a SubagentStop."""
 
         def change(agent: HostedAgent) -> None:
@@ -238,7 +238,7 @@ class HookCall:
 
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
-            agent.begin_call(self._payload.call_id)
+            agent.tool_started(self._payload.call_id)
             if tail.is_current:
                 agent.memory["isLagging"] = False
             agent.take(tail.report)
@@ -253,7 +253,7 @@ class HookCall:
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
             agent.take_last(tail.report)
-            agent.rest()
+            agent.wait()
             if payload.event in ("Stop", "StopFailure"):
                 agent.note_failure(payload.text("error"))
 
@@ -282,7 +282,7 @@ class HookCall:
             agent.compacting()
 
         self._store.update(self.agent_id, change)
-        note = self._store.frozen.handoff_note
+        note = self._store.installed.handoff_note
         return note.encode("utf-8", "replace") + b"\n" if note else b""
 
     def _prompt(self) -> bytes:
@@ -333,7 +333,7 @@ class HookCall:
 
         def change(agent: HostedAgent) -> None:
             if agent.record.generation == 0:
-                agent.appear(self._session_id, self.agent_id, self._payload.cwd)
+                agent.start(self._session_id, self.agent_id, self._payload.cwd)
             agent.record.parent_id = self.agent_id
             if agent.record.model is None and isinstance(model, str) and model:
                 agent.set_model(model)
@@ -385,7 +385,7 @@ class HookCall:
         answer = {"hookEventName": self._payload.event, "additionalContext": text}
         return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
 
-    def _unstored_note(self, tail: Tail) -> str:
+    def _unstored_note(self, tail: LastReading) -> str:
         """Return the warning where the system stores nothing: the transcript alone decides.
 
         The agent is told a rung once, where its last reply reached it and the one before had not.
@@ -403,7 +403,7 @@ class HookCall:
         if calls and calls[0] != self._payload.call_id and tail.stopped_at is None:
             return ""
         agent = self._store.hosted(StateRecord(self.agent_id))
-        agent.appear(self._session_id, self._parent_id, self._payload.cwd)
+        agent.start(self._session_id, self._parent_id, self._payload.cwd)
         heights = [0]
         for report, _ in reversed(replies):
             agent.take(report)
@@ -419,7 +419,7 @@ class HookCall:
             pace=agent.gauge.describe_pace(),
             now=self._store.now,
             has_token_budget=path is not None and read_token_budget(path) is not None,
-            critical_note=self._store.frozen.critical_note,
+            critical_note=self._store.installed.critical_note,
         )
 
     def _notices(self, agent: HostedAgent) -> list[str]:
@@ -450,7 +450,7 @@ class HookCall:
         """Fill the state of an agent whose beginning no hook has seen."""
         payload, record = self._payload, agent.record
         if record.generation == 0:
-            agent.appear(self._session_id, self._parent_id, payload.cwd)
+            agent.start(self._session_id, self._parent_id, payload.cwd)
         elif not record.active and payload.event in _AT_WORK and SUCCESSOR not in agent.memory:
             agent.resume()  # another hook made it go on, or its return was not told
         if payload.cwd:
@@ -461,12 +461,12 @@ class HookCall:
         if path:
             agent.memory["transcriptPath"] = path
 
-    def _read_tail(self) -> Tail:
+    def _read_tail(self) -> LastReading:
         tail = self._look()
         self._note_problem()
         return tail
 
-    def _look(self, name: str | None = None, session_id: str | None = None) -> Tail:
+    def _look(self, name: str | None = None, session_id: str | None = None) -> LastReading:
         """Read the end of a transcript; what is wrong with it is said once, after the last look.
 
         Args:
@@ -477,22 +477,24 @@ class HookCall:
         path = self._transcript_path(name, session_id or self._session_id)
         self._problem = ""
         if path is None:
-            return Tail()
+            return LastReading()
         try:
-            return read_tail(path, is_subagent=name is not None, call_id=self._payload.call_id)
+            return read_last_reading(
+                path, is_subagent=name is not None, call_id=self._payload.call_id
+            )
         except FileNotFoundError:
             # Before the first reply there is none; when a tool has run there must be one.
             if self._payload.event in _INJECTABLE and self._payload.call_id is not None:
                 self._problem = f"no transcript {path}"
         except (OSError, ValueError) as error:
             self._problem = f"transcript not read: {error}"
-        return Tail()
+        return LastReading()
 
     def _note_problem(self) -> None:
         if self._problem:
             self._store.fail(self.agent_id, self._problem)
 
-    def _look_at_child(self, name: str, session_id: str) -> Tail:
+    def _look_at_child(self, name: str, session_id: str) -> LastReading:
         """Read what the client wrote of a subagent last: after a clear in another folder."""
         tail = self._look(name)
         if tail.report is None and tail.error is None and session_id != self._session_id:
@@ -512,8 +514,11 @@ class HookCall:
         return os.path.join(folder, "subagents", f"agent-{name}.jsonl")
 
     def _await(
-        self, look: Callable[[], Tail], is_done: Callable[[Tail], bool], seconds: float
-    ) -> Tail:
+        self,
+        look: Callable[[], LastReading],
+        is_done: Callable[[LastReading], bool],
+        seconds: float,
+    ) -> LastReading:
         """Look until a transcript says what is waited for, or the time is over."""
         tail = look()
         deadline = time.monotonic() + seconds
@@ -523,7 +528,7 @@ class HookCall:
         self._note_problem()
         return tail
 
-    def _read_last_tail(self) -> Tail:
+    def _read_last_tail(self) -> LastReading:
         """Wait for the reply that the payload calls the last one, and that is no earlier one."""
         text = self._payload.text("last_assistant_message").rstrip()
         if not text:
@@ -531,14 +536,14 @@ class HookCall:
         stored = self._store.find(self.agent_id)
         before = None if stored is None else self._store.hosted(stored).memory.get("lastReplyAt")
 
-        def is_last(tail: Tail) -> bool:
+        def is_last(tail: LastReading) -> bool:
             said = tail.text.strip()
             is_new = tail.report is not None and tail.report.at != before
             return tail.error is not None or (is_new and bool(said) and text.endswith(said))
 
         return self._await(self._look, is_last, END_WAIT_SECONDS)
 
-    def _read_current_tail(self) -> Tail:
+    def _read_current_tail(self) -> LastReading:
         """Wait for the reply with the call that has just run, where it may reach a rung.
 
         The client writes the transcript while the hook runs already: without waiting, about half
@@ -550,7 +555,7 @@ class HookCall:
         self._note_problem()
         return tail
 
-    def _may_hide_a_rung(self, tail: Tail) -> bool:
+    def _may_hide_a_rung(self, tail: LastReading) -> bool:
         stored = self._store.find(self.agent_id)
         if stored is None:
             return True
@@ -580,7 +585,7 @@ class HookCall:
             else:
                 if chosen in AUDIENCES:
                     return str(chosen)
-        return self._store.frozen.audience
+        return self._store.installed.audience
 
 
 _INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.claude_code.installed_choices import Frozen
+    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
     from ultramon.hosts.records import Report
     from ultramon.state.record import StateRecord
 
@@ -54,7 +54,7 @@ class HostedAgent:
 
     Args:
         record: The state; changed in place. One that was never stored has generation 0.
-        frozen: The choices of the installation.
+        installed: The choices of the installation.
         environ: The client's environment.
         windows: Windows that a status line told, in tokens by model.
         now: Epoch seconds.
@@ -63,13 +63,13 @@ class HostedAgent:
     def __init__(
         self,
         record: StateRecord,
-        frozen: Frozen,
+        installed: InstalledChoices,
         environ: Mapping[str, str],
         windows: Mapping[str, int],
         now: float,
     ) -> None:
         self.record = record
-        self._frozen = frozen
+        self._installed = installed
         self._environ = environ
         self._windows = windows
         self._now = now
@@ -77,10 +77,10 @@ class HostedAgent:
         self.memory: dict[str, Any] = memory if isinstance(memory, dict) else {}
         record.extra[MEMORY] = self.memory
         self.gauge = StoredGauge(
-            record, self.memory, frozen.ladder, frozen.context_limit_tokens, now
+            record, self.memory, installed.ladder, installed.context_limit_tokens, now
         )
 
-    def appear(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
+    def start(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
         """Fill the state of an agent that is seen for the first time, and note its start."""
         record, environ, now = self.record, self._environ, self._now
         record.run = _id_or(environ.get("ULTRAMON_RUN"), RUN)
@@ -176,7 +176,7 @@ class HostedAgent:
             record.model,
             window or window_for_model(record.model, HOST),
         )
-        memory["installedAt"] = self._frozen.installed_at
+        memory["installedAt"] = self._installed.installed_at
         self.gauge.resolve_limit()
 
     def _host_window(self) -> int | None:
@@ -189,7 +189,7 @@ class HostedAgent:
         is_same = model is None or model == record.model
         if (
             is_same
-            and memory.get("installedAt") == self._frozen.installed_at
+            and memory.get("installedAt") == self._installed.installed_at
             and memory.get("windowTokens") == self._host_window()
         ):
             return
@@ -230,7 +230,7 @@ class HostedAgent:
         self.record.current_task = one_line(task)[:_MAX_TASK_CHARS]
         self.name(task)
 
-    def begin_call(self, call_id: str | None) -> None:
+    def tool_started(self, call_id: str | None) -> None:
         """A tool begins to run."""
         running = self._running()
         if call_id and call_id not in running:
@@ -245,7 +245,7 @@ class HostedAgent:
             running.remove(call_id)
         self.record.phase = IN_TOOL if running else WORKING
 
-    def rest(self) -> None:
+    def wait(self) -> None:
         """The client waits for a person or for the next prompt."""
         if self.record.active:
             self._run_nothing(WAITING)
@@ -310,7 +310,7 @@ class HostedAgent:
             message_id: The reply whose calls these are: one batch is told once.
         """
         record, memory = self.record, self.memory
-        level, base = record.threshold_status, self._frozen.ladder.base
+        level, base = record.threshold_status, self._installed.ladder.base
         if level is None or level == base or record.measured_at is None:
             memory.pop("warned", None)
             return False

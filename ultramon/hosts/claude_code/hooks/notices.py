@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ultramon.backends.local.hook_inbox import Pickup
+from ultramon.backends.local.hook_inbox import HookInbox
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import LIFE, handoff_words, life_words, percent
@@ -40,7 +40,7 @@ _LEVELS = ("warning", "critical")
 _SOURCES = ("reported", "anchored", "estimated")
 
 
-def told_now(*, is_prompt: bool, has_prompts: bool) -> tuple[str, ...]:
+def due_deliveries(*, is_prompt: bool, has_prompts: bool) -> tuple[str, ...]:
     """Return the modes of what may be told now.
 
     A hook cannot interrupt a reply: its next moment is behind the reply and the calls in it, which
@@ -70,11 +70,11 @@ class Delivery:
         self._is_prompt = event == "UserPromptSubmit"
         has_prompts = agent.has_prompts()
         told = agent.memory.get(_TOLD)
-        self._pickup = Pickup(
+        self._inbox = HookInbox(
             store.directory.path,
             self._agent_id,
-            told_now(is_prompt=self._is_prompt, has_prompts=has_prompts),
-            told_now(is_prompt=False, has_prompts=has_prompts),
+            due_deliveries(is_prompt=self._is_prompt, has_prompts=has_prompts),
+            due_deliveries(is_prompt=False, has_prompts=has_prompts),
             {mode: seen for mode, seen in told.items() if type(seen) is int}
             if isinstance(told, dict)
             else {},
@@ -84,7 +84,7 @@ class Delivery:
 
     def lines(self) -> list[str]:
         """Claim what may be told now; return it as lines, none when the journal is busy."""
-        pickup, now = self._pickup, time.time()
+        pickup, now = self._inbox, time.time()
         try:
             pickup.take(MAX_NOTICES, now, also_later=self._is_prompt)
         except StateCorruptError as error:
@@ -108,7 +108,7 @@ class Delivery:
 
     def acknowledge(self) -> None:
         """End what was told; call it when the client has the answer."""
-        pickup = self._pickup
+        pickup = self._inbox
         try:
             if self._is_claimed:
                 if pickup.senders:
@@ -121,7 +121,7 @@ class Delivery:
             pickup.journal.close()
 
     def _remember(self, agent: HostedAgent) -> None:
-        agent.memory[_TOLD] = self._pickup.told
+        agent.memory[_TOLD] = self._inbox.told
 
     def _fail(self, problem: str) -> None:
         self._store.fail(self._agent_id, problem)

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.claude_code.installed_choices import Frozen
+    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 
 LOCK_SECONDS = 1.0
 """How long a hook waits for the parallel hooks of the same agent."""
@@ -34,17 +34,22 @@ class HookStore:
 
     Args:
         directory: The state directory.
-        frozen: The choices of the installation.
+        installed: The choices of the installation.
         environ: The client's environment.
         event: The hook event, for the failure log.
         now: Epoch seconds.
     """
 
     def __init__(
-        self, directory: str, frozen: Frozen, environ: Mapping[str, str], event: str, now: float
+        self,
+        directory: str,
+        installed: InstalledChoices,
+        environ: Mapping[str, str],
+        event: str,
+        now: float,
     ) -> None:
         self.directory = StateDirectory(directory)
-        self.frozen = frozen
+        self.installed = installed
         self.environ = environ
         self.event = event
         self.now = now
@@ -63,7 +68,7 @@ class HookStore:
 
     def hosted(self, record: StateRecord) -> HostedAgent:
         """Return a state with the choices and surroundings of this call."""
-        return HostedAgent(record, self.frozen, self.environ, self.windows(), self.now)
+        return HostedAgent(record, self.installed, self.environ, self.windows(), self.now)
 
     def update(
         self,
@@ -165,8 +170,8 @@ class HookStore:
                 if mark is not None:
                     # Before the commit: a registration without a mark is never looked at.
                     journal.watch(successor_id, *mark)
-            journal.settle(successor_id, mark)
-            journal.settle(record.agent_id, None)
+            journal.sync_mark(successor_id, mark)
+            journal.sync_mark(record.agent_id, None)
         finally:
             journal.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.hosts.claude_code.hooks.hosted_agent import CLEAR, HOST, IS_CLEARED, MEMORY, SUCCESSOR
-from ultramon.hosts.claude_code.transcripts.last_reading import Tail, read_tail
+from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
     found: StateRecord | None = None
     for agent_id, mark in store.directory.scan()[0].items():
         try:
-            one = store.directory.glance(agent_id, mark)
+            one = store.directory.read_head(agent_id, mark)
             is_it = _is_predecessor(one, record)
         except (AgentNotFoundError, StateError):
             continue
@@ -86,9 +86,11 @@ def _process(record: StateRecord) -> tuple[object, ...]:
     return record.pid, record.pid_started_at, record.boot_id, record.hostname
 
 
-def _last_tail(old: HostedAgent) -> Tail:
+def _last_tail(old: HostedAgent) -> LastReading:
     path = old.memory.get("transcriptPath")
     try:
-        return read_tail(path, is_subagent=False) if isinstance(path, str) else Tail()
+        return (
+            read_last_reading(path, is_subagent=False) if isinstance(path, str) else LastReading()
+        )
     except (OSError, ValueError):
-        return Tail()
+        return LastReading()

@@ -51,8 +51,8 @@ class OurCommand(NamedTuple):
     """The interpreter, or the `ultramon` program itself."""
     script: str | None
     """Path of our script as spelled; None when the program is `ultramon`."""
-    frozen: str | None
-    """Path of the frozen file as spelled; None when none is given."""
+    choices_path: str | None
+    """Path of the installed choices as spelled; None when none is given."""
 
     @property
     def is_launcher(self) -> bool:
@@ -78,13 +78,13 @@ def script_path(name: str, package: str | None = None) -> str:
     return os.path.join(package or package_directory(), _FOLDER, name)
 
 
-def command_line(interpreter: str, script: str, frozen: str) -> str:
+def command_line(interpreter: str, script: str, installed: str) -> str:
     """Return the shell command of a hook or status line, for where no launcher can be used.
 
     Without the tests in front, Python would leave with 2 where the script is gone, and 2 is what
     blocks tools and erases prompts: a package removed by hand must not do that.
     """
-    run = shlex.join((interpreter, "-I", "-S", script, frozen))
+    run = shlex.join((interpreter, "-I", "-S", script, installed))
     tests = f"[ ! -r {shlex.quote(script)} ] || [ ! -x {shlex.quote(interpreter)} ]"
     return f"{tests} || exec {run}"
 

@@ -17,7 +17,7 @@ from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.hosts.claude_code.installed_choices import (
     AUDIENCES,
     STATUS_LINES,
-    Frozen,
+    InstalledChoices,
     check_choice,
 )
 from ultramon.hosts.claude_code.setup.commands import (
@@ -29,9 +29,9 @@ from ultramon.hosts.claude_code.setup.commands import (
 )
 from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.planned_change import (
-    Change,
+    PlannedChange,
     backup_path,
-    frozen_path,
+    choices_path,
     read_backup,
     record_of,
 )
@@ -69,18 +69,18 @@ class Choices(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Installation(Change):
+class Installation(PlannedChange):
     """A planned installation.
 
     Attributes:
-        frozen: The choices as they shall be stored.
+        installed: The choices as they shall be stored.
         stored: The choices as they are stored, as JSON; None = they are not, or not readably.
         is_frozen_corrupt: Whether what is stored cannot be read and is to be set aside.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
         launchers: What the settings will name.
     """
 
-    frozen: Frozen
+    installed: InstalledChoices
     stored: str | None
     is_frozen_corrupt: bool = False
     backup: bytes | None = None
@@ -91,7 +91,7 @@ class Installation(Change):
         """Whether anything at all will be written."""
         return (
             self.changes_settings
-            or compact_json.dumps(self.frozen.to_json()) != self.stored
+            or compact_json.dumps(self.installed.to_json()) != self.stored
             or any(launcher.changes for launcher in self.launchers)
         )
 
@@ -102,9 +102,9 @@ class Installation(Change):
             script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
             interpreter: Absolute path of the Python that shall run it.
         """
-        launcher = Launcher(script, interpreter, self.frozen.path)
+        launcher = Launcher(script, interpreter, self.installed.path)
         if not launcher.can_run:
-            return command_line(interpreter, script_path(script), self.frozen.path)
+            return command_line(interpreter, script_path(script), self.installed.path)
         self.launchers.append(launcher)
         # Without exec a shell such as dash stays behind and waits: one process more for each call.
         return f"exec {shlex.quote(launcher.path)}"
@@ -123,19 +123,19 @@ class Installation(Change):
         """
         if not self.changes:
             return
-        frozen, settings = self.frozen, self.settings
-        make_private_directory(frozen.state_directory)
-        path = backup_path(frozen.state_directory, settings)
+        installed, settings = self.installed, self.settings
+        make_private_directory(installed.state_directory)
+        path = backup_path(installed.state_directory, settings)
         if self.backup is not None:
             replace_file(path, self.backup)
         elif settings.original is None:
             delete_file(path)
         if self.is_frozen_corrupt:
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-            os.replace(frozen.path, f"{frozen.path}.corrupt-{stamp}")
+            os.replace(installed.path, f"{installed.path}.corrupt-{stamp}")
         if self.changes_settings:
-            frozen.installed_at = now
-        frozen.save()
+            installed.installed_at = now
+        installed.save()
         for launcher in self.launchers:
             launcher.write()
         self.write_settings()
@@ -166,9 +166,9 @@ def plan_installation(
         OSError: The system refused to read something.
     """
     settings = Settings(layer.path)
-    plan = begin_installation(settings, frozen_path(state_directory))
+    plan = begin_installation(settings, choices_path(state_directory))
     record = note_installation(plan, interpreter)
-    choose(plan.frozen, choices)
+    choose(plan.installed, choices)
     link = choose_link(
         plan,
         record,
@@ -198,28 +198,28 @@ def begin_installation(settings: Settings, path: str) -> Installation:
         OSError: The system refused to read them.
     """
     try:
-        frozen = Frozen.load(path)
+        installed = InstalledChoices.load(path)
     except StateCorruptError as error:
         warning = f"{path}: {error.reason}; it is set aside, and the choices are made anew"
         return Installation(
             settings=settings,
             warnings=[warning],
-            frozen=Frozen(path),
+            installed=InstalledChoices(path),
             stored=None,
             is_frozen_corrupt=True,
         )
-    stored = compact_json.dumps(frozen.to_json()) if os.path.lexists(path) else None
-    return Installation(settings=settings, frozen=frozen, stored=stored)
+    stored = compact_json.dumps(installed.to_json()) if os.path.lexists(path) else None
+    return Installation(settings=settings, installed=installed, stored=stored)
 
 
 def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
     """Remember the settings file, and plan its backup when this is the first change to it."""
-    settings, frozen = plan.settings, plan.frozen
-    before = read_backup(frozen.state_directory, frozen, settings)
-    record = record_of(frozen, settings)
+    settings, installed = plan.settings, plan.installed
+    before = read_backup(installed.state_directory, installed, settings)
+    record = record_of(installed, settings)
     if record is None:
         record = {"settings": settings.path}
-        frozen.installations.append(record)
+        installed.installations.append(record)
     record["interpreter"] = interpreter
     if not settings.holds_ours():
         plan.backup = settings.original
@@ -234,39 +234,39 @@ def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
     elif before is not None and "statusLine" not in record:
         remember_status_line(record, before)
     if plan.backup is not None:
-        record["backup"] = backup_path(frozen.state_directory, settings)
+        record["backup"] = backup_path(installed.state_directory, settings)
     return record
 
 
-def choose(frozen: Frozen, choices: Choices) -> None:
+def choose(installed: InstalledChoices, choices: Choices) -> None:
     """Take over what a person decided.
 
     Raises:
         ConfigurationError: A choice is not allowed.
     """
     if choices.audience is not None:
-        frozen.audience = check_choice("audience", choices.audience, AUDIENCES, "argument")
+        installed.audience = check_choice("audience", choices.audience, AUDIENCES, "argument")
     if choices.context_limit_tokens is not None:
-        frozen.context_limit_tokens = choices.context_limit_tokens or None
+        installed.context_limit_tokens = choices.context_limit_tokens or None
     if choices.handoff_note is not None:
         if len(choices.handoff_note) > MAX_HANDOFF_NOTE_CHARS:
             allowed = f"at most {MAX_HANDOFF_NOTE_CHARS:,} characters"
             raise ConfigurationError("handoff_note", choices.handoff_note[:40] + "…", allowed)
-        frozen.handoff_note = choices.handoff_note or None
+        installed.handoff_note = choices.handoff_note or None
     if choices.critical_note is not None:
-        frozen.critical_note = check_critical_note(choices.critical_note)
+        installed.critical_note = check_critical_note(choices.critical_note)
     if choices.warning is not None or choices.critical is not None:
-        frozen.ladder = Ladder(
+        installed.ladder = Ladder(
             (
-                Rung(WARNING, _ratio(frozen, WARNING, choices.warning), None, PREPARE_HANDOFF),
-                Rung(CRITICAL, _ratio(frozen, CRITICAL, choices.critical), None, FORCE_RETURN),
+                Rung(WARNING, _ratio(installed, WARNING, choices.warning), None, PREPARE_HANDOFF),
+                Rung(CRITICAL, _ratio(installed, CRITICAL, choices.critical), None, FORCE_RETURN),
             ),
             round_percent=True,
         )
 
 
-def _ratio(frozen: Frozen, level: str, chosen: float | None) -> float | None:
-    rung = frozen.ladder.rung(level)
+def _ratio(installed: InstalledChoices, level: str, chosen: float | None) -> float | None:
+    rung = installed.ladder.rung(level)
     return rung.ratio if chosen is None and rung else chosen
 
 
@@ -278,23 +278,23 @@ def _plan_status_line(
     interpreter: str,
 ) -> None:
     """Put ours in, and remember the one that it replaces."""
-    settings, frozen = plan.settings, plan.frozen
+    settings, installed = plan.settings, plan.installed
     if chosen is not None:
         check_choice("status_line", chosen, STATUS_LINES, "argument")
-    show = chosen or (frozen.status_line_show if frozen.installed_at is not None else None)
+    show = chosen or (installed.status_line_show if installed.installed_at is not None else None)
     if show == "none":
         settings.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
-        frozen.status_line_show, frozen.status_line_chained = "none", None
+        installed.status_line_show, installed.status_line_chained = "none", None
         return
     found = _replaced_status_line(settings, record, weaker)
-    if found is not None and found != frozen.status_line_chained:
+    if found is not None and found != installed.status_line_chained:
         problem = _why_not_chained(plan, found)
         if problem is not None:
             plan.warnings.append(f"the status line {problem}; it is left as it is")
             return
-        frozen.status_line_chained = found
+        installed.status_line_chained = found
         show = chosen or ("both" if show == "both" else "chained")
-    frozen.status_line_show = show or "own"
+    installed.status_line_show = show or "own"
     if settings.our_status_line() is None:
         remember_status_line(record, settings)
     settings.put_status_line(plan.command(STATUS_LINE_SCRIPT, interpreter))
@@ -341,7 +341,7 @@ def _why_not_chained(plan: Installation, line: object) -> str | None:
         return "is of a kind that cannot be chained"
     if not isinstance(line.get("command"), str):
         return "is of a kind that cannot be chained"
-    if plan.frozen.status_line_chained is not None and len(plan.frozen.installations) > 1:
+    if plan.installed.status_line_chained is not None and len(plan.installed.installations) > 1:
         return "is another one than the one that ultramon's carries already for other settings"
     return None
 

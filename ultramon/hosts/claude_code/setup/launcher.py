@@ -49,21 +49,21 @@ class Launcher:
     Args:
         script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
         interpreter: Absolute path of the Python that runs it.
-        frozen: Path of the stored choices; the launcher lies beside them.
+        installed: Path of the stored choices; the launcher lies beside them.
 
     Attributes:
         path: Where it lies.
     """
 
-    def __init__(self, script: str, interpreter: str, frozen: str) -> None:
-        self.path = os.path.join(os.path.dirname(frozen), LAUNCHERS[script])
+    def __init__(self, script: str, interpreter: str, installed: str) -> None:
+        self.path = os.path.join(os.path.dirname(installed), LAUNCHERS[script])
         self._interpreter = interpreter
         self._data = _TEXT.format(
             interpreter=interpreter,
             options=_OPTIONS,
             paths=_PATHS,
             package=ascii(package_directory()),
-            choices=ascii(frozen),
+            choices=ascii(installed),
             module=_MODULES[script],
         ).encode("ascii", "replace")
 
@@ -115,11 +115,11 @@ def read_launcher(path: str) -> OurCommand:
     try:
         first, *lines = data.decode("ascii").splitlines()
         (paths,) = (line for line in lines if line.startswith(_PATHS))
-        package, frozen = map(str, ast.literal_eval(paths.removeprefix(_PATHS)))
+        package, installed = map(str, ast.literal_eval(paths.removeprefix(_PATHS)))
     except (ValueError, TypeError, SyntaxError) as error:
         raise StateCorruptError(path, "is not as an installation wrote it") from error
     program = first.removeprefix("#!").removesuffix(_OPTIONS)
-    return OurCommand(program, script_path(script, package), frozen)
+    return OurCommand(program, script_path(script, package), installed)
 
 
 def _forbids_programs(directory: str) -> bool:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.installed_choices import FROZEN_NAME, Frozen
+from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"
-_STEM = FROZEN_NAME.removesuffix("json")
+_STEM = CHOICES_NAME.removesuffix("json")
 
 
 @dataclass
-class Change:
+class PlannedChange:
     """What a command would do to a settings file, and to others beside it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Change:
 
     settings: Settings
     after: bytes | None = None
-    beside: list[Change] = field(default_factory=list)
+    beside: list[PlannedChange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -92,9 +92,9 @@ def _lines(data: bytes | None) -> list[str]:
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
 
 
-def frozen_path(state_directory: str) -> str:
+def choices_path(state_directory: str) -> str:
     """Return where the choices of the installations lie."""
-    return os.path.join(os.path.abspath(state_directory), FROZEN_NAME)
+    return os.path.join(os.path.abspath(state_directory), CHOICES_NAME)
 
 
 def backup_path(state_directory: str, settings: Settings) -> str:
@@ -108,22 +108,24 @@ def is_own_file(name: str) -> bool:
     return name.startswith(_STEM)
 
 
-def record_of(frozen: Frozen | None, settings: Settings) -> dict[str, Any] | None:
+def record_of(installed: InstalledChoices | None, settings: Settings) -> dict[str, Any] | None:
     """Return what was noted when a settings file was installed into; None = nothing."""
-    for record in frozen.installations if frozen else ():
+    for record in installed.installations if installed else ():
         path = record.get("settings") if isinstance(record, dict) else None
         if isinstance(path, str) and os.path.realpath(path) == settings.target:
             return record
     return None
 
 
-def read_backup(state_directory: str, frozen: Frozen | None, settings: Settings) -> Settings | None:
+def read_backup(
+    state_directory: str, installed: InstalledChoices | None, settings: Settings
+) -> Settings | None:
     """Return the settings as they were before the first installation; None = not known.
 
     Raises:
         StateCorruptError: The backup is there and no settings file.
     """
-    record = record_of(frozen, settings) or {}
+    record = record_of(installed, settings) or {}
     path = record.get("backup", backup_path(state_directory, settings))
     if not isinstance(path, str):
         return None

@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code.setup.install import (
     choose,
     note_installation,
 )
-from ultramon.hosts.claude_code.setup.planned_change import Change, frozen_path
+from ultramon.hosts.claude_code.setup.planned_change import PlannedChange, choices_path
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
 
@@ -46,14 +46,14 @@ def plan_plugin(
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_installation(hooks, frozen_path(state_directory))
+    plan = begin_installation(hooks, choices_path(state_directory))
     note_installation(plan, interpreter)["backup"] = plan.backup = None
-    choose(plan.frozen, choices)
+    choose(plan.installed, choices)
     command = plan.command(HOOK_SCRIPT, interpreter)
     entries = {event: [hook_entry(event, command)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
     about = {"name": PLUGIN_NAME, "version": version, "description": _DESCRIPTION}
-    plan.beside.append(Change(manifest, _encode(about)))
+    plan.beside.append(PlannedChange(manifest, _encode(about)))
     return plan
 
 
@@ -67,7 +67,7 @@ def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Remov
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
     plan = begin_removal(hooks, state_directory)
-    plan.beside.append(Change(manifest, None))
+    plan.beside.append(PlannedChange(manifest, None))
     folders = [os.path.dirname(file.target) for file in (manifest, hooks)]
     plan.directories = [*folders, os.path.realpath(directory)]
     plan_traces(plan, cwd)

@@ -14,7 +14,7 @@ from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, c
 from ultramon.hosts.claude_code.setup.settings import PROJECT
 
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.setup.planned_change import Change
+    from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 
 COMMAND, HTTP = "command", "http"
 VIAS = (COMMAND, HTTP)
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
 
 def choose_link(
-    plan: Change,
+    plan: PlannedChange,
     record: dict[str, Any],
     layer: str,
     server: Server,
@@ -104,14 +104,14 @@ def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
     return check_url(known, "server.json")
 
 
-def _make_private(plan: Change, record: dict[str, Any]) -> None:
+def _make_private(plan: PlannedChange, record: dict[str, Any]) -> None:
     settings = plan.settings
     if settings.original is not None and settings.mode & 0o077:
         record["mode"] = settings.mode
         settings.new_mode = settings.mode & ~0o077
 
 
-def restore_mode(plan: Change, record: dict[str, Any]) -> None:
+def restore_mode(plan: PlannedChange, record: dict[str, Any]) -> None:
     """Plan to give a settings file the mode back that it had before the secret stood in it."""
     mode = record.pop("mode", None)
     if type(mode) is int and 0 < mode <= 0o777:

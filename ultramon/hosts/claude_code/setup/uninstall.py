@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.installed_choices import Frozen
+from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.planned_change import (
-    Change,
+    PlannedChange,
     backup_path,
-    frozen_path,
+    choices_path,
     is_own_file,
     read_backup,
     record_of,
@@ -28,18 +28,18 @@ _HOOKS = "hooks"
 
 
 @dataclass(kw_only=True)
-class Removal(Change):
+class Removal(PlannedChange):
     """What an uninstallation would do.
 
     Attributes:
-        frozen: The stored choices as they shall be; None when they cannot be read.
+        installed: The stored choices as they shall be; None when they cannot be read.
         state_directory: Where they are.
         traces: Files in there that go with the installation.
         saves_frozen: Whether the choices stay, for other installations, and lose this one.
         directories: Folders that an installation made, to be removed when empty.
     """
 
-    frozen: Frozen | None
+    installed: InstalledChoices | None
     state_directory: str
     traces: list[str]
     saves_frozen: bool = False
@@ -60,8 +60,8 @@ class Removal(Change):
         for directory in self.directories:
             with suppress(OSError):
                 os.rmdir(directory)
-        if self.saves_frozen and self.frozen is not None:
-            self.frozen.save()
+        if self.saves_frozen and self.installed is not None:
+            self.installed.save()
         for path in self.traces:
             delete_file(path)
         with suppress(OSError):  # not empty: states of agents stay
@@ -83,9 +83,9 @@ def plan_removal(layer: Layer, cwd: str, state_directory: str) -> Removal:
     """
     settings = Settings(layer.path)
     plan = begin_removal(settings, state_directory)
-    record = record_of(plan.frozen, settings)
+    record = record_of(plan.installed, settings)
     try:
-        before = read_backup(state_directory, plan.frozen, settings)
+        before = read_backup(state_directory, plan.installed, settings)
     except StateCorruptError as error:
         plan.warnings.append(f"the backup cannot be used: {error}")
         before = None
@@ -108,9 +108,9 @@ def begin_removal(settings: Settings, state_directory: str) -> Removal:
         StateSchemaError: A newer ultramon stored them.
         OSError: The system refused to read them.
     """
-    plan = Removal(settings=settings, frozen=None, state_directory=state_directory, traces=[])
+    plan = Removal(settings=settings, installed=None, state_directory=state_directory, traces=[])
     try:
-        plan.frozen = Frozen.load(frozen_path(state_directory))
+        plan.installed = InstalledChoices.load(choices_path(state_directory))
     except StateCorruptError as error:
         plan.warnings.append(f"{error.path}: {error.reason}")
     return plan
@@ -143,10 +143,10 @@ def _original_bytes(settings: Settings, before: Settings | None, *, is_new: bool
 
 def plan_traces(plan: Removal, cwd: str) -> None:
     """Plan which files of the state directory go: all of ours with the last installation."""
-    frozen = plan.frozen
+    installed = plan.installed
     left = {layer.path for layer in find_layers(cwd) if _holds_ours(plan, layer.path) is True}
     kept = []
-    for record in frozen.installations if frozen else []:
+    for record in installed.installations if installed else []:
         path = record.get("settings") if isinstance(record, dict) else None
         # Who cannot look must not delete what may still be needed.
         if isinstance(path, str) and _holds_ours(plan, path) is not False:
@@ -160,8 +160,8 @@ def plan_traces(plan: Removal, cwd: str) -> None:
     plan.notes.append(f"still installed in {', '.join(sorted(left))}")
     backup = backup_path(plan.state_directory, plan.settings)
     plan.traces = [backup] if os.path.lexists(backup) else []
-    if frozen is not None and kept != frozen.installations:
-        frozen.installations = kept
+    if installed is not None and kept != installed.installations:
+        installed.installations = kept
         plan.saves_frozen = True
 
 

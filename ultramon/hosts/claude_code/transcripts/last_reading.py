@@ -34,7 +34,7 @@ _BUDGET_TAIL_BYTES = 1024 * 1024
 _INTERRUPTION = b"[Request interrupted by user"
 
 
-class Tail:
+class LastReading:
     """What the end of a transcript says.
 
     Attributes:
@@ -70,7 +70,7 @@ class Tail:
         self.stopped_at: float | None = None
 
 
-def read_tail(path: str, *, is_subagent: bool, call_id: str | None = None) -> Tail:
+def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
     """Read a transcript from its end until the last reply or compaction is found.
 
     Args:
@@ -167,8 +167,8 @@ def _open(path: str) -> tuple[int, int]:
     return fd, found.st_size
 
 
-def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> Tail:
-    tail = Tail()
+def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> LastReading:
+    tail = LastReading()
     tail.bytes_behind = size
     for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
         # One reader a line: each must be judged as if it were the first of its message.
