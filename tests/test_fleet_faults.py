@@ -125,11 +125,11 @@ class CountingDirectory(StateDirectory):
         self.reads[agent_id] += 1
         return super().read(agent_id)
 
-    def glance(self, agent_id, mark):
+    def read_head(self, agent_id, mark):
         self.reads[agent_id] += 1
         return super().read_head(agent_id, mark)
 
-    def glance(self, agent_id, mark):
+    def read_head(self, agent_id, mark):
         self.reads[agent_id] += 1
         return super().read_head(agent_id, mark)
 
