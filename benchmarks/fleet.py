@@ -192,7 +192,7 @@ def latency() -> str:
 
     @fleet.on("prepare_handoff")
     def note(event: FleetEvent) -> None:
-        arrived[event.event.epoch] = time.monotonic()
+        arrived[event.epoch] = time.monotonic()
 
     @fleet.on("ended")
     def stop(event: FleetEvent) -> None:

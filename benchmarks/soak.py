@@ -266,7 +266,7 @@ def consume(place: Place, name: str) -> None:
     from ultramon import Fleet
 
     for event in Fleet(RUN, consumer=name, poll_interval_seconds=0.5).watch():
-        append(place.path / f"heard-{name}", event.event.event_id)
+        append(place.path / f"heard-{name}", event.event_id)
 
 
 # --- the reader, which imports nothing of ultramon

@@ -55,7 +55,7 @@ def orchestrate(directory, log, handled):
 
     def note(event):
         nonlocal count
-        os.write(file, f"{event.event.event_id} {event.name}\n".encode())
+        os.write(file, f"{event.event_id} {event.name}\n".encode())
         if count == handled:
             say(f"handling {os.getpid()}")
             signal.pause()

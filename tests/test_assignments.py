@@ -222,7 +222,7 @@ def test_only_places_of_assignments_are_remembered_with_the_cursor(backend, flee
         for item in range(1000):
             monitor.complete_task(f"0/{item}")
     assert names(fleet.poll()) == ["started", "ended"]
-    held = backend.subscribe("audit/main", fleet._consumer._holder, now=0, lease_seconds=30)
+    held = backend.subscribe("audit/main", fleet._deliveries._consumer._holder, now=0, lease_seconds=30)
     assert len(repr(held.memory)) < 100 * 300
     assert "w0'" not in repr(held.memory)
     assert "w99'" in repr(held.memory)
@@ -269,7 +269,7 @@ def test_a_successor_that_came_too_late_is_not_lost(fleet, worker, backend, tmp_
     assert end(process) == 1
     (event,) = fleet.poll() + fleet.poll()
     assert (event.name, event.outcome, event.handoff) == ("ended", "cancelled", None)
-    assert event.event.reason == str(HandoffTakenError("first", "winner"))
+    assert event.reason == str(HandoffTakenError("first", "winner"))
 
 
 def test_an_id_whose_second_life_dies_early_is_lost_again(fleet, worker):
@@ -350,4 +350,4 @@ def test_a_life_whose_id_goes_on_in_another_run_is_handed_over(fleet, worker, ba
         (("a",), ("b",)),
         ((), ("c",)),
     ]
-    assert events[-1].event.reason == "its id went on in run other"
+    assert events[-1].reason == "its id went on in run other"

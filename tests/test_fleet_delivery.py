@@ -288,7 +288,7 @@ def test_a_redelivered_handoff_counts_once(make, fleet_on):
         monitor.plan(["one"])
         monitor.hand_off()
     for _ in range(5):
-        for event in first.step():
+        for event in first._deliveries.step():
             if event.name == "handoff_ready":
                 break
         assert event.name == "handoff_ready"

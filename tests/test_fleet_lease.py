@@ -102,7 +102,7 @@ def test_a_killed_orchestrator_is_followed_at_once(fleet, in_hand):
     assert ended() == -signal.SIGKILL
     events = fleet.poll()
     assert names(events) == ["started", "ended"]
-    assert events[0].event.event_id == delivered_id()
+    assert events[0].event_id == delivered_id()
 
 
 def test_a_suspended_orchestrator_keeps_its_lease(fleet, clock, in_hand):

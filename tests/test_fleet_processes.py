@@ -117,7 +117,7 @@ def test_without_attach_a_vanished_pid_is_known_at_the_next_poll(fleet, worker):
     kill(process.pid)
     event = lost(fleet.poll())
     assert event.exit is None
-    assert event.event.reason == f"process {process.pid} is gone"
+    assert event.reason == f"process {process.pid} is gone"
 
 
 def test_a_process_that_ends_without_stop_is_lost_with_its_code(fleet, worker):

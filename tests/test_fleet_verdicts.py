@@ -75,7 +75,7 @@ def test_a_long_silence_is_stale_then_lost_once(make, fleet_on, clock, agent_clo
         seen += fleet.poll()
     assert names(seen) == ["started", "stale", "handoff_ready", "lost", "ended"]
     assert seen[3].outcome == seen[4].outcome == "lost"
-    assert seen[4].event.reason.startswith("no heartbeat for")
+    assert seen[4].reason.startswith("no heartbeat for")
     assert seen[2].handoff.remaining == ("one", "two")
     assert seen[2].handoff == seen[3].handoff == seen[4].handoff
     assert not seen[4].handoff_follows
@@ -236,7 +236,7 @@ def test_a_second_window_has_a_grace_of_its_own(make, fleet_on, clock):
     fleet.poll()
     clock.advance(31)
     (expired,) = fleet.poll()
-    assert (expired.outcome, expired.event.epoch) == ("expired", 2)
+    assert (expired.outcome, expired.epoch) == ("expired", 2)
 
 
 def test_a_request_expires_at_its_deadline_whatever_the_level(make, fleet_on, clock):
@@ -251,7 +251,7 @@ def test_a_request_expires_at_its_deadline_whatever_the_level(make, fleet_on, cl
     clock.advance(0.1)
     seen = fleet.poll() + other.poll() + fleet.poll() + other.poll()
     assert [event.outcome for event in seen] == ["expired", "expired"]
-    assert len({event.event.event_id for event in seen}) == 1
+    assert len({event.event_id for event in seen}) == 1
     assert make_held.get_state().active
 
 
@@ -318,7 +318,7 @@ def test_a_verdict_of_a_killed_orchestrator_is_taken_back_by_the_next(
     monitor = make("a", clock=agent_clock)
     clock.advance(46)
     first = fleet_on()
-    next(first.step())
+    next(first._deliveries.step())
     first.close()
     agent_clock.advance(46)
     second = fleet_on()

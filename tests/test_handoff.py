@@ -70,7 +70,7 @@ def test_a_prompt_holds_everything_that_is_known():
     text = record.to_prompt()
     assert text.splitlines()[2] == (
         "It stopped at 170,000 tokens (threshold critical); "
-        "1 items are done, 1 may be half done, 2 remain."
+        "items: 1 done, 1 perhaps half done, 2 left."
     )
     titles = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert titles == [
@@ -119,7 +119,7 @@ def test_a_huge_record_fits_into_the_tokens_it_may_have(max_tokens):
     prompt = record.to_prompt(max_tokens)
     assert estimate_tokens(prompt) <= max_tokens
     assert prompt.startswith("# Handoff from agent scout-1\n\nIt stopped at 170,000 tokens")
-    assert "5000 remain" in prompt
+    assert "5000 left" in prompt
 
 
 def test_what_is_left_to_do_is_kept_while_the_rest_is_cut():
@@ -142,7 +142,7 @@ def test_what_was_cut_is_counted():
     shown = prompt.count("- todo-")
     assert shown > 0
     assert f"- … and {1000 - shown} more\n" in prompt
-    assert "1000 remain" in prompt
+    assert "1000 left" in prompt
 
 
 def test_a_text_that_is_left_out_is_counted():

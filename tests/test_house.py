@@ -55,7 +55,7 @@ SLOW = {
 }  # fmt: skip
 BROAD_EXCEPTS = {
     "ultramon/alerts/check.py": 1,
-    "ultramon/fleet/fleet.py": 1,
+    "ultramon/fleet/deliveries.py": 1,
     "ultramon/monitor/background.py": 1,
     "ultramon/hosts/claude_code/hooks/entry.py": 2,
     "ultramon/routing.py": 1,

@@ -269,7 +269,7 @@ def test_the_prompt_of_a_successor_has_the_facts(make):
     record = monitor.hand_off(notes="first line\nsecond line", next_step="go on", workspace=HERE)
     text = record.to_prompt()
     assert text.startswith("# Handoff from agent scout-1\n")
-    assert "0 items are done, 0 may be half done, 400 remain." in text
+    assert "items: 0 done, 0 perhaps half done, 400 left." in text
     assert "> first line\n> second line" in text
     assert "## Remaining (400)\n- item 0\n" in text
     assert " more\n" in text

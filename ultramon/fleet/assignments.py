@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ultramon.monitor.handoff import HandoffRecord, left_in, rebuilt_handoff
+from ultramon.monitor.handoff import HandoffRecord, left_in
 from ultramon.state.plan import DONE, Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
@@ -212,7 +212,8 @@ class Assignments:
         if items := items_of([event for event in given if not event.get("handoff")]):
             first = next(event for event in given if not event.get("handoff"))
             unstored = _unknown({**first, "generation": 0})
-            handoffs[first["n"]] = rebuilt_handoff(unstored, [], items, now=now)
+            rebuilt = HandoffRecord.rebuilt(unstored, [], items, now=now)
+            handoffs[first["n"]] = rebuilt.to_json()
         return [
             StateRecord(given[0]["agentId"], run=self._run, epoch=1).event(
                 "handoff_ready", source=source, at=now, n=number, handoff=handoff
@@ -258,9 +259,8 @@ class Assignments:
             return None
         unsettled = set(rest)
         kept = [task for task in tasks if task["status"] == DONE or task["name"] in unsettled]
-        handoff = rebuilt_handoff(life, kept, rest, now=now)
         number = given[-1]["n"]
-        handoff["handoffId"] += f"-{number}"
+        handoff = HandoffRecord.rebuilt(life, kept, rest, now=now, suffix=f"-{number}").to_json()
         return life.event(
             "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
         )

@@ -1,4 +1,4 @@
-"""What a fleet's handlers get."""
+"""The events that a fleet delivers to handlers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ultramon.state.events import ThresholdEvent
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from ultramon.monitor.handoff import HandoffRecord
     from ultramon.state.events import Event
     from ultramon.state.models import AgentState
@@ -40,11 +42,11 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FleetEvent:
-    """One thing that happened, as a handler gets it.
+    """One event of an agent, as a handler gets it.
 
     Attributes:
         name: One of `EVENT_NAMES`.
-        event: The event as it stands in the journal; ``event.event_id`` is for idempotence.
+        event: The event in the journal; its common fields are properties of this object.
         agent_id: The agent.
         state: The agent's state when the event is delivered; None when there is none to read.
         handoff: With ``handoff_ready`` and ``no_progress``; `HandoffRecord.claim` it. With ``lost``
@@ -65,10 +67,40 @@ class FleetEvent:
     outcome: str | None = None
     exit: dict[str, Any] | None = None
 
+    @property
+    def event_id(self) -> str:
+        """The same at every delivery of this event, for idempotent handlers."""
+        return self.event.event_id
+
+    @property
+    def run(self) -> str:
+        """The agent's run."""
+        return self.event.run
+
+    @property
+    def generation(self) -> int:
+        """The agent's life: 1 at its first start, +1 at each restart, 0 before one is stored."""
+        return self.event.generation
+
+    @property
+    def epoch(self) -> int:
+        """The filling of the agent's context window, from 1."""
+        return self.event.epoch
+
+    @property
+    def occurred_at(self) -> datetime:
+        """When it happened, UTC."""
+        return self.event.occurred_at
+
+    @property
+    def reason(self) -> str | None:
+        """Why, with ``lost``, ``stale`` and ``ended``; None without a reason."""
+        return getattr(self.event, "reason", None)
+
 
 def names_of(event: Event) -> tuple[str, ...]:
     """Return the names under which an event of the journal is delivered; often none."""
     if isinstance(event, ThresholdEvent):
-        told = event.type == "context_threshold_reached" and event.action in EVENT_NAMES
-        return (event.action,) if told else ()
+        is_asked = event.type == "context_threshold_reached" and event.action in EVENT_NAMES
+        return (event.action,) if is_asked else ()
     return _NAMES.get(event.type, ())

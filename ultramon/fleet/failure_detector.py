@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.fleet.assignments import is_end, items_of
 from ultramon.fleet.check_schedule import CheckSchedule
-from ultramon.monitor.handoff import rebuilt_handoff
+from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
 from ultramon.state.record import StateRecord
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ultramon.fleet.assignments import Assignments
     from ultramon.fleet.run_view import RunView
-    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.system.clock import Clock
 
     Records = Mapping[str, StateRecord]
@@ -219,14 +218,14 @@ class FailureDetector:
         """
         if state_of(record) is None:
             return []
-        handoff = rebuilt_handoff(
+        handoff = HandoffRecord.rebuilt(
             record,
             record.tasks or [],
             items_of(assignments.given(record.agent_id, record.generation)),
             now=self._clock.now(),
             generation_count=_chain_length(record, records),
         )
-        return [self.event(record, "handoff_ready", handoff=handoff)]
+        return [self.event(record, "handoff_ready", handoff=handoff.to_json())]
 
     def _expire(self, record: StateRecord, now: float) -> list[dict[str, Any]]:
         due = self.memory["returning"].get(record.agent_id)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import logging
 import os
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
-from ultramon import signals
-from ultramon.backends.claims import release_abandoned
 from ultramon.context.levels import as_ladder
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -21,18 +12,14 @@ from ultramon.errors import (
     ConfigurationError,
     StateError,
 )
-from ultramon.fleet.assignments import Assignments, is_end
 from ultramon.fleet.child_processes import watch_process
-from ultramon.fleet.consumer import RENEW_SECONDS, Consumer, has_news
-from ultramon.fleet.events import EVENT_NAMES, FleetEvent, names_of
-from ultramon.fleet.failure_detector import FailureDetector
-from ultramon.fleet.run_view import RunView
-from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, Watch, next_in_thread
+from ultramon.fleet.deliveries import Deliveries
+from ultramon.fleet.events import EVENT_NAMES, FleetEvent
+from ultramon.fleet.watch import Watch
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.routing import NOTIFY_THRESHOLDS
-from ultramon.state.events import HandoffEvent, parse_event
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
-from ultramon.state.models import AgentState, is_whole, state_of
+from ultramon.state.models import AgentState, state_of
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import check_agent_id, random_hex
@@ -40,27 +27,15 @@ from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from os import PathLike
 
     from ultramon.backends.base import Backend
     from ultramon.fleet.child_processes import Attachable
-    from ultramon.state.events import Event
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
-    Delivery = tuple[FleetEvent, list[Callable[[FleetEvent], Any]]]
-
-_log = logging.getLogger("ultramon.fleet")
-
-KEPT_FAILURES = 100
-
-_SIGNALS = {
-    "agent_stale": signals.agent_stale,
-    "agent_recovered": signals.agent_recovered,
-    "agent_lost": signals.agent_lost,
-}
 
 
 class Fleet:
@@ -106,25 +81,19 @@ class Fleet:
                 "max_generations_without_progress", max_generations_without_progress, ">= 1"
             )
         self.backend = backend
-        self.failures: list[tuple[FleetEvent, Exception]] = []
         self._clock = clock or SYSTEM_CLOCK
-        self._interval = poll_interval_seconds
-        self._handlers: dict[str, list[Callable[[FleetEvent], Any]]] = {}
-        self._detector = FailureDetector(
-            self.run_name, f"fleet:{consumer}", self._clock, max_generations_without_progress
+        self._deliveries = Deliveries(
+            backend,
+            self.run_name,
+            consumer,
+            self._clock,
+            interval_seconds=poll_interval_seconds,
+            max_generations_without_progress=max_generations_without_progress,
         )
-        self._max_idle = max_generations_without_progress
-        self._assignments = Assignments(backend, self.run_name)
-        # Of agents that were given work and have no process yet: what was stored of them then.
+        self.failures = self._deliveries.failures
+        self._agents = self._deliveries.agents
+        # Of agents that were assigned work and have no process yet: the generation stored then.
         self._generations: dict[str, int] = {}
-        self._consumer = Consumer(
-            backend, f"{self.run_name}/{consumer}", self._clock, self._remember
-        )
-        self._agents = RunView(backend, self.run_name)
-        self._mark: object = None
-        self._next_poll_at = 0.0
-        self._trouble = ""
-        self._stopping = threading.Event()
 
     def on(self, name: str) -> Callable[[Handler], Handler]:
         """Return a decorator that has a handler called with a `FleetEvent`, sync or async.
@@ -136,7 +105,7 @@ class Fleet:
             raise ValueError(f"no event {name!r}: choose one of {', '.join(EVENT_NAMES)}")
 
         def connect(handler: Handler) -> Handler:
-            self._handlers.setdefault(name, []).append(handler)
+            self._deliveries.handlers.setdefault(name, []).append(handler)
             return handler
 
         return connect
@@ -166,11 +135,11 @@ class Fleet:
         record, is_over = self._stored(agent_id)
         if record is not None and not is_over:
             raise AgentAlreadyRunningError(agent_id, record.pid or 0, record.hostname, record.run)
-        event = self._assignments.event(
+        event = self._deliveries.assignments.event(
             agent_id,
             work,
             0 if record is None else record.generation,
-            source=self._detector.source,
+            source=self._deliveries.detector.source,
             at=self._clock.now(),
         )
         self.backend.append_events([event])
@@ -261,7 +230,9 @@ class Fleet:
                 "deadlineAt": format_time(self._clock.now() + deadline_seconds),
             },
         )
-        self.backend.append_events([self._detector.request_return(record, deadline_seconds)])
+        self.backend.append_events(
+            [self._deliveries.detector.request_return(record, deadline_seconds)]
+        )
 
     def get_states(self) -> list[AgentState]:
         """Return the readable states of the run, ended agents included."""
@@ -292,246 +263,37 @@ class Fleet:
         Raises:
             StateError: The store refused; what was not acknowledged is delivered again.
         """
-        return list(self.step())
+        return list(self._deliveries.step())
 
     async def poll_async(self) -> list[FleetEvent]:
         """Do as `poll` does, awaiting async handlers in the running loop."""
-        return [event async for event in self.step_async()]
-
-    def step(self, *, acknowledge_all: bool = False) -> Iterator[FleetEvent]:
-        """Do as `poll` does, one event at a time; asking for the next acknowledges the last.
-
-        Args:
-            acknowledge_all: Acknowledge at once events that have no handler, too.
-        """
-        for event, handlers in self._deliveries(acknowledge_all):
-            for handler in handlers:
-                with self._guarded(event):
-                    result = handler(event)
-                    if inspect.iscoroutine(result):
-                        asyncio.run(result)
-            yield event
-
-    async def step_async(self, *, acknowledge_all: bool = False) -> AsyncIterator[FleetEvent]:
-        """Do as `step` does, awaiting async handlers in the running loop; that never waits."""
-        deliveries = self._deliveries(acknowledge_all)
-        while (delivery := await next_in_thread(deliveries)) is not None:
-            event, handlers = delivery
-            for handler in handlers:
-                with self._guarded(event):
-                    result = handler(event)
-                    if inspect.iscoroutine(result):
-                        await result
-            yield event
+        return [event async for event in self._deliveries.step_async()]
 
     def run(self) -> None:
         """Poll until `stop`, at once when an event comes and at each interval otherwise."""
-        for _ in Watch(self, acknowledge_all=False):
+        for _ in Watch(self._deliveries, acknowledge_all=False):
             pass
 
     async def run_async(self) -> None:
         """Poll in the running loop until `stop` or cancellation."""
-        async for _ in Watch(self, acknowledge_all=False):
+        async for _ in Watch(self._deliveries, acknowledge_all=False):
             pass
+
+    def wait(self) -> None:
+        """Wait for the next event, the poll interval or `stop`, for loops around `poll`."""
+        self._deliveries.wait()
 
     def stop(self) -> None:
         """Let `run` and `run_async` end after the present poll, for good. Handlers may call it."""
-        self._stopping.set()
+        self._deliveries.stopping.set()
 
     def close(self) -> None:
         """Give the consumer name up, so that another fleet can go on at once."""
-        self._consumer.close()
+        self._deliveries.close()
 
     def watch(self) -> Watch:
         """Return an iterator, sync and async, over what happens until `stop`; handlers run too.
 
         Asking for the next event acknowledges the last one.
         """
-        return Watch(self, acknowledge_all=True)
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopping.is_set()
-
-    def may_rest(self) -> bool:
-        """Return whether there is nothing to poll for yet: no event, and the interval runs."""
-        return (
-            not self.is_stopping
-            and self._clock.monotonic() < self._next_poll_at
-            and not has_news(self.backend, self._mark)
-        )
-
-    def wait(self) -> None:
-        """Wait for the next event, the interval, or `stop`."""
-        while self.may_rest():
-            self._stopping.wait(CHANGE_CHECK_SECONDS)
-
-    def complain(self, error: StateError) -> None:
-        """Log that the store refuses, once until it refuses for another reason."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            _log.warning("run %s is not looked after for now: %s", self.run_name, error)
-
-    def _deliveries(self, acknowledge_all: bool) -> Iterator[Delivery]:
-        """Yield each event with its handlers; going on acknowledges it."""
-        self._mark = None
-        self._next_poll_at = self._clock.monotonic() + min(self._interval, RENEW_SECONDS)
-        if disabled() or not self._consumer.take_hold():
-            return
-        self._mark = self.backend.change_mark()
-        self._notice()
-        while self._consumer.holds():
-            payload = self._consumer.read()
-            if payload is None:
-                break
-            handled = False
-            for event in self._as_fleet_events(payload):
-                handlers = self._handlers.get(event.name, [])
-                handled = handled or acknowledge_all or bool(handlers)
-                yield event, handlers
-            self._consumer.move_on()
-            if handled and not self._consumer.acknowledge(self._memory()):
-                return
-        else:
-            # The lease wants to be renewed, and all agents to be looked at, before going on.
-            self._next_poll_at = 0.0
-        self._consumer.acknowledge(self._memory())
-        self._trouble = ""
-
-    def _memory(self) -> dict[str, Any]:
-        return {**self._detector.memory, "assignments": self._assignments.memory}
-
-    def _remember(self, memory: dict[str, Any]) -> None:
-        self._detector.remember(memory)
-        self._assignments.remember(memory.get("assignments", {}))
-
-    def _notice(self) -> None:
-        agents = self._agents
-        with agents.lock:
-            events = self._judge()
-            if self._detector.in_doubt:
-                events = self._judge()
-            unstarted = list(agents.processes.without_agent())
-            ended = agents.processes.take_ended()
-            events[:0] = agents.waiting_events()
-            meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
-            whole = [record for record in meant if record is not None and is_whole(record)]
-        # A handoff that is offered again comes before the end of the successor that never began.
-        release_abandoned(
-            self.backend,
-            source=self._detector.source,
-            now=self._clock.now(),
-            run=self.run_name,
-            ended=ended,
-        )
-        if events:
-            self.backend.append_events(events, whole)
-        for agent_id in unstarted:
-            agents.processes.forget(agent_id)
-
-    def _judge(self) -> list[dict[str, Any]]:
-        self._agents.look()
-        self._assignments.look_from(self._consumer.cursor)
-        return self._detector.look(self._agents, self._assignments)
-
-    def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
-        if payload.get("run") != self.run_name:
-            return
-        try:
-            event = parse_event(payload)
-            handoff = None
-            if isinstance(event, HandoffEvent):
-                handoff = HandoffRecord.model_validate(event.handoff).bind(self.backend)
-        except ValidationError as error:
-            _log.warning("run %s: an event is skipped, it has no meaning: %s", self.run_name, error)
-            return
-        names = names_of(event)
-        record = self._agents.look_behind(payload) if names else None
-        self._assignments.read(payload, self._consumer.cursor)
-        if is_end(payload):
-            yield from self._end(payload, event, record)
-            return
-        self._detector.read(payload, record)
-        self._emit_verdict(event)
-        if handoff is not None and self._is_idle(handoff):
-            names = ("no_progress",)
-        state = None if record is None else state_of(record)
-        for name in names:
-            yield FleetEvent(
-                name,
-                event,
-                event.agent_id,
-                state=state,
-                handoff=handoff,
-                handoff_follows=event.type == "agent_expired",
-                outcome=payload.get("outcome"),
-            )
-        end = event.ended_with if isinstance(event, HandoffEvent) else None
-        if end is not None and self._assignments.is_awaited(end):
-            yield from self._deliver_end(end, parse_event(end), record)
-            self._assignments.forget(end)
-
-    def _end(
-        self, payload: dict[str, Any], event: Event, record: StateRecord | None
-    ) -> Iterator[FleetEvent]:
-        """Deliver what closes a life, once, behind the handoff of what the agent left."""
-        agent_id, generation = event.agent_id, event.generation
-        if generation or event.type == "agent_refused":
-            self._agents.processes.note_end(agent_id, generation)
-        is_second = self._detector.ended_before(payload)
-        if event.type == "agent_stopped" and not is_second:
-            if self._detector.takes_back_end(payload, self._agents):
-                return
-        elif event.type == "agent_refused" and record is not None and record.active:
-            return  # an agent of that id lives: it was there first
-        self._detector.read(payload, record)
-        self._emit_verdict(event)
-        if not is_second:
-            sound = None if record is None or state_of(record) is None else record
-            source, now = self._detector.source, self._clock.now()
-            rest = self._assignments.rest_of(payload, sound, source, now)
-            if rest is None:
-                yield from self._deliver_end(payload, event, record)
-            else:
-                self.backend.append_events([rest], [] if sound is None else [sound])
-            self._assignments.forget(payload, is_awaited=rest is not None)
-        if event.type == "agent_stopped":
-            self._detector.note_end(payload, record)
-
-    def _deliver_end(
-        self, payload: dict[str, Any], event: Event, record: StateRecord | None
-    ) -> Iterator[FleetEvent]:
-        left = self._assignments.handoff_of(payload)
-        handoff = None if left is None else HandoffRecord.model_validate(left).bind(self.backend)
-        state = None if record is None else state_of(record)
-        ended_with = state.exit if state is not None and event.type == "agent_stopped" else None
-        for name in names_of(event):
-            yield FleetEvent(
-                name,
-                event,
-                event.agent_id,
-                state=state,
-                handoff=handoff,
-                outcome=payload.get("outcome"),
-                exit=payload.get("exit") or ended_with,
-            )
-
-    def _emit_verdict(self, event: Event) -> None:
-        # Whoever noticed it tells: each verdict bears the name of one consumer.
-        if event.source == self._detector.source and event.type in _SIGNALS:
-            signals.emit(_SIGNALS[event.type], event.agent_id, event)
-
-    def _is_idle(self, handoff: HandoffRecord) -> bool:
-        return self._assignments.deaths_before_start(handoff) >= self._max_idle or (
-            self._detector.goes_in_circles(handoff, self._agents.records)
-        )
-
-    @contextmanager
-    def _guarded(self, event: FleetEvent) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a handler must not stop the others
-            self.failures.append((event, error))
-            del self.failures[:-KEPT_FAILURES]
-            _log.exception("handler of %s for agent %s raised", event.name, event.agent_id)
+        return Watch(self._deliveries, acknowledge_all=True)

@@ -12,7 +12,7 @@ from ultramon.fleet.events import FleetEvent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from ultramon.fleet.fleet import Fleet
+    from ultramon.fleet.deliveries import Deliveries
 
 
 CHANGE_CHECK_SECONDS = 0.05
@@ -22,39 +22,39 @@ CHANGE_CHECK_SECONDS = 0.05
 class Watch:
     """What happens in a fleet, one event after the other; ends when the fleet is stopped."""
 
-    def __init__(self, fleet: Fleet, *, acknowledge_all: bool) -> None:
-        self._fleet = fleet
+    def __init__(self, deliveries: Deliveries, *, acknowledge_all: bool) -> None:
+        self._deliveries = deliveries
         self._acknowledge_all = acknowledge_all
 
     def __iter__(self) -> Iterator[FleetEvent]:
-        fleet = self._fleet
+        deliveries = self._deliveries
         try:
             while True:
                 try:
-                    yield from fleet.step(acknowledge_all=self._acknowledge_all)
+                    yield from deliveries.step(acknowledge_all=self._acknowledge_all)
                 except StateError as error:
-                    fleet.complain(error)
-                fleet.wait()
-                if fleet.is_stopping:
+                    deliveries.complain(error)
+                deliveries.wait()
+                if deliveries.stopping.is_set():
                     return
         finally:
-            fleet.close()
+            deliveries.close()
 
     async def __aiter__(self) -> AsyncIterator[FleetEvent]:
-        fleet = self._fleet
+        deliveries = self._deliveries
         try:
             while True:
                 try:
-                    async for event in fleet.step_async(acknowledge_all=self._acknowledge_all):
+                    async for event in deliveries.step_async(acknowledge_all=self._acknowledge_all):
                         yield event
                 except StateError as error:
-                    fleet.complain(error)
-                while fleet.may_rest():
+                    deliveries.complain(error)
+                while deliveries.may_rest():
                     await asyncio.sleep(CHANGE_CHECK_SECONDS)
-                if fleet.is_stopping:
+                if deliveries.stopping.is_set():
                     return
         finally:
-            fleet.close()
+            deliveries.close()
 
 
 async def next_in_thread(items: Iterator[Item]) -> Item | None:

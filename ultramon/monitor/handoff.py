@@ -12,13 +12,12 @@ from pydantic import Field, PrivateAttr
 from ultramon.backends.lease_holder import name_holder
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
-from ultramon.state.models import Model, state_of
+from ultramon.state.models import Model, state_of, utc
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
 from ultramon.system.ids import check_agent_id
-from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +116,55 @@ class HandoffRecord(Model):
 
     _backend: Backend | None = PrivateAttr(default=None)
 
+    @classmethod
+    def rebuilt(
+        cls,
+        record: StateRecord,
+        tasks: list[dict[str, Any]],
+        items: Iterable[str] = (),
+        *,
+        now: float,
+        generation_count: int = 1,
+        suffix: str = "",
+    ) -> HandoffRecord:
+        """Make the record that an agent could not leave itself.
+
+        Args:
+            record: The agent's last state.
+            tasks: The plan as it was last saved, or the part of it that matters.
+            items: The assigned items; those that are not in the plan remain.
+            now: Epoch seconds.
+            generation_count: As the attribute.
+            suffix: Ends the id of a second record for the same epoch.
+        """
+        known = {task["name"] for task in tasks}
+        names: dict[str, list[str]] = {}
+        for task in tasks:
+            names.setdefault(task["status"], []).append(task["name"])
+        identity = handoff_id_of(
+            record.agent_id, record.generation, record.epoch, record.started_at
+        )
+        return cls(
+            handoff_id=identity + suffix,
+            agent_id=record.agent_id,
+            run=record.run,
+            predecessor_id=record.predecessor_id,
+            generation_count=generation_count,
+            epoch=record.epoch,
+            reason="lost",
+            completed=tuple(names.get(DONE, ())),
+            interrupted=(*names.get(IN_PROGRESS, ()), *names.get(INTERRUPTED, ())),
+            remaining=(*names.get(PENDING, ()), *(item for item in items if item not in known)),
+            results={task["name"]: task["result"] for task in tasks if task.get("result")},
+            workspace=Workspace(cwd=record.cwd) if record.cwd else None,
+            tokens=record.estimated_tokens,
+            created_at=utc(now),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as it is stored in states and events."""
+        return self.model_dump(mode="json", by_alias=True)
+
     def bind(self, backend: Backend) -> HandoffRecord:
         """Remember where claims of this record are kept; done by whoever hands it out."""
         self._backend = backend
@@ -184,8 +232,8 @@ class HandoffRecord(Model):
         lines = [f"# Handoff from agent {self.agent_id}", ""]
         lines.append(
             f"It stopped at {self.tokens:,} tokens ({self.reason.replace('_', ' ')}); "
-            f"{len(self.completed)} items are done, {len(self.interrupted)} may be half done, "
-            f"{len(self.remaining)} remain."
+            f"items: {len(self.completed)} done, {len(self.interrupted)} perhaps half done, "
+            f"{len(self.remaining)} left."
         )
         _add_text(lines, "Goal", self.goal, first_chars)
         _add_list(lines, "May be half done: check before going on", self.interrupted, first_items)
@@ -330,52 +378,10 @@ def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str,
     lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
     if state_of(record) is None:
         return [lost]
-    handoff = rebuilt_handoff(record, record.tasks or [], (), now=now)
+    handoff = HandoffRecord.rebuilt(record, record.tasks or [], now=now).to_json()
     return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
 
 
 def left_in(handoff: dict[str, Any]) -> list[str]:
     """Return the items that a handoff leaves to a successor."""
     return [*handoff.get("interrupted", ()), *handoff.get("remaining", ())]
-
-
-def rebuilt_handoff(
-    record: StateRecord,
-    tasks: list[dict[str, Any]],
-    items: Iterable[str],
-    *,
-    now: float,
-    generation_count: int = 1,
-) -> dict[str, Any]:
-    """Return the handoff that an agent could not leave itself.
-
-    Args:
-        record: Its last state.
-        tasks: The plan as it was last saved, or what of it matters.
-        items: What it was given; those that are not in the plan remain.
-        now: Epoch seconds.
-        generation_count: As in `HandoffRecord`.
-    """
-
-    def named(*statuses: str) -> list[str]:
-        return [task["name"] for task in tasks if task["status"] in statuses]
-
-    known = {task["name"] for task in tasks}
-    return {
-        "handoffId": handoff_id_of(
-            record.agent_id, record.generation, record.epoch, record.started_at
-        ),
-        "agentId": record.agent_id,
-        "run": record.run,
-        "predecessorId": record.predecessor_id,
-        "generationCount": generation_count,
-        "epoch": record.epoch,
-        "reason": "lost",
-        "completed": named(DONE),
-        "interrupted": named(IN_PROGRESS, INTERRUPTED),
-        "remaining": [*named(PENDING), *(item for item in items if item not in known)],
-        "results": {task["name"]: task["result"] for task in tasks if task.get("result")},
-        "workspace": {"cwd": record.cwd} if record.cwd else None,
-        "tokens": record.estimated_tokens,
-        "createdAt": format_time(now),
-    }

@@ -214,7 +214,7 @@ class AgentWork(AgentLife):
                 tokens=gauge.tokens,
                 created_at=utc(self._clock.now()),
             )
-            self._handoff = record.model_dump(mode="json", by_alias=True)
+            self._handoff = record.to_json()
             self._handed_off = True
             event = self._writer.event("handoff_ready", gauge.epoch, handoff=self._handoff)
         stored = self._writer.commit_patiently()

@@ -100,7 +100,7 @@ class Crew:
         """Look once and do what follows; False when no worker runs any more and all is heard."""
         working = any(process.poll() is None for process in self._processes.values())
         started = len(self._processes)
-        for event in self._fleet.step():
+        for event in self._fleet.poll():
             self._hear(event)
         look = self._backend.changes(self.run, self._seen)
         for agent in look.changed:
