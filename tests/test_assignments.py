@@ -222,7 +222,9 @@ def test_only_places_of_assignments_are_remembered_with_the_cursor(backend, flee
         for item in range(1000):
             monitor.complete_task(f"0/{item}")
     assert names(fleet.poll()) == ["started", "ended"]
-    held = backend.subscribe("audit/main", fleet._deliveries._consumer._holder, now=0, lease_seconds=30)
+    held = backend.subscribe(
+        "audit/main", fleet._deliveries._consumer._holder, now=0, lease_seconds=30
+    )
     assert len(repr(held.memory)) < 100 * 300
     assert "w0'" not in repr(held.memory)
     assert "w99'" in repr(held.memory)

@@ -39,43 +39,43 @@ def local(agent_id, **fields):
     ],
 )
 def test_the_first_turn_places_every_agent(record, expected):
-    assert CheckSchedule(HERE).turn({"a": record}, {}, (), START) == expected
+    assert CheckSchedule(HERE).due({"a": record}, {}, (), START) == expected
 
 
 def test_an_agent_comes_up_when_its_beat_grows_old():
     schedule, records = CheckSchedule(HERE), {"a": remote("a")}
-    assert schedule.turn(records, {"a": START}, (), START) == set()
-    assert schedule.turn(records, {"a": START}, (), START + 45) == set()
-    assert schedule.turn(records, {"a": START}, (), START + 46) == {"a"}
-    assert schedule.turn(records, {"a": START + 46}, (), START + 47) == set()
-    assert schedule.turn(records, {"a": START + 46}, (), START + 92) == {"a"}
+    assert schedule.due(records, {"a": START}, (), START) == set()
+    assert schedule.due(records, {"a": START}, (), START + 45) == set()
+    assert schedule.due(records, {"a": START}, (), START + 46) == {"a"}
+    assert schedule.due(records, {"a": START + 46}, (), START + 47) == set()
+    assert schedule.due(records, {"a": START + 46}, (), START + 92) == {"a"}
 
 
 def test_a_beat_in_time_is_found_when_the_old_one_would_end():
     schedule, records = CheckSchedule(HERE), {"a": remote("a")}
-    schedule.turn(records, {"a": START}, (), START)
-    assert schedule.turn(records, {"a": START + 40}, (), START + 46) == set()
-    assert schedule.turn(records, {"a": START + 40}, (), START + 86) == {"a"}
+    schedule.due(records, {"a": START}, (), START)
+    assert schedule.due(records, {"a": START + 40}, (), START + 46) == set()
+    assert schedule.due(records, {"a": START + 40}, (), START + 86) == {"a"}
 
 
 def test_a_clock_that_is_set_back_forgets_what_was_known():
     schedule, records = CheckSchedule(HERE), {"a": remote("a")}
-    schedule.turn(records, {"a": START + 7200}, (), START + 7200)
-    assert schedule.turn(records, {}, (), START + 60) == {"a"}
+    schedule.due(records, {"a": START + 7200}, (), START + 7200)
+    assert schedule.due(records, {}, (), START + 60) == {"a"}
 
 
 def test_a_beat_may_be_earlier_than_the_one_before():
     """After the clock was set back the older number is the newer beat, and counts in time."""
     schedule, records = CheckSchedule(HERE), {"a": remote("a", at=START - 1)}
-    schedule.turn(records, {"a": START}, (), START)
-    schedule.turn(records, {"a": START}, (), START - 1)
-    assert schedule.turn(records, {"a": START - 1}, (), START + 45) == {"a"}
+    schedule.due(records, {"a": START}, (), START)
+    schedule.due(records, {"a": START}, (), START - 1)
+    assert schedule.due(records, {"a": START - 1}, (), START + 45) == {"a"}
 
 
 def test_who_is_gone_is_forgotten():
     schedule = CheckSchedule(HERE)
-    assert schedule.turn({"a": local("a")}, {}, (), START) == {"a"}
-    assert schedule.turn({}, {}, ("a",), START + 1) == set()
+    assert schedule.due({"a": local("a")}, {}, (), START) == {"a"}
+    assert schedule.due({}, {}, ("a",), START + 1) == set()
 
 
 STEPS = st.lists(
@@ -106,7 +106,7 @@ def test_whoever_is_left_out_beats(steps):
         else:
             records[name] = remote(name, at=now - max(seconds, 0), active=what == "save")
             changed = {name}
-        near = schedule.turn(records, heartbeats, changed, now)
+        near = schedule.due(records, heartbeats, changed, now)
         assert near <= set(records)
         for agent_id, record in records.items():
             if record.active and agent_id not in near:
@@ -115,4 +115,4 @@ def test_whoever_is_left_out_beats(steps):
 
 def test_a_host_is_known_by_name_and_boot():
     same_name = HostIdentity(HERE.hostname, "another-boot")
-    assert CheckSchedule(same_name).turn({"a": local("a")}, {"a": START}, (), START) == set()
+    assert CheckSchedule(same_name).due({"a": local("a")}, {"a": START}, (), START) == set()

@@ -211,8 +211,8 @@ def test_a_state_saved_just_before_the_end_counts(fleet, worker, backend):
     class Late(LocalBackend):
         """Lets the worker finish after its state was read."""
 
-        def look(self, run, seen):
-            look = super().look(run, seen)
+        def changes(self, run, seen):
+            look = super().changes(run, seen)
             if process.poll() is None and len(looks) == 1:
                 tell(process, "stop")
                 end(process)

@@ -1,7 +1,7 @@
-"""What agents were given before they started, and what of it is handed on when they end.
+"""Work assigned to agents before their start, and the handoff of what they leave undone.
 
-Known from the journal alone. With a consumer's cursor only the places of events are remembered:
-the items stay in the journal, however many there are.
+The journal is the only source. The consumer's memory holds positions of events, not their items,
+however many there are.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ENDS = ("agent_stopped", "agent_lost", "agent_refused")
 
 
 class Assignments:
-    """Reads who was given what, and makes the handoffs of those that did not get to leave one.
+    """Tracks assignments, and makes handoffs for agents that ended without leaving one.
 
     Args:
-        backend: Where the journal is.
-        run: Whose agents.
+        backend: The store.
+        run: The run.
 
     Attributes:
-        memory: What was read and matters still; JSON values only.
+        memory: Facts that outlive the cursor; JSON values only.
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
@@ -44,41 +44,41 @@ class Assignments:
         self._unread: dict[str, list[dict[str, Any]]] | None = None
 
     def remember(self, memory: dict[str, Any]) -> None:
-        """Go on from what this or another fleet of the same consumer name acknowledged."""
+        """Continue from the memory acknowledged last under this consumer name."""
         for part in self.memory:
             self.memory[part] = dict(memory.get(part, {}))
 
     def event(
         self, agent_id: str, work: Iterable[object] | HandoffRecord, before: int, **given: Any
     ) -> dict[str, Any]:
-        """Make the event that an agent is given work.
+        """Make the event of an assignment.
 
         Args:
             agent_id: The agent.
             work: Items, or the handoff that it is to continue.
-            before: The generation that is stored of it; 0 = none.
+            before: The agent's stored generation; 0 = none.
             **given: ``source`` and ``at``, as for `StateRecord.event`.
 
         Raises:
             ConfigurationError: As `Plan.add`.
         """
         if isinstance(work, HandoffRecord):
-            details: dict[str, Any] = {"handoff": work.model_dump(mode="json", by_alias=True)}
+            details: dict[str, Any] = {"handoff": work.to_json()}
         else:
             plan = Plan()
             plan.add(work)
             details = {"items": plan.pending()}
         unstored = StateRecord(agent_id, run=self._run, generation=before, epoch=1)
-        # Given twice in one moment is given twice: the number makes the key of each its own.
+        # Two assignments in one moment are two: the number makes each key unique.
         number = int(random_hex(6), 16)
         return unstored.event("agent_assigned", n=number, **given, **details)
 
-    def look_from(self, cursor: str | None) -> None:
-        """Begin a look at the agents of the run: events behind the cursor are not read yet."""
+    def begin_poll(self, cursor: str | None) -> None:
+        """Start a poll: events after the cursor are unread."""
         self._cursor, self._unread = cursor, None
 
     def unread(self, agent_id: str) -> list[dict[str, Any]]:
-        """Return what the journal says about starts and ends of an agent behind the cursor."""
+        """Return the agent's assignments, starts and ends after the cursor."""
         if self._unread is None:
             self._unread = {}
             cursor = self._cursor
@@ -92,18 +92,18 @@ class Assignments:
         return self._unread.get(agent_id, [])
 
     def overdue(self, before: float, source: str) -> Iterator[tuple[str, float]]:
-        """Yield agents that a source gave work before a time and did not start, and since when."""
+        """Yield agents assigned before a time that have not started, with the time."""
         for agent_id, entries in self.memory["given"].items():
             last = entries[-1]
             if last["at"] < before and not last["isStarted"] and last["source"] == source:
                 yield agent_id, last["at"]
 
     def given(self, agent_id: str, generation: int) -> list[dict[str, Any]]:
-        """Return what an agent was given for one life.
+        """Return the assignments for one life of an agent.
 
         Args:
             agent_id: The agent.
-            generation: Of that life; 0 = the one that never started.
+            generation: The life; 0 = the one that never started.
         """
         known = list(self._read_back(agent_id, generation))
         unread = self.unread(agent_id)
@@ -134,7 +134,7 @@ class Assignments:
         return None
 
     def handoff_of(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the last handoff of the life that an event is about, as far as it was read."""
+        """Return the last handoff read of the life that an event is about."""
         left = self.memory["left"].get(event["agentId"])
         if left is None or left["generation"] != event["generation"]:
             return None
@@ -173,11 +173,11 @@ class Assignments:
                     deaths.append(event["eventId"])
 
     def deaths_before_start(self, handoff: HandoffRecord) -> int:
-        """Return how many agents, one after the other, were given this work and never started."""
+        """Return how many agents in a row were assigned this work and never started."""
         return len(self.memory["unstarted"].get(handoff.handoff_id, ()))
 
     def is_awaited(self, end: dict[str, Any]) -> bool:
-        """Return whether an end is still to be delivered, behind the handoff that holds it."""
+        """Return whether an end is still to be delivered, after the handoff that holds it."""
         return bool(self.memory["ending"].get(end["agentId"]) == end["eventId"])
 
     def forget(self, event: dict[str, Any], *, is_awaited: bool = False) -> None:
@@ -224,12 +224,12 @@ class Assignments:
     def rest_of(
         self, end: dict[str, Any], record: StateRecord | None, source: str, now: float
     ) -> dict[str, Any] | None:
-        """Make the handoff of what an agent was given and neither did nor handed over.
+        """Make the handoff of assigned work that an agent neither did nor handed over.
 
         Args:
-            end: The event that closes its life; the handoff holds it, to be delivered behind it.
+            end: The event that closes its life; the handoff holds it, to be delivered after it.
             record: The state that the end led to, a valid one; None when there is none.
-            source: Who notices.
+            source: The consumer.
             now: Epoch seconds.
         """
         agent_id, generation = end["agentId"], end["generation"]
@@ -237,7 +237,7 @@ class Assignments:
             return None
         given = list(self._read_back(agent_id, generation))
         if generation == 0:
-            # What a refused successor was to continue is in other hands; other items are not.
+            # The handoff of a refused successor is in other hands; items of its own remain.
             given = [event for event in given if event.get("items") is not None]
         if not given:
             return None
@@ -271,11 +271,11 @@ def agents_without_plan(
     died: Iterable[tuple[str, int]],
     planned: Iterable[tuple[str, int]],
 ) -> list[str]:
-    """Return the agents that died with neither a plan nor an assignment: nobody knows their work.
+    """Return the agents that died with neither a plan nor an assignment: their work is unknown.
 
     Args:
         events: Of their run, oldest first.
-        died: Agents and generations that are lost by their states, whether or not it was noticed.
+        died: Agents and generations that are lost by their states, with or without a verdict.
         planned: Agents and generations whose states hold a plan.
     """
     lost, known = set(died), set(planned)
@@ -310,7 +310,7 @@ def is_end(event: dict[str, Any]) -> bool:
 
 
 def _unknown(event: dict[str, Any]) -> StateRecord:
-    """Return what an event tells of a life whose state is not there."""
+    """Return the facts in an event about a life whose state is missing."""
     return StateRecord(
         event["agentId"],
         run=event["run"],

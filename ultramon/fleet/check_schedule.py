@@ -1,4 +1,4 @@
-"""Which agents have to be judged now: of a hundred thousand that beat, a few thousand a second."""
+"""Schedules liveness checks, so that of 100,000 agents only those that may be late are checked."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class CheckSchedule:
-    """Remembers until when each agent need not be looked at.
+    """Remembers when each agent's next liveness check is due.
 
-    That is until its last known beat grows old, unless its state changes. Agents whose process may
-    be looked at from here are judged every time: they may vanish at any moment.
+    A check is due when the last heartbeat grows old or the state changes. Agents whose process can
+    be inspected from this host are due every time: they may vanish at any moment.
 
     Args:
-        host: Where the judge stands.
+        host: This host.
     """
 
     def __init__(self, host: HostIdentity) -> None:
@@ -30,37 +30,37 @@ class CheckSchedule:
         self._late: set[str] = set()
         self._until: dict[str, float] = {}
         self._queue: list[tuple[float, str]] = []
-        self._looked_at = float("inf")
+        self._checked_at = float("inf")
 
-    def turn(
+    def due(
         self,
         records: Mapping[str, StateRecord],
         heartbeats: Mapping[str, float],
         changed: Iterable[str],
         now: float,
     ) -> set[str]:
-        """Return the agents that have to be judged.
+        """Return the agents to check now.
 
         Args:
             records: The states of all agents.
-            heartbeats: Their last beats, epoch seconds.
-            changed: Those whose state is another one since the last turn, or is gone.
+            heartbeats: Their last heartbeats, epoch seconds.
+            changed: Agents whose state changed or vanished since the last call.
             now: Epoch seconds.
         """
-        if now < self._looked_at:  # the first turn, or the clock was set back
+        if now < self._checked_at:  # the first call, or the clock was set back
             self._near.clear()
             self._late.clear()
             self._until.clear()
             self._queue.clear()
             changed = records
-        self._looked_at = now
-        due = {*changed, *self._late}
+        self._checked_at = now
+        candidates = {*changed, *self._late}
         while self._queue and self._queue[0][0] < now:
             ended, agent_id = heappop(self._queue)
             if self._until.get(agent_id) == ended:
                 del self._until[agent_id]
-                due.add(agent_id)
-        for agent_id in due:
+                candidates.add(agent_id)
+        for agent_id in candidates:
             record = records.get(agent_id)
             if record is None or not record.active:
                 self._forget(agent_id)

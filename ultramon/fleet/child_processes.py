@@ -1,4 +1,4 @@
-"""The agents of a run as they are seen from outside: their states, beats and processes."""
+"""Processes attached to agents: when each ends, and how."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STATE_LOOK_SECONDS = 0.005
 
 
 class Watched(Protocol):
-    """A process whose end is noticed."""
+    """A watched process."""
 
     pid: int
 
     def ended(self) -> dict[str, Any] | None:
-        """Return how the process ended as it stands in an event's ``exit``, None while it runs."""
+        """Return the ``exit`` of an event about the process's end, None while it runs."""
 
 
 class _Exit(NamedTuple):
@@ -40,7 +40,7 @@ class _Exit(NamedTuple):
     before: int
     """The generation stored before the process: what it starts has a higher one."""
     generation: int | None = None
-    """What it started and did not end; a later owner of the agent is another process."""
+    """The life that ran in it and did not stop; a later life is another process."""
 
 
 class Processes:
@@ -65,8 +65,8 @@ class Processes:
         self._ended.discard(agent_id)
         self._closed.discard(agent_id)
 
-    def look(self) -> None:
-        """Notice which have ended. Read states afterwards: what they saved last is seen then."""
+    def poll(self) -> None:
+        """Collect ended processes. Read states afterwards, which then include their last saves."""
         for agent_id, (process, before) in list(self._running.items()):
             exited = process.ended()
             if exited is not None:
@@ -75,12 +75,12 @@ class Processes:
                 del self._running[agent_id]
 
     def take_ended(self) -> set[str]:
-        """Return the agents whose processes have ended since this was last asked."""
+        """Return the agents whose processes ended since the last call."""
         ended, self._ended = self._ended, set()
         return ended
 
     def match(self, records: Mapping[str, StateRecord]) -> None:
-        """Assign each end to the generation that stands in the state, drop what is outdated."""
+        """Assign each end to the stored generation; drop outdated ends."""
         for agent_id, found in list(self._exits.items()):
             record = records.get(agent_id)
             if record is None or record.generation <= found.before:
@@ -92,11 +92,11 @@ class Processes:
                 self.forget(agent_id)
 
     def note_end(self, agent_id: str, generation: int) -> None:
-        """Note an end that the journal tells: that of the process says nothing new then.
+        """Note an end in the journal, after which the end of the process is no news.
 
         Args:
             agent_id: The agent.
-            generation: Of the life that ended; 0 for one that was refused at its start.
+            generation: The life that ended; 0 = an agent refused at its start.
         """
         if agent_id in self._running:
             _, before = self._running[agent_id]
@@ -109,25 +109,25 @@ class Processes:
 
     @property
     def ended_agents(self) -> Collection[str]:
-        """The agents whose processes ended and that did not end themselves."""
+        """The agents whose processes ended before they stopped."""
         return self._exits.keys()
 
     def exit_of(self, record: StateRecord) -> dict[str, Any] | None:
-        """Return how the process of an active agent ended, None when that is not known."""
+        """Return how the process of an active agent ended, None when unknown."""
         found = self._exits.get(record.agent_id)
         return None if found is None or found.generation != record.generation else found.exited
 
-    def will_tell(self, record: StateRecord) -> bool:
-        """Return whether it will be known how the process of an agent ended, once it does."""
+    def will_report(self, record: StateRecord) -> bool:
+        """Return whether the exit of an agent's running process will be known."""
         process, _ = self._running.get(record.agent_id, (None, 0))
         return process is not None and process.pid == record.pid
 
     def is_attached(self, agent_id: str) -> bool:
-        """Return whether it will be known, or is, that the process of an agent ended."""
+        """Return whether the process of an agent is attached, running or ended."""
         return agent_id in self._running or agent_id in self._exits
 
     def without_agent(self) -> dict[str, dict[str, Any]]:
-        """Return how processes ended whose agents never stored a state."""
+        """Return the exits of processes whose agents never stored a state."""
         return {
             agent_id: found.exited
             for agent_id, found in self._exits.items()
@@ -135,7 +135,7 @@ class Processes:
         }
 
     def forget(self, agent_id: str) -> None:
-        """Drop what is known about an ended process."""
+        """Drop an ended process."""
         self._exits.pop(agent_id, None)
         self._closed.discard(agent_id)
 
@@ -203,11 +203,11 @@ def _exit_of_code(code: int) -> dict[str, Any]:
 
 
 def _exit_of_child(pid: int) -> dict[str, Any]:
-    """Return how a child ended that nobody has waited for yet; nothing is known of others."""
+    """Return how a child ended that has not been waited for; empty for any other process."""
     if not hasattr(os, "waitid"):
         return {}
     try:
-        # Whoever started it still has to wait for it.
+        # The code that started the process still has to reap it.
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except OSError:
         return {}
@@ -218,7 +218,7 @@ def _exit_of_child(pid: int) -> dict[str, Any]:
 
 
 def _memory_events_file(pid: int) -> str | None:
-    """Return where the kernel counts out-of-memory kills of a process's cgroup, if it does."""
+    """Return the file in which the kernel counts out-of-memory kills of a process's cgroup."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
             for line in file:

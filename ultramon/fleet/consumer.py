@@ -1,4 +1,4 @@
-"""Events of the journal on their way to a fleet's handlers: what these get, and who reads on."""
+"""A consumer of the journal: cursor and memory under a name, held by one reader on a lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 _log = logging.getLogger("ultramon.fleet")
 
 LEASE_SECONDS = 30.0
-"""A fleet that vanished, and cannot be proved to be gone, keeps its consumer name so long."""
+"""A fleet that vanished without proof keeps its consumer name for this long."""
 RENEW_SECONDS = LEASE_SECONDS / 3
 
 
@@ -39,10 +39,10 @@ class Consumer:
     """A reader of the journal under a name that one reader holds at a time.
 
     Args:
-        backend: Where the journal is.
-        name: Cursor and memory belong to it, whoever holds it.
+        backend: The store.
+        name: Owns cursor and memory.
         clock: For the lease.
-        remember: Called with the stored memory when the name comes from somebody else.
+        remember: Called with the stored memory when another holder moved the cursor.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Consumer:
 
     @property
     def cursor(self) -> str | None:
-        """Behind the last event that was moved on from: the next one begins here."""
+        """The position after the last event done."""
         return self._cursor
 
     def holds(self) -> bool:
-        """Return whether the name is ours and the lease need not be renewed yet."""
+        """Return whether this reader holds the name and the lease is not due for renewal."""
         self._start_anew_after_fork()
         held_at = self._held_at
         return held_at is not None and 0 <= self._clock.now() - held_at < RENEW_SECONDS
 
     def _start_anew_after_fork(self) -> None:
-        # The parent may go on with the name, or end, which must not free what the child holds.
+        # The parent may keep the name, or end; neither may free the child's hold.
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._holder = name_holder()
@@ -105,7 +105,7 @@ class Consumer:
         return page.events[0] if page.events else None
 
     def move_on(self) -> None:
-        """Be done with the event read last."""
+        """Finish the event read last."""
         self._cursor = self._behind_next
 
     def acknowledge(self, memory: dict[str, Any]) -> bool:

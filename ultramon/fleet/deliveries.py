@@ -125,7 +125,7 @@ class Deliveries:
         self._consumer.close()
 
     def may_rest(self) -> bool:
-        """Return whether there is nothing to poll for yet: no event, and the interval runs."""
+        """Return whether neither an event nor the interval calls for a poll."""
         return (
             not self.stopping.is_set()
             and self._clock.monotonic() < self._next_poll_at
@@ -141,7 +141,7 @@ class Deliveries:
         """Log that the store refuses, once until it refuses for another reason."""
         if str(error) != self._trouble:
             self._trouble = str(error)
-            _log.warning("run %s is not looked after for now: %s", self._run, error)
+            _log.warning("run %s is not watched for now: %s", self._run, error)
 
     def _deliveries(self, acknowledge_all: bool) -> Iterator[Delivery]:
         """Yield each event with its handlers; going on acknowledges it."""
@@ -150,7 +150,7 @@ class Deliveries:
         if disabled() or not self._consumer.take_hold():
             return
         self._mark = self._backend.change_mark()
-        self._notice()
+        self._store_verdicts()
         while self._consumer.holds():
             payload = self._consumer.read()
             if payload is None:
@@ -176,7 +176,7 @@ class Deliveries:
         self.detector.remember(memory)
         self.assignments.remember(memory.get("assignments", {}))
 
-    def _notice(self) -> None:
+    def _store_verdicts(self) -> None:
         agents = self.agents
         with agents.lock:
             events = self._judge()
@@ -185,8 +185,8 @@ class Deliveries:
             unstarted = list(agents.processes.without_agent())
             ended = agents.processes.take_ended()
             events[:0] = agents.waiting_events()
-            meant = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
-            whole = [record for record in meant if record is not None and is_whole(record)]
+            known = [agents.records.get(agent_id) for agent_id in {e["agentId"] for e in events}]
+            whole = [record for record in known if record is not None and is_whole(record)]
         # A handoff that is offered again comes before the end of the successor that never began.
         release_abandoned(
             self._backend,
@@ -201,9 +201,9 @@ class Deliveries:
             agents.processes.forget(agent_id)
 
     def _judge(self) -> list[dict[str, Any]]:
-        self.agents.look()
-        self.assignments.look_from(self._consumer.cursor)
-        return self.detector.look(self.agents, self.assignments)
+        self.agents.refresh()
+        self.assignments.begin_poll(self._consumer.cursor)
+        return self.detector.judge(self.agents, self.assignments)
 
     def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
         if payload.get("run") != self._run:
@@ -214,10 +214,10 @@ class Deliveries:
             if isinstance(event, HandoffEvent):
                 handoff = HandoffRecord.model_validate(event.handoff).bind(self._backend)
         except ValidationError as error:
-            _log.warning("run %s: an event is skipped, it has no meaning: %s", self._run, error)
+            _log.warning("run %s: an event is skipped, it is not valid: %s", self._run, error)
             return
         names = names_of(event)
-        record = self.agents.look_behind(payload) if names else None
+        record = self.agents.state_after(payload) if names else None
         self.assignments.read(payload, self._consumer.cursor)
         if is_end(payload):
             yield from self._end(payload, event, record)
@@ -245,7 +245,7 @@ class Deliveries:
     def _end(
         self, payload: dict[str, Any], event: Event, record: StateRecord | None
     ) -> Iterator[FleetEvent]:
-        """Deliver what closes a life, once, behind the handoff of what the agent left."""
+        """Deliver the end of a life once, after the handoff of the work it leaves."""
         agent_id, generation = event.agent_id, event.generation
         if generation or event.type == "agent_refused":
             self.agents.processes.note_end(agent_id, generation)

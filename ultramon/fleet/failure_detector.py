@@ -1,8 +1,9 @@
 """Detects what agents cannot say of themselves: stale, recovered, lost, expired, going in circles.
 
-A verdict is an event in the journal, once per episode, whoever finds it first; no state of another
-agent is ever written. The detector reads the journal alone and keeps its memory with the consumer's
-cursor: a verdict that could not be stored, or whose orchestrator was killed, is found again.
+A verdict is an event in the journal, once per episode for all consumers; the state of another
+agent is never written. The detector reads the journal alone and keeps its memory with the
+consumer's cursor: a verdict that could not be stored, or whose orchestrator was killed, is found
+again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class FailureDetector:
         self._gone: set[tuple[str, int]] = set()
 
     def remember(self, memory: dict[str, Any]) -> None:
-        """Go on from what this or another fleet of the same consumer name acknowledged."""
+        """Continue from the memory acknowledged last under this consumer name."""
         for part in self.memory:
             self.memory[part] = dict(memory.get(part, {}))
 
@@ -75,7 +76,7 @@ class FailureDetector:
         """Make an event about an agent."""
         return record.event(kind, source=self.source, at=self._clock.now(), n=n, **details)
 
-    def look(self, agents: RunView, assignments: Assignments) -> list[dict[str, Any]]:
+    def judge(self, agents: RunView, assignments: Assignments) -> list[dict[str, Any]]:
         """Judge all agents of a run. Nothing is remembered until `read` gets the events back.
 
         Returns:
@@ -92,7 +93,7 @@ class FailureDetector:
         started_at = cache(process_started_at)
         heartbeats, host = agents.heartbeats, self._host
         noted = {*self.memory["lives"], *self.memory["returning"], *agents.processes.ended_agents}
-        near = self._schedule.turn(records, heartbeats, agents.take_changed(), now)
+        near = self._schedule.due(records, heartbeats, agents.take_changed(), now)
         silent = [
             agent_id
             for agent_id in near
@@ -103,7 +104,7 @@ class FailureDetector:
             record = records.get(agent_id)
             if record is None or not record.active:
                 continue
-            verdict = self._judge(record, agents, gone_before, started_at)
+            verdict = self._judge_one(record, agents, gone_before, started_at)
             if verdict is not None:
                 if verdict["type"] == "agent_lost":
                     events += self._rebuild_handoff(record, records, assignments)
@@ -138,7 +139,7 @@ class FailureDetector:
         return events
 
     def _notice_jump(self, now: float) -> None:
-        """After a suspend or a set clock every agent looks silent until it had time to beat."""
+        """Note a suspend or a set clock, after which every agent looks silent until it beats."""
         monotonic = self._clock.monotonic()
         if self._looked_at is not None:
             drift = (now - self._looked_at[0]) - (monotonic - self._looked_at[1])
@@ -156,11 +157,11 @@ class FailureDetector:
         for part in self.memory.values():
             for agent_id, noted in list(part.items()):
                 record = records.get(agent_id)
-                # Whoever was lost and ended after all has an event of that end still to be read.
+                # An agent that was lost and stopped after all has that event still to be read.
                 if record is None or not (record.active or noted.get("verdict") == LOST):
                     del part[agent_id]
 
-    def _judge(
+    def _judge_one(
         self,
         record: StateRecord,
         agents: RunView,
@@ -178,15 +179,15 @@ class FailureDetector:
         if exited is not None:
             verdict, reason = LOST, "its process ended without stop()"
         elif liveness.is_gone:
-            # It may have saved, even ended well, after its state was read and before it was gone.
+            # It may have saved, even stopped, between the read of its state and its death.
             self._gone.add((record.agent_id, record.generation))
             confirmed = (record.agent_id, record.generation) in gone_before
             self.in_doubt = self.in_doubt or not (confirmed or before == LOST)
-            if not confirmed or agents.processes.will_tell(record):
+            if not confirmed or agents.processes.will_report(record):
                 return None
         elif not self._is_settled(record):
             return None
-        # The beat that the silence followed: the same number for every fleet that looks.
+        # The last beat before the silence: the same number for every fleet.
         beat = round(liveness.last_heartbeat_at * 1000)
         if verdict == ALIVE:
             # Only a new beat shows life, a clock that was set back does not.
@@ -211,10 +212,10 @@ class FailureDetector:
     def _rebuild_handoff(
         self, record: StateRecord, records: Records, assignments: Assignments
     ) -> list[dict[str, Any]]:
-        """Make the handoff that a vanished agent could not leave: its saved plan, and its items.
+        """Make the handoff of a vanished agent from its saved plan and its assigned items.
 
-        It bears the key of the first handoff in this life and epoch: where the agent left one
-        itself, that one is stored already and stays.
+        Its key is that of the first handoff in this life and epoch: where the agent left one, that
+        one is stored already and stays.
         """
         if state_of(record) is None:
             return []
@@ -239,16 +240,16 @@ class FailureDetector:
         return [self.event(record, "agent_expired", n, outcome="expired", reason="grace ran out")]
 
     def request_return(self, record: StateRecord, deadline_seconds: float) -> dict[str, Any]:
-        """Make the event that an agent is asked to return; it holds for every fleet of the run."""
+        """Make the event of a request to return; it binds every fleet of the run."""
         now = self._clock.now()
         deadline = format_time(now + deadline_seconds)
         return self.event(record, "return_requested", round(now * 1000), deadlineAt=deadline)
 
     def read(self, event: dict[str, Any], record: StateRecord | None) -> None:
-        """Learn from an event of the journal.
+        """Update the memory from an event of the journal.
 
         Args:
-            event: The next one behind the cursor, of this run.
+            event: The next one after the cursor, of this run.
             record: The state of its agent, for an event that is delivered.
         """
         kind, agent_id = event["type"], event["agentId"]
@@ -269,9 +270,9 @@ class FailureDetector:
         elif kind == "return_requested":
             self._expect_return(event, parse_time(event.get("deadlineAt")), requested=True)
         elif kind == "context_threshold_reached" and event["action"] == FORCE_RETURN:
-            told_at = parse_time(event["occurredAt"])
-            if record is not None and told_at is not None:
-                self._expect_return(event, told_at + record.grace_seconds, requested=False)
+            asked_at = parse_time(event["occurredAt"])
+            if record is not None and asked_at is not None:
+                self._expect_return(event, asked_at + record.grace_seconds, requested=False)
         elif kind == "context_relaxed" and event["action"] != FORCE_RETURN:
             due = returning.get(agent_id)
             if due is not None and not due["requested"]:
@@ -294,7 +295,7 @@ class FailureDetector:
         }
 
     def ended_before(self, event: dict[str, Any]) -> bool:
-        """Return whether the life that an event is about has had its end: there is one for each."""
+        """Return whether the life that an event is about ended before: each life ends once."""
         life = self.memory["lives"].get(event["agentId"])
         return (
             life is not None
@@ -325,11 +326,11 @@ class FailureDetector:
             return False
         if not judge(record, None, self._clock.now(), self._host).is_gone:
             return False
-        last = agents.look_behind(event)
+        last = agents.state_after(event)
         return last is not None and last.active and last.generation == record.generation
 
     def goes_in_circles(self, handoff: HandoffRecord, records: Records) -> bool:
-        """Return whether so many agents of this chain, one after the other, completed nothing."""
+        """Return whether the last agents of this chain, as many as the limit, completed nothing."""
         record = None if handoff.completed else records.get(handoff.agent_id)
         for _ in range(self._max_idle):
             if record is None or not is_whole(record) or record.tasks_completed:
@@ -346,7 +347,7 @@ def _has_returned(record: StateRecord, due: dict[str, Any]) -> bool:
 
 
 def _chain_length(record: StateRecord, records: Records) -> int:
-    """Return how many agents of a chain there were up to this one, as far as they are stored."""
+    """Return the number of stored agents in a chain up to this one."""
     chain = {record.agent_id}
     before = records.get(record.predecessor_id or "")
     while before is not None and before.agent_id not in chain:

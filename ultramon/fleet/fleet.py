@@ -1,4 +1,4 @@
-"""The orchestrator's side: what happens to the agents of a run, delivered to your handlers."""
+"""The orchestrator's side: one run's agents, and their events delivered to handlers."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 
 class Fleet:
-    """Looks after the agents of one run.
+    """Watches the agents of one run.
 
     Events are delivered at least once per consumer name and acknowledged when the handlers return.
     One fleet object holds a consumer name at a time, across processes; others with the same name
     stand by. A handler that raises is logged and listed in `failures`, and stops nobody.
 
     Args:
-        run: Whose agents; None = ``ULTRAMON_RUN``, else ``default``.
+        run: The run; None = ``ULTRAMON_RUN``, else ``default``.
         consumer: Name under which events are acknowledged.
         backend: A backend or its URL; None = see `open_backend`.
-        poll_interval_seconds: Longest time between two looks while running; at most 10 s count.
+        poll_interval_seconds: Longest time between two polls while running; at most 10 s count.
         max_generations_without_progress: When so many agents of one chain, one after the other,
             completed nothing, ``no_progress`` is delivered instead of ``handoff_ready``.
         clock: For tests; None = the system's.
@@ -111,23 +111,23 @@ class Fleet:
         return connect
 
     def assign(self, agent_id: str, work: Iterable[str | PathLike[str]] | HandoffRecord) -> None:
-        """Store what an agent is given, before it is started; returns when it is durable.
+        """Assign work to an agent before its start; returns when it is durable.
 
-        Whatever becomes of the agent, what it was given and did not record as done is handed over:
-        in its own handoff, or in one that the fleet makes when it dies before its plan is stored,
-        or ends in any way without it. The agent need not know of it.
+        Assigned work that the agent does not record as done is handed over, in its own handoff or
+        in one that the fleet makes when the agent ends without it, even before its plan is stored.
+        The agent need not know of it.
 
-        Given a handoff, an agent that dies before its start leaves that one again. One that was not
-        started by this fleet, and does not start within ten minutes, is ``lost``.
+        An assigned handoff is offered again when the agent dies before its start. An agent with no
+        attached process that does not start within ten minutes is ``lost``.
 
         Args:
-            agent_id: The agent that will be started next. Given twice, it has both.
-            work: Items, named as its plan will name them; or the handoff that it is to continue.
+            agent_id: The agent that will be started next. Two assignments add up.
+            work: Items, named as its plan will name them, or the handoff to continue.
 
         Raises:
-            AgentAlreadyRunningError: It lives: work is given before the start.
-            ConfigurationError: An item is no text or path, or all are more than a plan holds.
-            StateError: The store refused; nothing is given.
+            AgentAlreadyRunningError: It is alive: work is assigned before the start.
+            ConfigurationError: An item is neither text nor path, or a plan cannot hold them all.
+            StateError: The store refused; nothing is assigned.
         """
         check_agent_id(agent_id)
         if disabled():
@@ -146,7 +146,7 @@ class Fleet:
         self._generations[agent_id] = event["generation"]
 
     def _stored(self, agent_id: str) -> tuple[StateRecord | None, bool]:
-        """Return the stored state of an agent, and whether that life has ended or is lost."""
+        """Return the stored state of an agent, and whether that life is over."""
         try:
             agent = self.backend.load(agent_id)
         except (AgentNotFoundError, StateError):
@@ -158,12 +158,12 @@ class Fleet:
         return record, liveness.verdict in (ENDED, LOST)
 
     def attach(self, agent_id: str, process: Attachable) -> None:
-        """Know at the next poll when an agent's process ends, and how.
+        """Attach a process, so that the next poll after its end reports how it ended.
 
-        Without it nobody notices a process that ends before its agent has stored a state.
+        Without it a process that ends before its agent is stored goes unnoticed.
 
         Args:
-            agent_id: The agent that runs in it. One that never starts is ``lost`` too.
+            agent_id: The agent in it. An agent that never starts is ``lost`` too.
             process: A `subprocess.Popen`, an asyncio process, or a pid.
 
         Raises:
@@ -181,12 +181,12 @@ class Fleet:
     def env(
         self, agent_id: str, *, notify_parent: bool = False, thresholds: Sequence[float] = ()
     ) -> dict[str, str]:
-        """Return the environment for a child process that is to run an agent of this run.
+        """Return the environment for a child process that runs an agent of this run.
 
-        Where this process runs an agent itself, that one is the parent. `attach` the process: its
-        agent is known to the fleet from its first stored state on, not from here. With
-        ``notify_parent`` that parent is sent notices about it from its start on, at the usage
-        ratios in ``thresholds`` if there are any, else at the rungs of the agent's own ladder.
+        The agent of this process, if there is one, becomes the parent; with ``notify_parent`` it
+        receives notices from the child's start on, at the usage ratios in ``thresholds``, else at
+        the rungs of the child's own ladder. `attach` the process: the fleet knows the agent only
+        from its first stored state on.
         """
         rungs = as_ladder(thresholds).rungs if thresholds else ()
         own = os.environ.get("ULTRAMON_AGENT_ID")
@@ -202,10 +202,10 @@ class Fleet:
         }
 
     def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
-        """Ask an agent to return: it sees ``should_return`` within a second or so.
+        """Ask an agent to return; it sees ``should_return`` within about a second.
 
-        After the deadline without a handoff it is ``expired``; nothing kills it. Nothing happens
-        to an agent that has ended.
+        Without a handoff by the deadline it is ``expired``, and nothing kills it. An agent that has
+        ended is left alone.
 
         Raises:
             AgentNotFoundError: There is no such agent.
@@ -214,7 +214,7 @@ class Fleet:
         """
         if not deadline_seconds >= 0:
             raise ConfigurationError("deadline_seconds", deadline_seconds, ">= 0")
-        self._agents.look()
+        self._agents.refresh()
         record = self._agents.records.get(agent_id)
         if record is None:
             raise AgentNotFoundError(agent_id, f"not in run {self.run_name}")
@@ -250,18 +250,18 @@ class Fleet:
 
     def _states(self, wanted: Callable[[StateRecord], bool]) -> list[AgentState]:
         with self._agents.lock:
-            self._agents.look()
+            self._agents.refresh()
             records = [record for record in self._agents.records.values() if wanted(record)]
         return [state for state in map(state_of, records) if state is not None]
 
     def poll(self) -> list[FleetEvent]:
-        """Look once and deliver what happened; return what was delivered.
+        """Poll once, deliver new events to handlers and return them.
 
         Async handlers run to their end; in a running loop use `poll_async`. Empty while another
         fleet holds the consumer name.
 
         Raises:
-            StateError: The store refused; what was not acknowledged is delivered again.
+            StateError: The store refused; events not acknowledged are delivered again.
         """
         return list(self._deliveries.step())
 
@@ -270,7 +270,7 @@ class Fleet:
         return [event async for event in self._deliveries.step_async()]
 
     def run(self) -> None:
-        """Poll until `stop`, at once when an event comes and at each interval otherwise."""
+        """Poll until `stop`: at every event, and at each interval."""
         for _ in Watch(self._deliveries, acknowledge_all=False):
             pass
 
@@ -284,15 +284,15 @@ class Fleet:
         self._deliveries.wait()
 
     def stop(self) -> None:
-        """Let `run` and `run_async` end after the present poll, for good. Handlers may call it."""
+        """End `run` and `run_async` for good after the present poll. Handlers may call it."""
         self._deliveries.stopping.set()
 
     def close(self) -> None:
-        """Give the consumer name up, so that another fleet can go on at once."""
+        """Release the consumer name, so that another fleet takes over at once."""
         self._deliveries.close()
 
     def watch(self) -> Watch:
-        """Return an iterator, sync and async, over what happens until `stop`; handlers run too.
+        """Return an iterator, sync and async, over events until `stop`; handlers run too.
 
         Asking for the next event acknowledges the last one.
         """

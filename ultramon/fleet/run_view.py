@@ -8,33 +8,32 @@ from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import UltramonError
-from ultramon.fleet.child_processes import _LOOKS_FOR_A_STATE, _STATE_LOOK_SECONDS, Processes
+from ultramon.fleet.child_processes import Processes
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    import asyncio
-    import subprocess
-
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
 
-    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
 _log = logging.getLogger("ultramon.fleet")
+
+_READS_OF_A_STATE = 100
+_STATE_READ_SECONDS = 0.005
 
 
 class RunView:
-    """What is known of the agents of a run since the last look.
+    """The agents of a run at the last refresh.
 
     Args:
-        backend: Where their states are.
-        run: Whose agents.
+        backend: The store.
+        run: The run.
 
     Attributes:
         records: Their states.
-        heartbeats: Their last beats, epoch seconds.
-        processes: Those attached to them.
-        pending: Those whose state holds events that its owner could not store.
-        lock: Guards all this: several threads may look.
+        heartbeats: Their last heartbeats, epoch seconds.
+        processes: The processes attached to them.
+        pending: Agents whose state holds events that their process could not store.
+        lock: Guards all of this between threads.
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
@@ -48,35 +47,35 @@ class RunView:
         self._changed: set[str] = set()
         self._seen: dict[str, Any] = {}
 
-    def look(self) -> None:
-        """Read what changed since the last look."""
+    def refresh(self) -> None:
+        """Read the changes since the last refresh."""
         with self.lock:
-            self.processes.look()
-            look = self._backend.changes(self._run, self._seen)
-            self._changed.update(look.removed)
-            for agent in look.changed:
+            self.processes.poll()
+            changes = self._backend.changes(self._run, self._seen)
+            self._changed.update(changes.removed)
+            for agent in changes.changed:
                 self._changed.add(agent.agent_id)
                 if agent.record is not None:
                     self._keep(agent.record)
                 else:
                     _log.warning("agent %s cannot be read: %s", agent.agent_id, agent.problem)
-            for agent_id in look.removed:
+            for agent_id in changes.removed:
                 self.records.pop(agent_id, None)
                 self.pending.discard(agent_id)
-            self.heartbeats = look.heartbeats
+            self.heartbeats = changes.heartbeats
             self.processes.match(self.records)
 
-    def look_behind(self, event: dict[str, Any]) -> StateRecord | None:
-        """Return the state that an event led to, None when there is none to read."""
+    def state_after(self, event: dict[str, Any]) -> StateRecord | None:
+        """Return the state that an event led to, None when none can be read."""
         record = None
-        for _ in range(_LOOKS_FOR_A_STATE):
+        for _ in range(_READS_OF_A_STATE):
             try:
                 record = self._backend.load(event["agentId"]).record
             except UltramonError:
                 record = None
             if not _precedes_state(event, record):
                 break
-            sleep(_STATE_LOOK_SECONDS)
+            sleep(_STATE_READ_SECONDS)
         if record is None or record.run != self._run:
             return None
         with self.lock:
@@ -85,13 +84,13 @@ class RunView:
         return record
 
     def take_changed(self) -> set[str]:
-        """Return whose state is another one than when this was last asked, or is gone."""
+        """Return the agents whose state changed or vanished since the last call."""
         with self.lock:
             changed, self._changed = self._changed, set()
         return changed
 
     def waiting_events(self) -> list[dict[str, Any]]:
-        """Return what owners could not write into a busy journal: it waits in their states."""
+        """Return events that wait in states because the journal was busy."""
         owners = [self.records[agent_id] for agent_id in sorted(self.pending)]
         return [event for record in owners for event in record.pending or ()]
 
@@ -104,7 +103,7 @@ class RunView:
 
 
 def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:
-    """Return whether an agent's event is stored and its state will be in a moment."""
+    """Return whether an agent's event is stored and its state is still to follow."""
     if event["source"] != f"agent:{event['agentId']}":
         return False
     if record is None:

@@ -1,4 +1,4 @@
-"""What is known of an agent's window, in one place: reading, state, who is told."""
+"""A snapshot of one agent's context window: reading, level, recipient of notices."""
 
 from __future__ import annotations
 
@@ -18,15 +18,10 @@ from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    import asyncio
-    import subprocess
-
     from ultramon.backends.base import Backend
     from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
-
-    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
 
 COMPACTING = "compacting"
 UNAVAILABLE = "thresholds_unavailable"
@@ -36,12 +31,12 @@ UNKNOWN = "unknown"
 def take_snapshot(
     agent_id: str, backend: Backend, registration: Registration | None, clock: Clock = SYSTEM_CLOCK
 ) -> ContextSnapshot:
-    """Return what is known of an agent, registered or not. A pure read.
+    """Return the snapshot of an agent, registered or not. A pure read.
 
     Args:
         agent_id: The agent.
-        backend: Where it is stored.
-        registration: Who is told about it; None = nobody.
+        backend: The store.
+        registration: The subscription to its notices; None = none.
         clock: For tests.
 
     Raises:
@@ -110,14 +105,14 @@ def _state(
 
 
 class Threshold(Model):
-    """One rung as it stands against the present limit."""
+    """One rung, resolved against the present limit."""
 
     name: str
     ratio: Annotated[float, Field(gt=0)]
 
 
 class ContextSnapshot(Model):
-    """What is known of an agent's window, registered or not."""
+    """One agent's context window, registered or not."""
 
     agent_id: str
     label: str | None
@@ -131,7 +126,7 @@ class ContextSnapshot(Model):
     tokens_source: str
     context_limit: int | None
     sampled_at: datetime | None
-    """By the clock of whoever measured."""
+    """By the clock of the process that measured."""
     measured_at: datetime | None
     """The same time, but for a posted reading: when it arrived, by the clock of the server."""
     state: str
@@ -144,4 +139,4 @@ class ContextSnapshot(Model):
     compaction_active: bool
     handoff: dict[str, Any] | None
     last_handoff_path: str | None = None
-    """Of the document that whoever posts for the agent noted; ours is a record, no file."""
+    """Path of a handoff document noted in a post; ultramon's own handoff is a record, no file."""

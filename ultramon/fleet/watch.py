@@ -1,4 +1,4 @@
-"""Iterates over what happens in a fleet, sync and async."""
+"""Iterates over the events of a fleet, sync and async."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 CHANGE_CHECK_SECONDS = 0.05
-"""How often a running fleet looks whether an event came, between its polls."""
+"""How often a running fleet checks for new events between polls."""
 
 
 class Watch:
-    """What happens in a fleet, one event after the other; ends when the fleet is stopped."""
+    """The events of a fleet, one after the other, until the fleet is stopped."""
 
     def __init__(self, deliveries: Deliveries, *, acknowledge_all: bool) -> None:
         self._deliveries = deliveries

@@ -1,4 +1,4 @@
-"""The record an agent leaves for a successor, and the claim that lets exactly one take it."""
+"""The handoff record for a successor, and the claim that exactly one successor wins."""
 
 from __future__ import annotations
 
@@ -53,34 +53,34 @@ _CUTS = ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (3, 5),
 
 
 def handoff_id_of(agent_id: str, generation: int, epoch: int, started_at: float) -> str:
-    """Return the id of what an agent leaves in one epoch, whoever writes the record.
+    """Return the id of an agent's handoff in one epoch.
 
-    The agent itself, late or twice, and a fleet that rebuilt the record of a vanished one make the
-    same id, so that one successor wins whichever record it got. The start tells apart agents that
-    had one id after the other.
+    The agent itself, late or twice, and a fleet that rebuilds the record of a vanished agent make
+    the same id, so that one successor wins with either record. The start time tells apart agents
+    that shared an agent id one after the other.
     """
     return f"{agent_id}-{generation}-{epoch}-{round(started_at * 1000)}"
 
 
 class Workspace(Model):
-    """Where the work lies."""
+    """The place of the work."""
 
     cwd: str
     branch: str | None = None
-    """None where git knows none: no repository, or a detached head."""
+    """None without a repository or with a detached head."""
     head: str | None = None
     dirty_files: tuple[str, ...] = ()
 
 
 class Resume(Model):
-    """How to continue the very same session, where its host can."""
+    """How to continue the same session, where its host can."""
 
     command: str | None = None
     transcript: str | None = None
 
 
 class HandoffRecord(Model):
-    """What is done, what may be half done, what is left, and what was learned.
+    """Finished, half done and remaining work of an agent, and its notes.
 
     Lists of tasks are names of plan items. `claim` must win before a successor starts.
     """
@@ -100,7 +100,7 @@ class HandoffRecord(Model):
     """May be half done."""
     remaining: tuple[str, ...] = ()
     results: dict[str, str] = Field(default_factory=dict)
-    """References to what came out, by task."""
+    """References to results, by task."""
     decisions: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     open_questions: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class HandoffRecord(Model):
         return self.model_dump(mode="json", by_alias=True)
 
     def bind(self, backend: Backend) -> HandoffRecord:
-        """Remember where claims of this record are kept; done by whoever hands it out."""
+        """Remember the store that keeps the claims of this record."""
         self._backend = backend
         return self
 
@@ -175,19 +175,19 @@ class HandoffRecord(Model):
     ) -> None:
         """Take the work over; the first successor wins, in whichever process it is.
 
-        Claiming again under the same id is allowed. The claim is pending until the successor is
-        stored as an agent that continues this record (``continues=``); a fleet releases it when
-        this process ends before that, or after ten minutes.
+        A repeated claim under the same id succeeds. The claim is pending until the successor is
+        stored with ``continues=`` this record; a fleet releases it when this process ends before
+        that, or after ten minutes.
 
         Args:
-            successor_id: Id of the agent that will do the work.
-            backend: Where the agent's state is kept; None = where this record came from.
+            successor_id: The id of the agent that will do the work.
+            backend: The store; None = the one this record came from.
             clock: For tests.
 
         Raises:
             HandoffTakenError: Another successor was first.
             InvalidAgentIdError: No agent can have that id.
-            ValueError: The record came from nowhere (e.g. from JSON) and no backend is given.
+            ValueError: The record was made from JSON, and no backend is given.
         """
         saver = backend or self._backend
         if saver is None:
@@ -209,16 +209,16 @@ class HandoffRecord(Model):
         """Render the record as Markdown for a successor's first message.
 
         Args:
-            max_tokens: Longest text, in tokens of the most conservative family. What is left to
-                do is cut last; what was left out is counted in the text.
+            max_tokens: Longest text, in tokens of the most conservative family. Remaining work is
+                cut last; the text counts everything left out.
 
         Returns:
-            Facts in the words of the record. Its free text comes from another agent: it is
-            quoted, never an instruction of the host.
+            Facts in the words of the record. Its free text comes from another agent and is quoted:
+            it is never an instruction of the host.
         """
         for left_to_do, rest in _CUTS:
             text = self._render(_SIZES[left_to_do], _SIZES[rest])
-            # Half a character, e.g. from a broken file name, is refused by every API.
+            # Every API refuses half a character, e.g. from a broken file name.
             text = text.encode("utf-8", "replace").decode()
             if estimate_tokens(text) <= max_tokens:
                 return text
@@ -288,7 +288,7 @@ def _add_text(lines: list[str], title: str, text: str | None, chars: int) -> Non
 
 
 def bounded_text(text: str | None) -> str | None:
-    """Return free text cut to what a state file may carry, with a mark where it was cut."""
+    """Return free text cut to the size that a state file allows, with a mark at the cut."""
     if text is None:
         return None
     kept = text[:MAX_NOTES_CHARS]
@@ -318,7 +318,7 @@ def bounded_list(values: Iterable[object]) -> tuple[str, ...]:
 
 
 def look_at_workspace(cwd: str | None = None) -> Workspace:
-    """Return where the work lies: directory, and branch, head and dirty files where git knows."""
+    """Return the working directory, with branch, head and dirty files of a git repository."""
     cwd = cwd or _current_directory()
     status = _git(cwd, "status", "--porcelain=v2", "--branch", "-z")
     if status is None:
@@ -364,7 +364,7 @@ def _git(cwd: str, *arguments: str) -> str | None:
 
 
 def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
-    """Return how a life ends whose state is about to be replaced by an agent of another run.
+    """Return the events that end a life whose state an agent of another run replaces.
 
     Args:
         record: Its last state.
