@@ -3,7 +3,7 @@
 The provider is a small stand-in on loopback that speaks the Messages format and refuses prompts
 above 20,000 tokens; with the real one only `base_url` and the key change. The loop reports every
 response, tracks only the tool results it adds itself, asks before a large one goes in, and hands
-its work over when it is told to.
+its work over when it should return.
 
 Needs: pip install anthropic
 

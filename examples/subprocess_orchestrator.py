@@ -1,7 +1,7 @@
 """An orchestrator with real worker processes: work is handed over, also when a worker is killed.
 
 Three workers read modules of Python's standard library with a small context window. Each hands off
-when it is told to; the second one dies by SIGKILL on the way, as when the kernel runs out of
+when it should return; the second one dies by SIGKILL on the way, as when the kernel runs out of
 memory. The orchestrator starts a successor for every handoff. It learns of all of this from the
 records alone: nothing is sent between the processes while they work.
 

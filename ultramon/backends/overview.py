@@ -46,7 +46,7 @@ class Overview(Protocol):
 
         The order is: lost agents, then those with the action ``force_return``, with
         ``prepare_handoff``, stale ones, the others, ended ones; within each the higher usage ratio
-        first, an unknown one being 0, and of equal ones the lower id. FailureDetector are those of
+        first, an unknown one being 0, and of equal ones the lower id. Verdicts are those of
         `ultramon.state.liveness.judge`. A pure read.
 
         Args:
