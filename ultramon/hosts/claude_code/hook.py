@@ -1,4 +1,4 @@
-"""What the client runs at every event, by its path: ``python -I -S hook.py <choices>``.
+"""The hook of Claude Code, run by its path (``python -I -S hook.py CHOICES``) or by a launcher.
 
 Kept tiny: the file that is run is compiled anew each time, what it imports is not.
 """
@@ -6,9 +6,15 @@ Kept tiny: the file that is run is compiled anew each time, what it imports is n
 import os
 import sys
 
-if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit(os.sep, 4)[0])
+
+def main(argv: list[str]) -> int:
+    """Handle one hook call; see `ultramon.hosts.claude_code.hooks.entry.main`."""
     from ultramon.hosts.claude_code.hooks.entry import main
 
+    return main(argv)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, __file__.rsplit(os.sep, 4)[0])
     # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
     os._exit(main(sys.argv))

@@ -12,9 +12,7 @@ import os
 
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.setup.commands import (
-    HOOK_SCRIPT,
     LAUNCHERS,
-    STATUS_LINE_SCRIPT,
     OurCommand,
     package_directory,
     script_path,
@@ -24,7 +22,6 @@ from ultramon.system.ids import random_hex
 
 MAX_SHEBANG_BYTES = 127
 """Linux before 5.1 cuts a longer first line, and runs another program or none."""
-_MODULES = {HOOK_SCRIPT: "entry", STATUS_LINE_SCRIPT: "line"}
 _OPTIONS = " -IS"
 _PATHS = "PACKAGE, CHOICES = "
 _TEXT = """\
@@ -64,7 +61,7 @@ class Launcher:
             paths=_PATHS,
             package=ascii(package_directory()),
             choices=ascii(installed),
-            module=_MODULES[script],
+            module=script.removesuffix(".py"),
         ).encode("ascii", "replace")
 
     @property
