@@ -3,7 +3,8 @@
 from claude_code_lines import line
 
 from ultramon import ContextConfig
-from ultramon.cli.replay import find_recordings, replay
+from ultramon.cli.replay.player import replay
+from ultramon.cli.replay.recordings import find_recordings
 
 
 def only(path):

@@ -6,8 +6,9 @@ import pytest
 from claude_code_lines import line, prompt, reply
 from program import CAPTURES, PROGRAM, ROOT, environment, run
 
-from ultramon.cli.replay import find_recordings, replay
+from ultramon.cli.replay.player import replay
 from ultramon.cli.replay.plot import plot
+from ultramon.cli.replay.recordings import find_recordings
 
 COMPACTED = CAPTURES / "claude-code-2.1.330" / "transcript_r3_main.jsonl"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"

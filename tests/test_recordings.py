@@ -6,8 +6,8 @@ import pytest
 from program import CAPTURES, ROOT, run
 from recorded import only, timeline, written
 
-from ultramon.cli.replay import Recording, find_recordings, replay
-from ultramon.cli.replay.recordings import read_records
+from ultramon.cli.replay.player import replay
+from ultramon.cli.replay.recordings import Recording, find_recordings, read_records
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"

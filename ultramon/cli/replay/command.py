@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ultramon.cli.replay import Compaction, Crossing, Overflow, Skipped, Timeline
+    from ultramon.cli.replay.recordings import Skipped
+    from ultramon.cli.replay.timeline import Compaction, Crossing, Overflow, Timeline
     from ultramon.context.config import ContextConfig
 
 _MAX_ROWS = 24
@@ -90,7 +91,8 @@ def command(
 
     Files of any size are streamed. What is no recording is named on stderr and left out.
     """
-    from ultramon.cli.replay import find_recordings, replay
+    from ultramon.cli.replay.player import replay
+    from ultramon.cli.replay.recordings import find_recordings
 
     found = find_recordings(paths)
     if not found.recordings:
@@ -230,7 +232,7 @@ def _events_table(timeline: Timeline) -> Table:
 
 def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str]]:
     """Return text and style of what happened, tokens, usage and how it is known."""
-    from ultramon.cli.replay import Crossing, Overflow
+    from ultramon.cli.replay.timeline import Crossing, Overflow
 
     if isinstance(event, Overflow):
         how = "the last reading; the next request was refused as too large"

@@ -11,7 +11,7 @@ from rich.text import Text
 from ultramon.cli.output import action_style, short_tokens
 
 if TYPE_CHECKING:
-    from ultramon.cli.replay import RungLine, Timeline
+    from ultramon.cli.replay.timeline import RungLine, Timeline
 
 _HEIGHT = 12
 _AXIS_WIDTH = 7
