@@ -96,8 +96,8 @@ class Crowd(NamedTuple):
 @contextmanager
 def pooler(store: Store) -> Iterator[tuple[str, int]]:
     """Run PgBouncer in front of a store; yields the store's URL through it, and its pid."""
-    import needs
-    from postgres_setting import USER, free_port
+    from helpers import requirements
+    from helpers.postgres_server import USER, free_port
 
     directory = Path(tempfile.mkdtemp(prefix="ultramon-pooler-"))
     port = free_port()
@@ -109,8 +109,8 @@ def pooler(store: Store) -> Iterator[tuple[str, int]]:
     )
     as_user: list[str] = []
     if os.geteuid() == 0:
-        as_user = needs.as_nobody()
-        shutil.chown(directory, needs.NOBODY, needs.NOBODY)
+        as_user = requirements.as_nobody()
+        shutil.chown(directory, requirements.NOBODY, requirements.NOBODY)
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     assert program is not None, "pgbouncer is not installed"
     process = subprocess.Popen(

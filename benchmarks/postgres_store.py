@@ -23,7 +23,7 @@ from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:
-    from postgres_setting import Server
+    from helpers.postgres_server import Server
 
 RUN = "load"
 AGENTS_PER_BOSS = 100
@@ -192,7 +192,7 @@ class Store:
 @contextmanager
 def running(**settings: str) -> Iterator[Store]:
     """Run a server with an empty store until the block ends."""
-    from postgres_setting import Server
+    from helpers.postgres_server import Server
 
     server = Server(**{**SETTINGS, **settings})
     try:

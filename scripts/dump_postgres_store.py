@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import psycopg  # noqa: E402
-from postgres_setting import Server  # noqa: E402
+from helpers.postgres_server import Server  # noqa: E402
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, register  # noqa: E402
 from ultramon.backends.postgres.admin.setup import migrate  # noqa: E402

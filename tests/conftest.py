@@ -68,7 +68,7 @@ def make(ultramon_monitor, store):
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory):
     """A server over files that the tests of a module share."""
-    from serving import Serving
+    from helpers.running_server import Serving
 
     with Serving(directory=tmp_path_factory.mktemp("state")) as serving:
         yield serving
@@ -77,7 +77,7 @@ def serving(tmp_path_factory):
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server of this process; where none is installed its tests are skipped."""
-    from postgres_setting import Server
+    from helpers.postgres_server import Server
 
     server = Server()
     server.start()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from alert_setting import SESSION, Project, reading, store_agent
+from helpers.alert_project import SESSION, Project, reading, store_agent
 
 from ultramon import AlertConfig, AlertOutcome, alerting, check_and_alert_context, check_context
 from ultramon.system.timestamps import format_time

@@ -7,7 +7,7 @@ import multiprocessing
 import time
 
 import pytest
-from alert_setting import Project, store_agent
+from helpers.alert_project import Project, store_agent
 
 from ultramon import (
     AgentState,

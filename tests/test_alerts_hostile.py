@@ -9,10 +9,10 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from alert_setting import SESSION, Project, reading
-from needs import as_nobody, directory_of_nobody, read_only
-from planted import plant
-from program import PROGRAM, environment
+from helpers.alert_project import SESSION, Project, reading
+from helpers.obstacles import plant
+from helpers.program import PROGRAM, environment
+from helpers.requirements import as_nobody, directory_of_nobody, read_only
 
 from ultramon import AlertConfig, alerting, check_and_alert_context
 from ultramon.testing import FakeClock

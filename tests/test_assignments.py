@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
-from fleet_worker import end, reap, start_worker, tell
+from helpers.fleet_fixtures import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
+from helpers.fleet_worker import end, reap, start_worker, tell
 
 from ultramon import (
     AgentAlreadyRunningError,

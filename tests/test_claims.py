@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
-from fleet_worker import ROOT
+from helpers import IMPORT_PATH
+from helpers.fleet_fixtures import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import (
     AgentAlreadyRunningError,
@@ -66,7 +66,7 @@ def fleet(shared_store):
 def start_and_die(fleet, handoff, where):
     """Start a successor in a process of its own, and wait until it is dead."""
     program = [sys.executable, "-c", SUCCESSOR, where, handoff.model_dump_json(by_alias=True)]
-    process = subprocess.Popen(program, env={**fleet.env("second"), "PYTHONPATH": ROOT})
+    process = subprocess.Popen(program, env={**fleet.env("second"), "PYTHONPATH": IMPORT_PATH})
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     return process
 

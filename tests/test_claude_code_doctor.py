@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from client_home import OTHER_HOOKS, ClientHome
-from needs import NOBODY, read_only, require_root, require_root_mount, unmount
+from helpers.client_home import OTHER_HOOKS, ClientHome
+from helpers.requirements import NOBODY, read_only, require_root, require_root_mount, unmount
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode

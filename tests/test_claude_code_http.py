@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from hooked import HookedSession, encoded, tokens_at
-from needs import missing, require_tool
-from serving import ServeProgram, Serving
+from helpers.hooked_session import HookedSession, encoded, tokens_at
+from helpers.requirements import missing, require_tool
+from helpers.running_server import ServeProgram, Serving
 from test_hook_hostile import BAD_IDS, NOT_UNDERSTOOD, ODD
 from test_hook_recorded import Replay
 
@@ -29,7 +29,7 @@ _VARYING = re.compile(
 
 
 class Said:
-    """What a request was answered, as `hooked.Answer`: JSON with a text, or nothing at all."""
+    """The answer to a request, as `hooked_session.Answer`: JSON with a text, or nothing."""
 
     def __init__(self, response):
         assert response.status_code in (200, 204), (response.status_code, response.text)

@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from client_home import OTHER_HOOKS, SHAPES, ClientHome, json_objects
+from helpers import ROOT
+from helpers.client_home import OTHER_HOOKS, SHAPES, ClientHome, json_objects
+from helpers.requirements import require_root_mount, unmount
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from needs import require_root_mount, unmount
-from program import ROOT
 
 from ultramon.cli.output import ExitCode
 from ultramon.errors import StateCorruptError

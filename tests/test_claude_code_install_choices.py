@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from client_home import OTHER_HOOKS, ClientHome
+from helpers.client_home import OTHER_HOOKS, ClientHome
 
 from ultramon import __version__
 from ultramon.cli.output import ExitCode

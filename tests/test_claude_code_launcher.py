@@ -10,8 +10,8 @@ import sys
 import time
 
 import pytest
-from client_home import OTHER_HOOKS, ClientHome
-from needs import require_root_mount, unmount
+from helpers.client_home import OTHER_HOOKS, ClientHome
+from helpers.requirements import require_root_mount, unmount
 
 from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, DoctorContext
 from ultramon.hosts.claude_code.doctor.settings_checks import examine

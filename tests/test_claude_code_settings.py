@@ -7,7 +7,7 @@ import os
 import stat
 
 import pytest
-from client_home import OTHER_HOOKS, SHAPES, json_objects, json_values
+from helpers.client_home import OTHER_HOOKS, SHAPES, json_objects, json_values
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from claude_code_lines import line, of, prompt, reply
+from helpers.transcript_lines import line, of, prompt, reply
 
 from ultramon.hosts.claude_code.transcripts.reader import (
     identify,

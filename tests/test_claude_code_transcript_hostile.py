@@ -4,7 +4,7 @@ import io
 import json
 
 import pytest
-from claude_code_lines import line, of, prompt, reply
+from helpers.transcript_lines import line, of, prompt, reply
 from hypothesis import given
 from hypothesis import strategies as st
 

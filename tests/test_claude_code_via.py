@@ -9,9 +9,9 @@ import stat
 
 import pytest
 from click.testing import CliRunner
-from client_home import OTHER_HOOKS, SECRET, SHAPES, ClientHome
-from program import loaded_by
-from serving import ServeProgram, Serving
+from helpers.client_home import OTHER_HOOKS, SECRET, SHAPES, ClientHome
+from helpers.program import loaded_by
+from helpers.running_server import ServeProgram, Serving
 
 from ultramon import __version__
 from ultramon.cli import cli

@@ -7,7 +7,8 @@ import sys
 
 import click
 import pytest
-from program import CAPTURES, PROGRAM, ROOT, draw, environment, loaded_by, run
+from helpers import ROOT
+from helpers.program import CAPTURES, PROGRAM, draw, environment, loaded_by, run
 
 from ultramon import __version__
 from ultramon.cli import COMMANDS, cli

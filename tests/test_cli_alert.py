@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from alert_setting import SESSION, Project, store_agent
-from program import PROGRAM, ROOT, environment, loaded_by, run
+from helpers import ROOT
+from helpers.alert_project import SESSION, Project, store_agent
+from helpers.program import PROGRAM, environment, loaded_by, run
 
 from ultramon.cli import PLUMBING
 from ultramon.cli.output import ExitCode

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from postgres_network import is_drained, wait_until
-from postgres_setting import Server, free_port
-from program import run
+from helpers.postgres_network import is_drained, wait_until
+from helpers.postgres_server import Server, free_port
+from helpers.program import run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

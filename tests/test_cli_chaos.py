@@ -7,7 +7,8 @@ import sys
 
 import pexpect
 import pytest
-from program import PROGRAM, ROOT, environment, run
+from helpers import ROOT
+from helpers.program import PROGRAM, environment, run
 
 from ultramon import create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -15,7 +16,7 @@ from ultramon.cli.demo.ledger import Ledger
 from ultramon.cli.output import ExitCode
 from ultramon.state.record import StateRecord
 
-ORCHESTRATOR = ROOT / "tests" / "orchestrator.py"
+ORCHESTRATOR = ROOT / "tests" / "helpers" / "chaos_orchestrator.py"
 FAST = ("--every", "0.05", "--timeout", "40")
 
 

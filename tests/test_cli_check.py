@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from alert_setting import SESSION, store_agent
+from helpers.alert_project import SESSION, store_agent
 from test_cli_alert import fill, program, project  # noqa: F401 - fixtures
 
 from ultramon.backends.local.backend import LocalBackend

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
-from program import run
+from helpers.program import run
 
 from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode

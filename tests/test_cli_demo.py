@@ -7,7 +7,7 @@ from collections import Counter
 
 import pexpect
 import pytest
-from program import PROGRAM, draw, environment, run
+from helpers.program import PROGRAM, draw, environment, run
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.demo.crew import standard_library_files

@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from program import PROGRAM, environment, run
+from helpers.program import PROGRAM, environment, run
 from test_cli_status import HOSTILE
 
 from ultramon import ContextConfig, create_context_monitor

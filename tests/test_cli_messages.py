@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from program import PROGRAM, environment, run
+from helpers.program import PROGRAM, environment, run
 
 from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode

@@ -5,9 +5,10 @@ import sys
 import unicodedata
 
 import pytest
+from helpers import ROOT
+from helpers.program import environment
 from hypothesis import given
 from hypothesis import strategies as st
-from program import ROOT, environment
 
 from ultramon.cli import output
 

@@ -3,8 +3,9 @@ import subprocess
 import sys
 
 import pytest
-from claude_code_lines import line, prompt, reply
-from program import CAPTURES, PROGRAM, ROOT, environment, run
+from helpers import ROOT
+from helpers.program import CAPTURES, PROGRAM, environment, run
+from helpers.transcript_lines import line, prompt, reply
 
 from ultramon.cli.replay.player import replay
 from ultramon.cli.replay.plot import plot

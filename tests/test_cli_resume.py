@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from hooked import HookedSession
-from program import PROGRAM, environment, run
+from helpers.hooked_session import HookedSession
+from helpers.program import PROGRAM, environment, run
 
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 

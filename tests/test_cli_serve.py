@@ -12,8 +12,8 @@ import sys
 
 import httpx
 import pytest
-from program import environment, loaded_by, run
-from serving import ServeProgram, Serving, make_certificate
+from helpers.program import environment, loaded_by, run
+from helpers.running_server import ServeProgram, Serving, make_certificate
 
 from ultramon import __version__
 from ultramon.errors import StateCorruptError

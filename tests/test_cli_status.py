@@ -6,8 +6,8 @@ import sys
 import time
 
 import pytest
-from hooked import SESSION, TRANSCRIPTS, HookedSession
-from program import draw, environment, run
+from helpers.hooked_session import SESSION, TRANSCRIPTS, HookedSession
+from helpers.program import draw, environment, run
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

@@ -10,7 +10,7 @@ import subprocess
 from contextlib import closing
 
 import pytest
-from program import run
+from helpers.program import run
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode

@@ -10,7 +10,7 @@ import time
 import pexpect
 import pyte
 import pytest
-from program import PROGRAM, environment, run
+from helpers.program import PROGRAM, environment, run
 from test_cli_status import HOSTILE, store
 
 from ultramon import ContextConfig, create_context_monitor

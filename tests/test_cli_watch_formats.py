@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from program import PROGRAM, environment, run
+from helpers.program import PROGRAM, environment, run
 from test_cli_status import store
 from test_cli_watch import AGES, PATIENCE_SECONDS, agent, everything  # noqa: F401 - a fixture
 

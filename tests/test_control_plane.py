@@ -4,8 +4,8 @@ import signal
 
 import httpx
 import pytest
-from program import run
-from serving import ServeProgram
+from helpers.program import run
+from helpers.running_server import ServeProgram
 
 SESSIONS = ("boss", "child", "scout")
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from history import read_events
-from program import PROGRAM, ROOT, environment
+from helpers import ROOT
+from helpers.program import PROGRAM, environment
+from helpers.run_history import read_events
 
 from ultramon.backends.local.backend import LocalBackend
 

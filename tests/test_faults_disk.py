@@ -12,8 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, NOW, answer, finish, make_event, run_writer, start
-from needs import as_nobody, directory_of_nobody, require_root_mount, require_tool, unmount
+from helpers.fault_writer import AGENT, NOW, answer, finish, make_event, run_writer, start
+from helpers.requirements import (
+    as_nobody,
+    directory_of_nobody,
+    require_root_mount,
+    require_tool,
+    unmount,
+)
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, finish, run_writer
-from needs import NOBODY, as_nobody, directory_of_nobody, require_python_as_nobody
+from helpers.fault_writer import AGENT, finish, run_writer
+from helpers.requirements import NOBODY, as_nobody, directory_of_nobody, require_python_as_nobody
 
 from ultramon.backends.local.journal import JOURNAL
 from ultramon.backends.local.state_files import StateDirectory

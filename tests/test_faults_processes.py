@@ -6,7 +6,7 @@ import logging
 import signal
 
 import pytest
-from fault_writer import AGENT, NOW, VERBS, answer, finish, run_writer
+from helpers.fault_writer import AGENT, NOW, VERBS, answer, finish, run_writer
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

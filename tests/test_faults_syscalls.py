@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, answer, finish, make_event, run_writer, start
-from needs import missing, require_tool
+from helpers.fault_writer import AGENT, answer, finish, make_event, run_writer, start
+from helpers.requirements import missing, require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory

@@ -4,7 +4,7 @@ import os
 import stat
 
 import pytest
-from needs import require_root_mount, unmount
+from helpers.requirements import require_root_mount, unmount
 
 from ultramon.errors import StateWriteError
 from ultramon.system.files import NewFile, replace_file

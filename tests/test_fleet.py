@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
+from helpers.fleet_fixtures import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import AgentNotFoundError, ConfigurationError, Fleet
 from ultramon.backends.local.backend import LocalBackend

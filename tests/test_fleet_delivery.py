@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from fleet_setting import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
+from helpers.fleet_fixtures import agent_clock, clock, fleet_on, make, names  # noqa: F401 - fixtures
 
 from ultramon import Fleet
 from ultramon.fleet.consumer import LEASE_SECONDS

@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fleet_orchestrator import Orchestrators
-from fleet_worker import reap, start_worker
-from history import History, read_events
+from helpers.fleet_orchestrator import Orchestrators
+from helpers.fleet_worker import reap, start_worker
+from helpers.run_history import History, read_events
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

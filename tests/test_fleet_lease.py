@@ -10,9 +10,10 @@ import sys
 from contextlib import closing, suppress
 
 import pytest
-from fleet_orchestrator import Orchestrators
-from fleet_setting import names
-from fleet_worker import ROOT, end, reap
+from helpers import IMPORT_PATH
+from helpers.fleet_fixtures import names
+from helpers.fleet_orchestrator import Orchestrators
+from helpers.fleet_worker import end, reap
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -125,7 +126,7 @@ def test_after_a_fork_the_name_is_held_by_whoever_asked_for_it(tmp_path, fleet, 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
     )
     try:
         with closing(os.fdopen(os.pidfd_open(int(process.stdout.readline())))) as holder:

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleet_worker import ROOT, claim, command, end, reap, start_worker, tell
-from needs import missing
+from helpers import IMPORT_PATH
+from helpers.fleet_worker import claim, command, end, reap, start_worker, tell
+from helpers.requirements import missing
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -93,7 +94,7 @@ def test_a_killed_asyncio_process_is_known_with_its_signal(fleet, tmp_path):
             *command("obey"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**fleet.env("w"), "PYTHONPATH": ROOT},
+            env={**fleet.env("w"), "PYTHONPATH": IMPORT_PATH},
         )
         fleet.attach("w", process)
         process.stdin.write(b"start\n")

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, make_record, start
+from helpers.fault_writer import AGENT, make_record, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_record import kinds, real_record, records

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from fleet_worker import ROOT
-from needs import require_root, require_tool
+from helpers import IMPORT_PATH
+from helpers.requirements import require_root, require_tool
 
 from ultramon.backends.lease_holder import is_gone, name_holder
 from ultramon.system.processes import HostIdentity, this_host
@@ -25,7 +25,7 @@ def another_process(*before):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
     )
 
 

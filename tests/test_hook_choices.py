@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from hooked import HookedSession, said, tokens_at
+from helpers.hooked_session import HookedSession, said, tokens_at
 
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.hosts.claude_code.hooks.store import WINDOWS_NAME

@@ -6,8 +6,8 @@ import sys
 from contextlib import closing
 
 import pytest
-from hooked import HookedSession
-from needs import require_tool
+from helpers.hooked_session import HookedSession
+from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal

@@ -8,8 +8,8 @@ import sys
 from contextlib import closing
 
 import pytest
-from hooked import HookedSession, tokens_at
-from needs import require_tool
+from helpers.hooked_session import HookedSession, tokens_at
+from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_last_reading

@@ -6,11 +6,11 @@ import random
 import time
 
 import pytest
-from claude_code_lines import line
-from hooked import HookedSession, tokens_at
+from helpers.hooked_session import HookedSession, tokens_at
+from helpers.obstacles import plant
+from helpers.transcript_lines import line
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import plant
 
 from ultramon.hosts.claude_code.hooks.payload import Payload, read_payload
 from ultramon.hosts.claude_code.transcripts.last_reading import (

@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from hooked import SESSION, HookedSession, encoded, tokens_at
-from needs import require_tool
-from notified import (
+from helpers.hooked_session import SESSION, HookedSession, encoded, tokens_at
+from helpers.notified_session import (
     HEADLESS,
     LINE,
     TOLD_EVENTS,
@@ -30,6 +29,7 @@ from notified import (
     session,  # noqa: F401 - a fixture
     waiting,
 )
+from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal

@@ -9,8 +9,8 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from claude_code_lines import line
-from hooked import HookedSession, tokens_at
+from helpers.hooked_session import HookedSession, tokens_at
+from helpers.transcript_lines import line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks are seen through inotify")
 

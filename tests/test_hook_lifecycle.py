@@ -1,7 +1,7 @@
 """What the order of the client's events says of an agent: its end, its name, whether it waits."""
 
 import pytest
-from hooked import HookedSession
+from helpers.hooked_session import HookedSession
 
 
 def test_a_session_whose_last_turn_failed_has_failed(tmp_path):

@@ -9,10 +9,10 @@ import sqlite3
 import time
 from contextlib import closing
 
-import program
 import pytest
-from hooked import SESSION, HookedSession, tokens_at
-from notified import (  # noqa: F401 - fixtures
+from helpers import program
+from helpers.hooked_session import SESSION, HookedSession, tokens_at
+from helpers.notified_session import (  # noqa: F401 - fixtures
     HEADLESS,
     LINE,
     ON_TERMINAL,

@@ -4,8 +4,8 @@ import json
 import time
 
 import pytest
-from claude_code_lines import line
-from hooked import RECORDED, TRANSCRIPTS, HookedSession
+from helpers.hooked_session import RECORDED, TRANSCRIPTS, HookedSession
+from helpers.transcript_lines import line
 
 from ultramon.system.timestamps import format_time
 

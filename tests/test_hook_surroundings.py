@@ -9,9 +9,10 @@ import subprocess
 from contextlib import closing, suppress
 
 import pytest
-from fault_writer import AGENT, answer, finish, run_writer
-from hooked import HookedSession, tokens_at
-from needs import (
+from helpers.fault_writer import AGENT, answer, finish, run_writer
+from helpers.hooked_session import HookedSession, tokens_at
+from helpers.obstacles import plant
+from helpers.requirements import (
     as_nobody,
     directory_of_nobody,
     read_only,
@@ -19,7 +20,6 @@ from needs import (
     require_root_mount,
     unmount,
 )
-from planted import plant
 
 from ultramon.backends.local.journal import JOURNAL
 from ultramon.hosts.claude_code.hooks.failure_log import FAILURES_NAME, MAX_BYTES

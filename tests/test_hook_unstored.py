@@ -6,8 +6,8 @@ import fcntl
 from contextlib import contextmanager, suppress
 
 import pytest
-from hooked import HookedSession, said, tokens_at
-from needs import read_only, require_root_mount, unmount
+from helpers.hooked_session import HookedSession, said, tokens_at
+from helpers.requirements import read_only, require_root_mount, unmount
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from hooked import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
+from helpers.hooked_session import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
 
 from ultramon.hosts.claude_code.hooks.hosted_agent import SILENT_CALLS
 from ultramon.system.timestamps import format_time

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, answer, finish, make_event, run_writer, start
-from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
+from helpers.fault_writer import AGENT, answer, finish, make_event, run_writer, start
+from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal

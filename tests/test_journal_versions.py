@@ -10,9 +10,9 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
-from fault_writer import make_event
-from journal_setting import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
-from needs import missing, require_root, require_tool, unmount
+from helpers.fault_writer import make_event
+from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
+from helpers.requirements import missing, require_root, require_tool, unmount
 
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import CredentialTable

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleet_worker import reap, start_worker, tell
-from needs import require_tool
+from helpers.fleet_worker import reap, start_worker, tell
+from helpers.requirements import require_tool
 
 from ultramon import Fleet
 from ultramon.system.environment import state_directory

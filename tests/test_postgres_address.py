@@ -8,9 +8,9 @@ import shutil
 import subprocess
 
 import pytest
-from needs import NOBODY, require_tool
-from postgres_setting import Server
-from program import run
+from helpers.postgres_server import Server
+from helpers.program import run
+from helpers.requirements import NOBODY, require_tool
 from psycopg.conninfo import conninfo_to_dict
 
 from ultramon.backends.opening import open_backend

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from fault_writer import AGENT, answer, finish, make_event
-from postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
-from postgres_worker import start
+from helpers.fault_writer import AGENT, answer, finish, make_event
+from helpers.postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
+from helpers.postgres_worker import start
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from fault_writer import AGENT, answer, make_event
-from postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
-from postgres_setting import Server, free_port
-from postgres_worker import start
-from program import PROGRAM, environment
+from helpers.fault_writer import AGENT, answer, make_event
+from helpers.postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
+from helpers.postgres_server import Server, free_port
+from helpers.postgres_worker import start
+from helpers.program import PROGRAM, environment
 
 from ultramon import Fleet
 from ultramon.backends.postgres.admin.setup import migrate
@@ -31,7 +31,7 @@ from ultramon.testing.clock import START
 
 ELSEWHERE = HostIdentity("elsewhere", "another-boot")
 HOUR = 3_600.0
-SKEWED = Path(__file__).with_name("skewed_worker.py")
+SKEWED = Path(__file__).parent / "helpers" / "skewed_worker.py"
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import itertools
 import time
 
 import pytest
-from fault_writer import answer
-from hosts_setting import Host
-from postgres_network import wait_until, work  # noqa: F401
-from postgres_setting import Server
+from helpers.fault_writer import answer
+from helpers.network_hosts import Host
+from helpers.postgres_network import wait_until, work  # noqa: F401
+from helpers.postgres_server import Server
 
 from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend

@@ -8,11 +8,11 @@ import signal
 import sqlite3
 from contextlib import closing, suppress
 
-import needs
 import pytest
-from fault_writer import AGENT, answer, finish, make_event
-from postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
-from postgres_worker import start
+from helpers import requirements
+from helpers.fault_writer import AGENT, answer, finish, make_event
+from helpers.postgres_network import backend, direct, is_drained, network, wait_until, work  # noqa: F401
+from helpers.postgres_worker import start
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
@@ -393,7 +393,7 @@ def test_a_full_disk_during_an_outage_is_said_and_stops_no_agent(
     """A message that is kept nowhere is an error; a state waits in memory."""
     small = tmp_path / "small"
     small.mkdir(mode=0o700)
-    needs.require_root_mount(small, "size=256k,mode=700")
+    requirements.require_root_mount(small, "size=256k,mode=700")
     try:
         monkeypatch.setenv("ULTRAMON_STATE_DIR", str(small))
         monitor = create_context_monitor("a", CONFIG, backend=backend).start()
@@ -417,7 +417,7 @@ def test_a_full_disk_during_an_outage_is_said_and_stops_no_agent(
         assert texts(direct) == ["again"]
     finally:
         backend.close()
-        needs.unmount(small)
+        requirements.unmount(small)
 
 
 def test_two_processes_that_keep_at_once_share_one_file(network, direct, work, tmp_path):

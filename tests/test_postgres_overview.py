@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from program import run
+from helpers.program import run
 from test_cli_watch import Terminal
 
 from ultramon import ContextConfig, create_context_monitor

@@ -7,11 +7,11 @@ import signal
 import time
 
 import pytest
-from fault_writer import AGENT, answer, finish, make_event
-from postgres_network import work  # noqa: F401
-from postgres_worker import start
-from queue_worker import BATCH, CATEGORY, LEASE_SECONDS
-from queue_worker import run_worker as run_queue_worker
+from helpers.fault_writer import AGENT, answer, finish, make_event
+from helpers.postgres_network import work  # noqa: F401
+from helpers.postgres_worker import start
+from helpers.queue_worker import BATCH, CATEGORY, LEASE_SECONDS
+from helpers.queue_worker import run_worker as run_queue_worker
 
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.notices.message_rules import MAX_ATTEMPTS

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pooler_setting import Pooler
-from postgres_setting import Server
-from program import PROGRAM, environment, run
+from helpers.pgbouncer import Pooler
+from helpers.postgres_server import Server
+from helpers.program import PROGRAM, environment, run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, mint_token, register
 from ultramon.backends.postgres.admin.health import read_facts

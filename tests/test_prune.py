@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fleet_worker import end, reap, start_worker, tell
+from helpers.fleet_worker import end, reap, start_worker, tell
 
 from ultramon import Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from fault_writer import answer, finish
-from queue_worker import BATCH, CATEGORY, LEASE_SECONDS, run_worker
+from helpers.fault_writer import answer, finish
+from helpers.queue_worker import BATCH, CATEGORY, LEASE_SECONDS, run_worker
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateWriteError

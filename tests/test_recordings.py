@@ -3,8 +3,9 @@ import os
 import shutil
 
 import pytest
-from program import CAPTURES, ROOT, run
-from recorded import only, timeline, written
+from helpers import ROOT
+from helpers.program import CAPTURES, run
+from helpers.recordings import only, timeline, written
 
 from ultramon.cli.replay.player import replay
 from ultramon.cli.replay.recordings import Recording, find_recordings, read_records

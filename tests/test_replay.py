@@ -1,9 +1,10 @@
 import pytest
-from claude_code_lines import prompt, reply
+from helpers import ROOT
+from helpers.program import CAPTURES, run
+from helpers.recordings import timeline, written
+from helpers.transcript_lines import prompt, reply
 from hypothesis import given
 from hypothesis import strategies as st
-from program import CAPTURES, ROOT, run
-from recorded import timeline, written
 
 from ultramon import ConfigurationError, Ladder, Rung
 from ultramon.cli.replay.player import ReplayClock

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from routed import AGENT, backend, clock, make, put  # noqa: F401
+from helpers.routing_agents import AGENT, backend, clock, make, put  # noqa: F401
 
 from ultramon import (
     AgentNotFoundError,

@@ -6,8 +6,8 @@ import os
 from contextlib import closing
 
 import pytest
-from fleet_worker import reap, start_worker, tell
-from routed import AGENT, backend, clock, make, put  # noqa: F401
+from helpers.fleet_worker import reap, start_worker, tell
+from helpers.routing_agents import AGENT, backend, clock, make, put  # noqa: F401
 
 from ultramon import ConfigurationError, Fleet, Ladder
 from ultramon.backends.local.backend import LocalBackend

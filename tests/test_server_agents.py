@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from serving import Serving
+from helpers.running_server import Serving
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.server.workers.lost_agents import LostAgents

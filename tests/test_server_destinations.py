@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from program import environment
-from receiver import Receiver
+from helpers.program import environment
+from helpers.webhook_receiver import Receiver
 
 from ultramon import ConfigurationError
 from ultramon.server.workers.webhook_targets import AllowedHosts

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from needs import require_tool
-from program import PROGRAM, environment
-from serving import Serving
+from helpers.program import PROGRAM, environment
+from helpers.requirements import require_tool
+from helpers.running_server import Serving
 
 from ultramon import queue_message
 from ultramon.backends.memory import MemoryBackend

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import TIMEOUT_SECONDS, ServeProgram, Serving
+from helpers.running_server import TIMEOUT_SECONDS, ServeProgram, Serving
 
 from ultramon.backends.memory import MemoryBackend
 from ultramon.server.http.streams import MAX_CHUNK_BYTES, MAX_CHUNK_EVENTS

@@ -6,9 +6,9 @@ import json
 import logging
 
 import pytest
+from helpers.running_server import Serving, Wire
 from hypothesis import given
 from hypothesis import strategies as st
-from serving import Serving, Wire
 
 from ultramon.cli.commands.serve import LineFormatter
 from ultramon.errors import ConfigurationError

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from serving import Serving
+from helpers.running_server import Serving
 
 from ultramon import register, unregister
 from ultramon.server.workers.lost_agents import LostAgents

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import TIMEOUT_SECONDS, ServeProgram, Serving, Wire
+from helpers.running_server import TIMEOUT_SECONDS, ServeProgram, Serving, Wire
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.notices.message_rules import MAX_ATTEMPTS

@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 
 import pytest
-from serving import Serving, Wire, make_certificate
+from helpers.running_server import Serving, Wire, make_certificate
 
 from ultramon.server.http.connections import MAX_CONNECTIONS, BoundedProtocol
 from ultramon.server.http.request_filter import MAX_HEAD_BYTES, MAX_HEADERS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from serving import Serving
+from helpers.running_server import Serving
 
 from ultramon.backends.credentials import credentials_of
 from ultramon.tokens import ADMIN_TOKEN, TOKEN_SECONDS, write_token

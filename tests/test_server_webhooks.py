@@ -9,8 +9,8 @@ import threading
 from contextlib import closing
 
 import pytest
-from needs import require_tool
-from receiver import Receiver, is_genuine
+from helpers.requirements import require_tool
+from helpers.webhook_receiver import Receiver, is_genuine
 
 from ultramon import ContextConfig, create_context_monitor, queue_message, register
 from ultramon.backends.local.backend import LocalBackend

@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, NOW, make_record, start
-from needs import NOBODY, require_root
+from helpers.fault_writer import AGENT, NOW, make_record, start
+from helpers.requirements import NOBODY, require_root
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from fault_writer import AGENT, NOW, make_record, start
+from helpers.fault_writer import AGENT, NOW, make_record, start
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory

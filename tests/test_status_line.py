@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hooked import LIMIT_TOKENS, MODEL, RECORDED, HookedSession
+from helpers.hooked_session import LIMIT_TOKENS, MODEL, RECORDED, HookedSession
 
 from ultramon.hosts.claude_code import statusline
 from ultramon.hosts.claude_code.status_line import CHAINED_SECONDS, write_line

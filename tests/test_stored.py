@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from fault_writer import AGENT, finish, run_writer
-from needs import require_tool
+from helpers.fault_writer import AGENT, finish, run_writer
+from helpers.requirements import require_tool
 
 from ultramon import ContextConfig, create_context_monitor, signals
 from ultramon.backends.local.backend import LocalBackend

@@ -12,7 +12,7 @@ import traceback
 from contextlib import closing
 
 import pytest
-from needs import NOBODY, as_nobody, directory_of_nobody, require_root
+from helpers.requirements import NOBODY, as_nobody, directory_of_nobody, require_root
 
 from ultramon import mint_token
 from ultramon.backends.local.backend import LocalBackend

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hooked import HookedSession, tokens_at
+from helpers.hooked_session import HookedSession, tokens_at
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from needs import missing, require_tool
+from helpers.requirements import missing, require_tool
 
 from real_client.api import Api
 

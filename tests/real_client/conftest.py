@@ -1,7 +1,7 @@
 """What the tests with the real client start from."""
 
-import program
 import pytest
+from helpers import program
 
 from real_client.api import Api
 from real_client.client import Client, one_at_a_time

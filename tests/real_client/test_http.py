@@ -5,7 +5,7 @@ import signal
 import threading
 
 import pytest
-from serving import ServeProgram
+from helpers.running_server import ServeProgram
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, finish

@@ -2,8 +2,8 @@
 
 import json
 
-import program
 import pytest
+from helpers import program
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS

@@ -6,7 +6,7 @@ import threading
 from contextlib import closing
 
 import pytest
-from needs import require_tool
+from helpers.requirements import require_tool
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, until

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import threading
 
-import program
 import pytest
+from helpers import program
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import RUN_SECONDS, finish, until

@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from needs import require_tool
+from helpers.requirements import require_tool
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import finish, until

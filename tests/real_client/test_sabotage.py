@@ -5,7 +5,7 @@ import shutil
 import sys
 
 import pytest
-from needs import read_only
+from helpers.requirements import read_only
 
 from real_client.api import Reply, bash, marked
 from real_client.client import WINDOW_TOKENS

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import program
+from helpers import program
 
 from real_client.api import Request
 from ultramon.backends.local.backend import LocalBackend

@@ -11,11 +11,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from helpers import IMPORT_PATH
 from ultramon import ContextConfig, HandoffRecord, create_context_monitor
 from ultramon.errors import HandoffTakenError
 from ultramon.testing import FakeClock, fill
-
-ROOT = str(Path(__file__).resolve().parent.parent)
 
 
 def start_worker(fleet, agent_id, mode, *arguments, **options):
@@ -26,7 +25,7 @@ def start_worker(fleet, agent_id, mode, *arguments, **options):
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
             "text": True,
-            "env": {**fleet.env(agent_id), "PYTHONPATH": ROOT},
+            "env": {**fleet.env(agent_id), "PYTHONPATH": IMPORT_PATH},
             **options,
         },
     )

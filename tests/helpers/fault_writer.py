@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from helpers import IMPORT_PATH
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
 from ultramon.backends.local.state_files import StateDirectory
@@ -51,8 +52,7 @@ def run_writer(
     directory: object, mode: str, *arguments: object, before=(), script=__file__, **options
 ):
     """Start a mode as a process of its own with pipes; `answer` reads what it says."""
-    root = str(Path(__file__).resolve().parent.parent)
-    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": root}
+    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": IMPORT_PATH}
     environ |= {"PYTHONHASHSEED": "0", **options.pop("env", {})}
     environ = {name: value for name, value in environ.items() if value is not None}
     command = [*before, sys.executable, "-B", script, directory, mode, *arguments]

@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
-from postgres_worker import run_worker
-from proxy import Proxy
 
+from helpers.postgres_worker import run_worker
+from helpers.proxy import Proxy
 from ultramon.backends.postgres.backend import PostgresBackend
 
 PATIENCE_SECONDS = 60.0

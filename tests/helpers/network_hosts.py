@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-import needs
+from helpers import requirements
 
 
 class Host:
@@ -16,9 +16,9 @@ class Host:
     """
 
     def __init__(self, number: int) -> None:
-        needs.require_root()
-        self._ip = needs.require_tool("ip")
-        self._unshare = needs.require_tool("unshare")
+        requirements.require_root()
+        self._ip = requirements.require_tool("ip")
+        self._unshare = requirements.require_tool("unshare")
         mark = os.getpid() % 100_000
         self.name = f"um{mark}h{number}"
         self._cable = f"um{mark}c{number}"
@@ -27,7 +27,7 @@ class Host:
         """The address under which this host sees the one that the test runs on."""
         done = self._run("netns", "add", self.name, check=False)
         if done.returncode:
-            needs.missing(f"no network namespaces here: {done.stderr.strip()}")
+            requirements.missing(f"no network namespaces here: {done.stderr.strip()}")
         inner = f"{self._cable}i"
         self._run("link", "add", self._cable, "type", "veth", "peer", "name", inner)
         self._run("link", "set", inner, "netns", self.name)

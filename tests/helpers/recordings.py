@@ -1,7 +1,6 @@
 """Recordings for the tests that replay them."""
 
-from claude_code_lines import line
-
+from helpers.transcript_lines import line
 from ultramon import ContextConfig
 from ultramon.cli.replay.player import replay
 from ultramon.cli.replay.recordings import find_recordings

@@ -10,10 +10,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from claude_code_lines import line, reply
-
+from helpers import DATA
+from helpers.transcript_lines import line, reply
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code import hook
@@ -21,7 +20,6 @@ from ultramon.hosts.claude_code.hooks import failure_log
 from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.system.timestamps import format_time
 
-DATA = Path(__file__).parent / "data"
 TRANSCRIPTS = DATA / "captures" / "claude-code-2.1.330"
 RECORDED = DATA / "hooks" / "claude-code-2.1.330"
 MODEL = "claude-sonnet-4-5"

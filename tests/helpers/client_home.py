@@ -9,8 +9,8 @@ import sys
 import time
 
 from hypothesis import strategies as st
-from program import PROGRAM, environment
 
+from helpers.program import PROGRAM, environment
 from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
 from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
 from ultramon.hosts.claude_code.setup.transport import Server

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-CAPTURES = ROOT / "tests" / "data" / "captures"
+from helpers import DATA
+
+CAPTURES = DATA / "captures"
 PROGRAM = str(Path(sys.executable).parent / "ultramon")
 """The installed script, as people call it."""
 

@@ -11,8 +11,7 @@ import random
 import sys
 import time
 
-from fault_writer import AGENT, make_event, own, run_writer, say, start  # noqa: F401
-
+from helpers.fault_writer import AGENT, make_event, own, run_writer, say, start  # noqa: F401
 from ultramon.backends.opening import open_backend
 from ultramon.errors import StateError
 from ultramon.testing import make_record

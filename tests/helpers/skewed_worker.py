@@ -24,8 +24,7 @@ def main(url, seconds):
     set_clock(seconds)
     time.time = _shifted_time
     # Not before: what takes the clock of the system is to take this one.
-    from fault_writer import AGENT
-
+    from helpers.fault_writer import AGENT
     from ultramon import ContextConfig, create_context_monitor
 
     config = ContextConfig(heartbeat_interval_seconds=1.0, lost_after_seconds=600.0)

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hooked import SESSION, HookedSession, tokens_at
 
+from helpers.hooked_session import SESSION, HookedSession, tokens_at
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.inbox_flags import flag_path
 from ultramon.backends.local.journal import JOURNAL

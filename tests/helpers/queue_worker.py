@@ -13,8 +13,7 @@ import signal
 import sys
 import time
 
-from fault_writer import run_writer
-
+from helpers.fault_writer import run_writer
 from ultramon.backends.opening import open_backend
 from ultramon.backends.queue import Queue
 from ultramon.testing.clock import START as NOW

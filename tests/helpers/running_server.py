@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
-from program import environment
 
+from helpers.program import environment
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
 from ultramon.server.main import Server, listen, make_services

@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import needs
-from postgres_setting import USER, Server, free_port
+from helpers import ROOT, requirements
+from helpers.postgres_server import USER, Server, free_port
 
-_PAGE = Path(__file__).parent.parent / "docs" / "fleet.md"
+_PAGE = ROOT / "docs" / "fleet.md"
 _DEADLINE_SECONDS = 10.0
 
 
@@ -29,7 +29,7 @@ class Pooler:
     """A pooler that differs from the documented one in addresses, and in trusting everybody."""
 
     def __init__(self, server: Server) -> None:
-        self.program = needs.require_tool("pgbouncer")
+        self.program = requirements.require_tool("pgbouncer")
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="ultramon-pooler-"))
         changes = {
@@ -50,8 +50,8 @@ class Pooler:
         command = [self.program, str(self.directory / "pgbouncer.ini")]
         if os.geteuid() == 0:
             for path in (self.directory, *self.directory.iterdir()):
-                shutil.chown(path, needs.NOBODY, needs.NOBODY)
-            command = [*needs.as_nobody(), *command]
+                shutil.chown(path, requirements.NOBODY, requirements.NOBODY)
+            command = [*requirements.as_nobody(), *command]
         self._log = (self.directory / "log").open("wb")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd="/")
 

@@ -11,8 +11,7 @@ import signal
 import subprocess
 import sys
 
-from fleet_worker import ROOT
-
+from helpers import IMPORT_PATH
 from ultramon import Fleet
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.fleet.events import EVENT_NAMES
@@ -28,7 +27,7 @@ class Orchestrators:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": ROOT},
+            env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         )
 
     def start(self, handled):
