@@ -33,7 +33,7 @@ from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.hosts.claude_code.hooks.notices import MAX_NOTICES
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import CONTEXT, HANDOFF, LIFECYCLE
-from ultramon.routing import Inbox, clear, queue_message, register
+from ultramon.routing import Inbox, cancel_notices, queue_message, register
 
 # --- when
 
@@ -172,7 +172,7 @@ def test_a_registered_session_tells_another_one(session, backend):
         f" reported {at}Z."
     )
     other.tool(tokens_at(20))
-    clear("other", SESSION, backend=backend)
+    cancel_notices("other", SESSION, backend=backend)
     assert any_call(session).text == ""
     assert not flag(session).exists()
 

@@ -17,7 +17,7 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.queue import Cancelled
 from ultramon.notices.texts import CONTEXT
-from ultramon.routing import clear, register, unregister
+from ultramon.routing import cancel_notices, register, unregister
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.timestamps import format_time
 
@@ -71,7 +71,7 @@ def compact(direct):
 
 CANCELS = {
     "cancel": lambda direct: direct.queue.cancel_messages_from(AGENT, CONTEXT),
-    "clear": lambda direct: clear(AGENT, backend=direct),
+    "clear": lambda direct: cancel_notices(AGENT, backend=direct),
     "register": lambda direct: register(AGENT, "boss", backend=direct),
     "unregister": lambda direct: unregister(AGENT, "boss", backend=direct),
     "compact": compact,

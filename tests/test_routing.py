@@ -17,7 +17,14 @@ from ultramon import (
     create_context_monitor,
 )
 from ultramon.backends.queue import Cancelled
-from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
+from ultramon.routing import (
+    Inbox,
+    cancel_notices,
+    queue_message,
+    register,
+    registrations,
+    unregister,
+)
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.timestamps import parse_time
 from ultramon.testing import fill
@@ -313,12 +320,12 @@ def test_clearing_needs_a_right_or_a_person(backend, clock):
     """An agent may clear itself and its children; who gives no name is a person."""
     put(backend, AGENT, parent_id="boss")
     for requester in (AGENT, "boss", None):
-        assert clear(AGENT, requester, backend=backend, clock=clock) == Cancelled(0, 0)
+        assert cancel_notices(AGENT, requester, backend=backend, clock=clock) == Cancelled(0, 0)
     with pytest.raises(NotPermittedError):
-        clear(AGENT, "stranger", backend=backend, clock=clock)
+        cancel_notices(AGENT, "stranger", backend=backend, clock=clock)
     for requester in ("boss", None):
         with pytest.raises(AgentNotFoundError):
-            clear("nobody", requester, backend=backend, clock=clock)
+            cancel_notices("nobody", requester, backend=backend, clock=clock)
 
 
 def test_after_a_clear_nothing_stale_arrives(backend, clock):
@@ -329,7 +336,7 @@ def test_after_a_clear_nothing_stale_arrives(backend, clock):
         inbox = Inbox("boss", backend=backend, clock=clock)
         assert len(inbox.peek()) == 1
         queue_message("boss", "done", sender=AGENT, backend=backend, clock=clock)
-        assert clear(AGENT, "boss", backend=backend, clock=clock) == Cancelled(1, 0)
+        assert cancel_notices(AGENT, "boss", backend=backend, clock=clock) == Cancelled(1, 0)
         assert [notice.text for notice in inbox.poll()] == ["done"]
         clock.advance(1)
         monitor.record_compaction()

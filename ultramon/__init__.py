@@ -57,7 +57,14 @@ if TYPE_CHECKING:
     from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
     from ultramon.monitor.pool import MonitorPool
     from ultramon.notices.models import Notice, Registration
-    from ultramon.routing import Inbox, clear, queue_message, register, registrations, unregister
+    from ultramon.routing import (
+        Inbox,
+        cancel_notices,
+        queue_message,
+        register,
+        registrations,
+        unregister,
+    )
     from ultramon.signals import off, on
     from ultramon.state.events import (
         AgentEvent,
@@ -119,9 +126,9 @@ __all__ = [
     "UnknownResponseError",
     "Workspace",
     "alerting",
+    "cancel_notices",
     "check_and_alert_context",
     "check_context",
-    "clear",
     "create_context_monitor",
     "create_context_tracker",
     "detect_threshold",
@@ -163,7 +170,7 @@ _ROOMS = {
     "monitor.monitor": "ContextMonitor create_context_monitor",
     "monitor.pool": "MonitorPool",
     "notices.models": "Notice Registration",
-    "routing": "Inbox clear queue_message register registrations unregister",
+    "routing": "Inbox cancel_notices queue_message register registrations unregister",
     "signals": "off on",
     "state.events": "AgentEvent AlertEvent EpochEvent Event HandoffEvent ThresholdEvent",
     "state.models": "AgentState",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ultramon.backends.queue import Cancelled, Message
     from ultramon.context.ladder import Ladder
     from ultramon.notices.rules import Registration as StoredRegistration
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
@@ -131,12 +132,7 @@ def unregister(
         NotPermittedError: The requester is neither the agent nor its direct parent.
     """
     store = _open(backend)
-    found = _find(store, agent_id)
-    record = None if found is None else found.record
-    if record is None:
-        raise AgentNotFoundError(agent_id)
-    if requester is not None:
-        check_permission(record, agent_id, requester)
+    _permitted(store, agent_id, requester)
     return registry_of(store).unregister(agent_id)
 
 
@@ -174,21 +170,22 @@ def registrations(*, backend: Backend | str | None = None) -> list[Registration]
     return [_typed(one) for one in registry_of(_open(backend)).registrations()]
 
 
-def clear(
+def cancel_notices(
     agent_id: str,
     requester: str | None = None,
     *,
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> Cancelled:
-    """Tell ultramon that you have cleared an agent: nothing that it said before arrives any more.
+    """Cancel the notices about an agent whose window you have cleared: they are stale.
 
-    Its window is not touched: the agent's own monitor or hooks begin the new epoch.
+    Readings made up to now lead to no notice any more. The window itself is not touched: the
+    agent's own monitor (`ContextMonitor.clear`) or hooks begin the new epoch.
 
     Args:
         agent_id: The agent that was cleared.
-        requester: Who cleared it, and need not be told: the agent or its direct parent; None = a
-            person who may do everything.
+        requester: Who cleared it, and is not notified: the agent or its direct parent; None = a
+            person, who may do everything.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
@@ -197,14 +194,9 @@ def clear(
         NotPermittedError: The requester is neither the agent nor its direct parent.
     """
     store = _open(backend)
-    found = _find(store, agent_id)
-    record = None if found is None else found.record
-    if record is None:
-        raise AgentNotFoundError(agent_id)
-    if requester is not None:
-        check_permission(record, agent_id, requester)
+    record = _permitted(store, agent_id, requester)
     now = (clock or SYSTEM_CLOCK).now()
-    return registry_of(store).clear(record, requester=requester, now=now)
+    return registry_of(store).cancel_notices(record, requester=requester, now=now)
 
 
 def queue_message(
@@ -386,6 +378,21 @@ def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
         return backend.load(check_agent_id(agent_id))
     except AgentNotFoundError:
         return None
+
+
+def _permitted(backend: Backend, agent_id: str, requester: str | None) -> StateRecord:
+    """Return an agent's state, for a requester that may decide about its notices; None = anybody.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+    """
+    found = _find(backend, agent_id)
+    if found is None or found.record is None:
+        raise AgentNotFoundError(agent_id)
+    if requester is not None:
+        check_permission(found.record, agent_id, requester)
+    return found.record
 
 
 def _parent_of(backend: Backend, agent_id: str) -> str | None:

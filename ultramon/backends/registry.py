@@ -61,11 +61,13 @@ class Registry(Protocol):
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
         """Return epoch and level that a recipient was told last about an agent."""
 
-    def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
-        """Note that an agent was cleared from outside: what it said before is stale.
+    def cancel_notices(
+        self, record: StateRecord, *, requester: str | None, now: float
+    ) -> Cancelled:
+        """Cancel the notices about an agent that was cleared from outside: they are stale.
 
-        As one step its undelivered notices are cancelled, and a recipient other than the agent is
-        told, unless it is the requester. From then on readings made up to now lead to no notice.
+        In the same step the registered recipient is notified of the clear, unless it is the agent
+        or the requester. From then on readings made up to ``now`` lead to no notice.
         """
 
 

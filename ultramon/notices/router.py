@@ -223,17 +223,17 @@ def unregister(rows: RouteRows, agent_id: str) -> tuple[int, int] | None:
     return _silence(rows, agent_id) if rows.delete_registration(agent_id) else None
 
 
-def clear(
+def cancel_notices(
     rows: RouteRows, record: StateRecord, requester: str | None, now: float
 ) -> tuple[int, int]:
-    """Note that an agent was cleared from outside: what it said before is stale.
+    """Cancel the notices about an agent that was cleared from outside: they are stale.
 
-    Readings made up to now tell nobody anything any more; later ones do, afresh.
+    Readings made up to now lead to no notice any more; later ones do, afresh.
 
     Args:
         rows: Within a transaction.
         record: The agent as it is stored.
-        requester: Who cleared it, and need not be told; None = a person.
+        requester: Who cleared it, and is not notified; None = a person.
         now: Epoch seconds.
 
     Returns:
@@ -263,7 +263,7 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
     registration, newer = rows.registration(record.agent_id), rows.registration(successor_id)
     if registration is None and newer is not None:
         return  # done before; clearing again would cancel the notice of the clear
-    clear(rows, record, None, now)
+    cancel_notices(rows, record, None, now)
     if registration is None or not registration.is_enforced:
         return
     rows.delete_registration(record.agent_id)

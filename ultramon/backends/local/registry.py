@@ -83,13 +83,15 @@ class JournalRegistry(JournalPart):
                     return None
                 return read(JournalRows(connection))
 
-    def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
-        """See `Registry.clear`."""
+    def cancel_notices(
+        self, record: StateRecord, *, requester: str | None, now: float
+    ) -> Cancelled:
+        """See `Registry.cancel_notices`."""
         self._prepare()
         with self._guard():
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
-                cancelled = router.clear(rows, record, requester, now)
+                cancelled = router.cancel_notices(rows, record, requester, now)
                 mark = rows.mark(rows.registration(record.agent_id))
             self._journal.sync_mark(record.agent_id, mark)
         return Cancelled(*cancelled)

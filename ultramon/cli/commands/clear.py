@@ -22,11 +22,11 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
 
     Where ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may.
     """
-    from ultramon.routing import clear
+    from ultramon.routing import cancel_notices
 
     backend = open_store(state_dir)
     agent_id = find_agent_id(backend, agent)
-    cancelled = clear(agent_id, caller_id(), backend=backend)
+    cancelled = cancel_notices(agent_id, caller_id(), backend=backend)
     if json:
         print_json(
             {

@@ -157,7 +157,7 @@ def invalidate_cache(
     requester = requester_of(request, services, caller, claimed)
     _registry(services)
     backend, clock = services.backend, services.clock
-    cancelled = routing.clear(session_id, requester, backend=backend, clock=clock)
+    cancelled = routing.cancel_notices(session_id, requester, backend=backend, clock=clock)
     return {"status": "ok", "cancelled": cancelled.deleted, "in_flight": cancelled.in_flight}
 
 

@@ -198,7 +198,7 @@ class EndContract:
         record = read(backend, record, 0.55)
         backend.append_events([make_event("scout-1", "agent_lost", **SILENT)], [record])
         record = begin_epoch(backend, record)
-        registry_of(backend).clear(record, requester="boss", now=START)
+        registry_of(backend).cancel_notices(record, requester="boss", now=START)
         assert register(backend) == Cancelled(0, 0)
         assert registry_of(backend).unregister("scout-1") == Cancelled(0, 0)
         assert kinds(backend) == ["lost"]

@@ -170,7 +170,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         register(backend)
         record = read(backend, record, 0.65)
         at = START + 10
-        assert registry.clear(record, requester=None, now=at) == Cancelled(1, 0)
+        assert registry.cancel_notices(record, requester=None, now=at) == Cancelled(1, 0)
         assert said(backend) == [("sequential", "clear")]
         record = read(backend, record, 0.70, measured_at=at)
         message: dict[str, Any] = {
@@ -188,9 +188,9 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         """It knows; an agent that nobody registered tells nobody."""
         registry = registry_of(backend)
         record = start(backend, parent_id="boss")
-        assert registry.clear(record, requester=None, now=START) == Cancelled(0, 0)
+        assert registry.cancel_notices(record, requester=None, now=START) == Cancelled(0, 0)
         register(backend)
-        assert registry.clear(record, requester="boss", now=START) == Cancelled(0, 0)
+        assert registry.cancel_notices(record, requester="boss", now=START) == Cancelled(0, 0)
         assert waiting(backend) == []
 
     def test_other_messages_of_the_agent_stay(self, backend: Backend) -> None:
@@ -199,7 +199,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         queue_of(backend).queue_message("boss", "found it", now=START, sender="scout-1")
         register(backend)
         record = begin_epoch(backend, record)
-        registry_of(backend).clear(record, requester="boss", now=START)
+        registry_of(backend).cancel_notices(record, requester="boss", now=START)
         registry_of(backend).unregister("scout-1")
         assert [message.text for message in waiting(backend)] == ["found it"]
 

@@ -315,8 +315,10 @@ class PostgresRegistry:
         with self._database.connection() as connection:
             return self.rows(connection).announcement(agent_id, audience)
 
-    def clear(self, record: StateRecord, *, requester: str | None, now: float) -> Cancelled:
-        """See `Registry.clear`."""
+    def cancel_notices(
+        self, record: StateRecord, *, requester: str | None, now: float
+    ) -> Cancelled:
+        """See `Registry.cancel_notices`."""
         with self._database.transaction() as connection:
             rows = self._locked(connection, record.agent_id)
-            return Cancelled(*router.clear(rows, record, requester, now))
+            return Cancelled(*router.cancel_notices(rows, record, requester, now))
