@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 from helpers.hooked_session import SESSION, HookedSession, encoded, tokens_at
@@ -34,7 +34,7 @@ from helpers.requirements import require_tool
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.backends.local.message_rows import insert_message
-from ultramon.backends.local.queue import MessageQueue
+from ultramon.backends.local.queue import JournalQueue
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import queue_message
 from ultramon.system.processes import this_host
@@ -83,9 +83,9 @@ def test_a_flag_lies_beside_its_journal_whatever_that_is_called(tmp_path, name):
     directory = tmp_path / name
     directory.mkdir(0o700)
     with closing(Journal(str(directory))) as journal:
-        queue = MessageQueue(journal)
-        queue.queue_message("boss", "zażółć", 1.0)
-        assert [row[5] for row in queue.peek("boss", 1.0, 0, 9)] == ["zażółć"]
+        queue = JournalQueue(journal, nullcontext, lambda: None)
+        queue.queue_message("boss", "zażółć", now=1.0)
+        assert [message.text for message in queue.peek("boss", now=1.0)] == ["zażółć"]
     assert sorted(os.listdir(directory)) == ["inbox", "journal.sqlite3"]
     assert (directory / "inbox" / "boss").stat().st_mode & 0o777 == 0o600
     assert directory.joinpath("inbox").stat().st_mode & 0o777 == 0o700

@@ -15,9 +15,9 @@ from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F40
 from helpers.requirements import missing, require_root, require_tool, unmount
 
 from ultramon.backends.local.claims import JournalClaims
-from ultramon.backends.local.credentials import CredentialTable
+from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import JOURNAL, Journal
-from ultramon.backends.local.queue import MessageQueue
+from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
@@ -41,8 +41,9 @@ def put(version, journal):
     os.chmod(journal.path, 0o600)
 
 
-def claims_of(journal):
-    return JournalClaims(journal, nullcontext, lambda: None)
+def part(kind, journal):
+    """Return one of the parts of a backend that keeps this journal."""
+    return kind(journal, nullcontext, lambda: None)
 
 
 def number_of(version):
@@ -69,17 +70,17 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     assert numbers(journal.tail(cursor, 10)[0]) == [2]
     journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
     assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
-    claims = claims_of(journal)
+    claims = part(JournalClaims, journal)
     assert claims.pending() == []
     assert claims.claim("handoff-1", "scout-1", "scout-3", 0.0, None) == "scout-2"
     assert claims.claim("handoff-2", "scout-1", "scout-3", 0.0, "a process") == "scout-3"
     assert [claim.claimant for claim in claims.pending()] == ["a process"]
     left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
     assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == left
-    queue = MessageQueue(journal)
-    message_id = queue.queue_message("scout-1", "hello", 0.0)
-    assert [row[0] for row in queue.peek("scout-1", 1.0, 0, 10)] == [message_id]
-    credentials = CredentialTable(journal)
+    queue = part(JournalQueue, journal)
+    message_id = queue.queue_message("scout-1", "hello", now=0.0)
+    assert [message.id for message in queue.peek("scout-1", now=1.0)] == [message_id]
+    credentials = part(JournalCredentials, journal)
     credentials.mint(TOKEN_HASH, "scout-1", 2, minted_by="boss", now=0.0, expires_at=9.0)
     assert credentials.find(TOKEN_HASH) == (TOKEN_HASH, "scout-1", 2, "boss", 0.0, 9.0)
     with raw(journal) as stored:
@@ -89,12 +90,12 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
 
 def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
     """Who only reads messages, credentials or claims, or polls, leaves the journal as it is."""
-    assert CredentialTable(journal).find(TOKEN_HASH) is None
-    assert claims_of(journal).pending() == []
+    assert part(JournalCredentials, journal).find(TOKEN_HASH) is None
+    assert part(JournalClaims, journal).pending() == []
     if number_of(version) < QUEUE_VERSION:
-        queue = MessageQueue(journal)
-        assert queue.peek("scout-1", 0.0, 0, 10) == queue.dead(None) == queue.depth(0.0) == []
-        assert queue.claim("scout-1", 0.0, 10, ("urgent",), 30.0) == []
+        queue = part(JournalQueue, journal)
+        assert queue.peek("scout-1", now=0.0) == queue.dead() == queue.depth(now=0.0) == []
+        assert queue.claim("scout-1", now=0.0) == []
     journal.close()
     assert Path(journal.path).read_bytes() == version.read_bytes()
 
@@ -102,11 +103,11 @@ def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
 def test_messages_and_registrations_of_an_older_journal_stay(journal):
     """They are found by a look, and after the journal was brought up to date."""
     put(VERSION_3, journal)
-    queue, registry = MessageQueue(journal), JournalRegistry(journal, nullcontext, lambda: None)
+    queue, registry = part(JournalQueue, journal), part(JournalRegistry, journal)
     for _ in range(2):
-        (row,) = queue.peek("scout-2", 0.0, 0, 10)
-        assert row[:4] == (1, "scout-2", "scout-1", "context_monitor")
-        assert row[5] == "stored by version 3"
+        (message,) = queue.peek("scout-2", now=0.0)
+        assert message[:4] == (1, "scout-2", "scout-1", "context_monitor")
+        assert message.text == "stored by version 3"
         (registration,) = registry.registrations()
         assert (registration.agent_id, registration.notify_id) == ("scout-1", "scout-2")
         journal.append([make_event(n=9)], NO_WAIT)
@@ -116,7 +117,8 @@ def test_credentials_of_an_older_journal_stay(journal):
     """They are found by a look, and after the journal was brought up to date."""
     put(JOURNALS / "version-4.sqlite3", journal)
     for _ in range(2):
-        assert CredentialTable(journal).find("4" * 64) == ("4" * 64, "scout-2", 1, "boss", 0.0, 9.0)
+        found = part(JournalCredentials, journal).find("4" * 64)
+        assert found == ("4" * 64, "scout-2", 1, "boss", 0.0, 9.0)
         journal.append([make_event(n=9)], NO_WAIT)
 
 

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.queue import Cancelled, Message
+    from ultramon.backends.queue import Cancelled
     from ultramon.context.ladder import Ladder
+    from ultramon.notices.message import Message
     from ultramon.notices.rules import Registration as StoredRegistration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock

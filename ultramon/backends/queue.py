@@ -15,28 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-
-class Message(NamedTuple):
-    """One message as the queue holds it."""
-
-    id: int
-    """The same at every delivery: a handler that has seen it may skip it."""
-    recipient: str
-    sender: str | None
-    category: str | None
-    delivery: str
-    """``urgent``, ``important`` or ``sequential``."""
-    text: str
-    facts: dict[str, Any]
-    """What the text says, as typed values under camelCase names; empty for free text."""
-    attempts: int
-    """How often it was claimed, this time included."""
-    claim_token: str
-    """Proves to the queue who holds it; empty while nobody does."""
-    queued_at: float
-    expires_at: float
-    last_error: str | None
-    """Why it was rejected last."""
+    from ultramon.notices.message import Message
 
 
 class Cancelled(NamedTuple):

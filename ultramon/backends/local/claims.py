@@ -1,4 +1,4 @@
-"""The claims of handoffs in every backend that keeps a `Journal`."""
+"""The claims of handoffs in the journal."""
 
 from __future__ import annotations
 
@@ -88,13 +88,11 @@ class JournalClaims(JournalPart):
 
     def pending(self) -> list[Claim]:
         """See `Backend.pending_claims`."""
-        journal = self._journal
-        if not journal.exists():
-            return []
-        with self._guard(), journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            if journal.version(connection) < CLAIMS_VERSION:
-                return []
+
+        def pending(connection: sqlite3.Connection) -> list[Claim]:
             return [_read_claim(connection, row) for row in connection.execute(_PENDING).fetchall()]
+
+        return self._read(CLAIMS_VERSION, pending) or []
 
     def settle(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`; whether the successor's state is stored was looked at."""

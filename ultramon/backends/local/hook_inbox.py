@@ -1,7 +1,7 @@
-"""What a hook picks up for its agent: claimed in one transaction, ended in another once it is told.
+"""The queue as a hook reads it: claimed in one transaction, ended in another after the answer.
 
-Only what ultramon itself wrote is claimed. Messages of others are counted, and wait for whoever
-asks for them.
+Only ultramon's own notices are claimed. Messages of other senders are counted, and wait for
+`ultramon messages` or an `Inbox`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+
+    from ultramon.notices.message import Message
 
 _NEW = f"NOT {IS_NOTICE} AND id > CASE priority WHEN 0 THEN ? WHEN 1 THEN ? ELSE ? END"
 
 
 class HookInbox:
-    """One recipient's messages in the hands of one hook call.
+    """One recipient's messages during one hook call.
 
     A kill at any point repeats what was claimed, after the lease, and loses nothing: the flag
-    stays, or is put off to that time.
+    stays, or is postponed to that time.
 
     Args:
         directory: The state directory.
         recipient: Whose messages.
-        deliveries: Modes that may be told now.
-        at_calls: Modes that some later tool call may tell; others wait for a prompt.
-        told: By mode, the id of the newest message of others that the recipient was told of.
+        deliveries: Modes that may be delivered now.
+        at_calls: Modes that some later tool call may deliver; others wait for a prompt.
+        notified: By mode, the id of the newest message of another sender that the recipient was
+            notified of.
 
     Attributes:
-        notices: What was claimed, as `COLUMNS`.
-        senders: Who else has sent something that waits, and how much since the last time.
-        told: As given, with these.
+        notices: The claimed notices.
+        senders: How many messages wait by sender, as far as the recipient was not notified of them.
+        notified: As given, with these.
     """
 
     def __init__(
@@ -51,19 +53,19 @@ class HookInbox:
         recipient: str,
         deliveries: Sequence[str],
         at_calls: Sequence[str],
-        told: dict[str, int],
+        notified: dict[str, int],
     ) -> None:
         self._directory = directory
         self._recipient = recipient
         self._deliveries = deliveries
         self._at_calls = at_calls
         self.journal = Journal(directory)
-        self.notices: list[tuple[Any, ...]] = []
+        self.notices: list[Message] = []
         self.senders: dict[str | None, int] = {}
-        self.told = told
+        self.notified = notified
 
-    def take(self, limit: int, now: float, *, also_later: bool) -> None:
-        """Claim what may be told now, unless a parallel call was faster.
+    def claim(self, limit: int, now: float, *, also_later: bool) -> None:
+        """Claim what may be delivered now, unless a parallel call was faster.
 
         Args:
             limit: At most so many notices.
@@ -86,14 +88,14 @@ class HookInbox:
                 only=IS_NOTICE,
             )
             self._count_others(connection, now)
-            self._settle(connection, now + LEASE_SECONDS if self.senders else None)
+            self._reset_flag(connection, now + LEASE_SECONDS if self.senders else None)
 
     def _count_others(self, connection: sqlite3.Connection, now: float) -> None:
         (newest,) = connection.execute(
             "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
         ).fetchone()
         # In a journal that was begun anew the ids are small again.
-        self.told = {mode: told for mode, told in self.told.items() if told <= newest}
+        self.notified = {mode: last for mode, last in self.notified.items() if last <= newest}
         rows = connection.execute(
             "SELECT sender, priority, count(*), max(id) FROM messages WHERE recipient = ?"
             f" AND state = 0 AND available_at <= ? AND priority IN ({priorities(self._deliveries)})"
@@ -103,13 +105,13 @@ class HookInbox:
         for sender, priority, count, last in rows:
             mode = DELIVERIES[priority]
             self.senders[sender] = self.senders.get(sender, 0) + count
-            self.told[mode] = max(last, self.told.get(mode, 0))
+            self.notified[mode] = max(last, self.notified.get(mode, 0))
 
     def _marks(self) -> list[int]:
-        return [self.told.get(mode, 0) for mode in DELIVERIES]
+        return [self.notified.get(mode, 0) for mode in DELIVERIES]
 
-    def _settle(self, connection: sqlite3.Connection, until: float | None = None) -> None:
-        """Lower the flag when nothing waits, else put it off to when a look is worth it.
+    def _reset_flag(self, connection: sqlite3.Connection, until: float | None = None) -> None:
+        """Lower the flag when nothing waits, else postpone it to when the next message is due.
 
         Never in a transaction that ends messages: one that is rolled back would leave them
         without a flag.
@@ -125,25 +127,24 @@ class HookInbox:
         known = [time for (time,) in (*times, (until,)) if time is not None]
         postpone(self._directory, self._recipient, min(known, default=None))
 
-    def acknowledge(self, refused: Sequence[tuple[int, str]], now: float) -> None:
-        """End what was told, and bury what cannot be.
+    def acknowledge(self, refused: Mapping[int, str], now: float) -> None:
+        """End the delivered notices, and mark dead those that cannot be.
 
         Args:
-            refused: Ids of notices that were not told, and why.
+            refused: By id, why a notice could not be delivered.
             now: Epoch seconds.
 
         Raises:
-            StateError: The journal is busy, or refused; what was told comes again.
+            StateError: The journal is busy, or refused; what was delivered comes again.
         """
-        reasons = dict(refused)
         if self.notices:
             with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
-                for row in self.notices:
-                    message_id, token = row[0], row[8]
-                    if message_id in reasons:
-                        refuse(connection, message_id, token, reasons[message_id], now)
+                for notice in self.notices:
+                    reason = refused.get(notice.id)
+                    if reason is None:
+                        end_claimed(connection, notice.id, notice.claim_token)
                     else:
-                        end_claimed(connection, message_id, token)
+                        refuse(connection, notice.id, notice.claim_token, reason, now)
         if self.notices or self.senders:
             with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
-                self._settle(connection)
+                self._reset_flag(connection)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from ultramon.backends.local.event_rows import insert_event
 from ultramon.backends.local.inbox_flags import lower_beside, raise_beside
 from ultramon.errors import QueueFullError
+from ultramon.notices.message import Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
     MAX_ATTEMPTS,
     MAX_BATCH,
     MAX_WAITING,
+    backoff_seconds,
     dead_letter,
     harmless,
 )
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
     from typing import Any
-
 
 BELONGINGS = (
     ("messages", "recipient"),
@@ -217,11 +218,12 @@ def claim_ready(
     deliveries: Sequence[str],
     lease_seconds: float,
     only: str = "1",
-) -> list[tuple[Any, ...]]:
-    """Claim messages within a transaction, urgent ones first; return their `COLUMNS`.
+) -> list[Message]:
+    """Claim messages within a transaction, urgent ones first.
 
-    What failed before comes alone: whatever it does to its claimer, it takes none along. A notice
-    waits for the older ones about the same agent, unless it is claimed together with them.
+    A message that failed before comes alone, so that one that kills its claimer takes no other
+    along. A notice waits for the older ones about the same agent, unless it is claimed together
+    with them.
 
     Args:
         connection: Within a transaction.
@@ -252,8 +254,21 @@ def claim_ready(
             (token, now + lease_seconds, message_id),
         )
         row = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
-        claimed.append(row.fetchone())
+        claimed.append(read_message(row.fetchone()))
     return claimed
+
+
+def read_message(row: Sequence[Any]) -> Message:
+    """Return the message of a row of `COLUMNS`; facts that cannot be read are none."""
+    values = list(row)
+    values[4] = DELIVERIES[row[4]]
+    try:
+        facts = compact_json.loads(row[6])
+    except ValueError:
+        facts = None  # somebody edited the row; the messages beside it must arrive all the same
+    values[6] = facts if isinstance(facts, dict) else {}
+    values[8] = row[8] or ""
+    return Message(*values)
 
 
 def priorities(deliveries: Sequence[str]) -> str:
@@ -277,10 +292,35 @@ def end_claimed(connection: sqlite3.Connection, message_id: int, claim_token: st
     return done.rowcount == 1
 
 
+def give_back(
+    connection: sqlite3.Connection, message_id: int, claim_token: str, error: str, now: float
+) -> bool:
+    """Make a claimed message ready for later, or dead, within a transaction. See `Queue.reject`."""
+    row = connection.execute(
+        "SELECT recipient, attempts, state FROM messages"
+        " WHERE id = ? AND claim_token = ? AND state IN (1, 3)",
+        (message_id, claim_token),
+    ).fetchone()
+    if row is None:
+        return False
+    recipient, attempts, state = row
+    if state == CANCELLED:
+        connection.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+        return True
+    connection.execute(
+        "UPDATE messages SET state = 0, claim_token = NULL, last_error = ?, available_at = ?"
+        " WHERE id = ?",
+        (error[:500], now + backoff_seconds(attempts), message_id),
+    )
+    if attempts >= MAX_ATTEMPTS:
+        mark_dead(connection, message_id, recipient, now)
+    return True
+
+
 def refuse(
     connection: sqlite3.Connection, message_id: int, claim_token: str, error: str, now: float
 ) -> None:
-    """Bury within a transaction a claimed message that no attempt could deliver."""
+    """Mark a claimed message dead within a transaction: no attempt could deliver it."""
     held = connection.execute(
         "SELECT recipient FROM messages WHERE id = ? AND claim_token = ? AND state = 1",
         (message_id, claim_token),

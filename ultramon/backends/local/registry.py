@@ -1,8 +1,8 @@
-"""The registrations of every backend that keeps a `Journal`."""
+"""Registrations in the journal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.route_rows import JournalRows
@@ -12,12 +12,8 @@ from ultramon.backends.queue import Cancelled
 from ultramon.notices import router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
-
-Found = TypeVar("Found")
 
 
 class JournalRegistry(JournalPart):
@@ -66,22 +62,14 @@ class JournalRegistry(JournalPart):
 
     def registrations(self, agent_id: str | None = None) -> list[Registration]:
         """See `Registry.registrations`."""
-        return self._look(lambda rows: rows.registrations(agent_id)) or []
+        found = self._read(QUEUE_VERSION, lambda rows: JournalRows(rows).registrations(agent_id))
+        return found or []
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
         """See `Registry.announcement`."""
-        return self._look(lambda rows: rows.announcement(agent_id, audience))
-
-    def _look(self, read: Callable[[JournalRows], Found]) -> Found | None:
-        """Read within a transaction; None where no journal or an older one has such rows."""
-        journal = self._journal
-        with self._guard():
-            if not journal.exists():
-                return None
-            with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-                if journal.version(connection) < QUEUE_VERSION:
-                    return None
-                return read(JournalRows(connection))
+        return self._read(
+            QUEUE_VERSION, lambda rows: JournalRows(rows).announcement(agent_id, audience)
+        )
 
     def cancel_notices(
         self, record: StateRecord, *, requester: str | None, now: float

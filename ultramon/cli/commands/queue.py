@@ -21,7 +21,8 @@ from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from ultramon.backends.queue import Message, Queue
+    from ultramon.backends.queue import Queue
+    from ultramon.notices.message import Message
 
 _DEPTHS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 

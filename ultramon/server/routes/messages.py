@@ -26,7 +26,8 @@ from ultramon.state.models import Model, utc
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from ultramon.backends.queue import Message, Queue
+    from ultramon.backends.queue import Queue
+    from ultramon.notices.message import Message
     from ultramon.server.caller import Caller
     from ultramon.server.services import Services
 

@@ -11,7 +11,8 @@ from ultramon.errors import ConfigurationError, InvalidAgentIdError, QueueFullEr
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:
-    from ultramon.backends.queue import Message, Queue
+    from ultramon.backends.queue import Queue
+    from ultramon.notices.message import Message
 
 LEASE_SECONDS = 30.0
 MOST_WAITING = 1_000

@@ -16,7 +16,7 @@ from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.backends.queue import Message
+    from ultramon.notices.message import Message
     from ultramon.state.record import StateRecord
 
 LIMIT = 200_000

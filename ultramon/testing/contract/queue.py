@@ -33,7 +33,8 @@ from ultramon.testing.contract.store import StoreContract
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.backends.queue import Message, Queue
+    from ultramon.backends.queue import Queue
+    from ultramon.notices.message import Message
     from ultramon.testing.contract.store import Reopen
 
 

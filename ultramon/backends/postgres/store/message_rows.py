@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import DELIVERED
 from ultramon.backends.postgres.schema.text_columns import from_column, to_column
-from ultramon.backends.queue import Message
 from ultramon.errors import QueueFullError
+from ultramon.notices.message import Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,

@@ -12,7 +12,8 @@ from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Order, Sender
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.message_rows import COLUMNS, ENDED, EXPIRED
-from ultramon.backends.queue import Cancelled, Depth, Message
+from ultramon.backends.queue import Cancelled, Depth
+from ultramon.notices.message import Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,

@@ -12,7 +12,6 @@ from ultramon.backends.local.hook_inbox import HookInbox
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import LIFE, handoff_words, life_words, percent
-from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, parse_time
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
     from ultramon.hosts.claude_code.hooks.store import HookStore
+    from ultramon.notices.message import Message
 
 MAX_NOTICES = 10
 """In one answer; none is longer than 400 characters, so that together they stay below 8 kB."""
@@ -79,14 +79,14 @@ class Delivery:
             if isinstance(told, dict)
             else {},
         )
-        self._refused: list[tuple[int, str]] = []
+        self._refused: dict[int, str] = {}
         self._is_claimed = False
 
     def lines(self) -> list[str]:
         """Claim what may be told now; return it as lines, none when the journal is busy."""
         pickup, now = self._inbox, time.time()
         try:
-            pickup.take(MAX_NOTICES, now, also_later=self._is_prompt)
+            pickup.claim(MAX_NOTICES, now, also_later=self._is_prompt)
         except StateCorruptError as error:
             self._fail(f"{error}; set aside as {pickup.journal.quarantine()}")
             return []
@@ -95,11 +95,10 @@ class Delivery:
             return []
         self._is_claimed = True
         lines = []
-        for row in pickup.notices:
-            message_id, sender, facts = row[0], row[2], row[6]
-            line = write_line(facts, sender, self._agent_id, self._session_id, now)
+        for notice in pickup.notices:
+            line = write_line(notice, self._session_id, now)
             if line is None:
-                self._refused.append((message_id, "its facts are not those of a notice"))
+                self._refused[notice.id] = "its facts are not those of a notice"
             else:
                 lines.append(line)
         if pickup.senders:
@@ -121,33 +120,29 @@ class Delivery:
             pickup.journal.close()
 
     def _remember(self, agent: HostedAgent) -> None:
-        agent.memory[_TOLD] = self._inbox.told
+        agent.memory[_TOLD] = self._inbox.notified
 
     def _fail(self, problem: str) -> None:
         self._store.fail(self._agent_id, problem)
 
 
-def write_line(
-    facts_json: str, sender: str | None, recipient: str, session_id: str, now: float
-) -> str | None:
+def write_line(notice: Message, session_id: str, now: float) -> str | None:
     """Return a notice of ultramon as a line, made of its facts.
 
     Args:
-        facts_json: The facts, as they are stored.
-        sender: The agent that it is about.
-        recipient: The session or subagent that reads it.
-        session_id: Its session.
+        notice: As it was claimed.
+        session_id: The session of its recipient.
         now: Epoch seconds.
 
     Returns:
-        None for facts that are not those of a notice about that agent.
+        None for facts that are not those of a notice about its sender.
     """
+    facts = notice.facts
     try:
-        facts = compact_json.loads(facts_json)
-        about = check_agent_id(sender)
-    except (ValueError, InvalidAgentIdError):
+        about = check_agent_id(notice.sender)
+    except InvalidAgentIdError:
         return None
-    if not isinstance(facts, dict) or facts.get("agentId") != about:
+    if facts.get("agentId") != about:
         return None
     kind = facts.get("kind")
     # The client knows a subagent of the session by the last part of its id.
@@ -159,7 +154,7 @@ def write_line(
     words = _level(facts, now) if kind == "level" else _epoch(facts) if kind == "epoch" else None
     if words is None:
         return None
-    whose = "Your context window" if about == recipient else f"Context window of {name}"
+    whose = "Your context window" if about == notice.recipient else f"Context window of {name}"
     return f"[ultramon] {whose} {words}."
 
 

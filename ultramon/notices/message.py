@@ -1,0 +1,43 @@
+"""One message of the queue, as every backend hands it out. Cheap to import: hooks do."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+# Not `typing.NamedTuple`: a hook with a notice to deliver would pay for that import alone.
+class Message(
+    namedtuple(
+        "Message",
+        "id recipient sender category delivery text facts attempts claim_token queued_at"
+        " expires_at last_error",
+    )
+):
+    """One message as the queue holds it."""
+
+    __slots__ = ()
+
+    id: int
+    """The same at every delivery: a handler that has seen it may skip it."""
+    recipient: str
+    sender: str | None
+    category: str | None
+    delivery: str
+    """``urgent``, ``important`` or ``sequential``."""
+    text: str
+    facts: dict[str, Any]
+    """What the text says, as typed values under camelCase names; empty for free text."""
+    attempts: int
+    """How often it was claimed, this time included."""
+    claim_token: str
+    """Proves to the queue who holds it; empty while nobody does."""
+    queued_at: float
+    """Epoch seconds."""
+    expires_at: float
+    """Epoch seconds."""
+    last_error: str | None
+    """Why it was rejected last."""
