@@ -12,12 +12,13 @@ from ultramon.notices.rules import decide
 from ultramon.notices.texts import (
     LIFE,
     delivery_of,
-    epoch_notice,
-    handoff_notice,
-    level_notice,
-    life_notice,
-    life_words,
+    describe,
+    epoch_facts,
+    handoff_facts,
+    level_facts,
+    life_facts,
     percent,
+    render,
 )
 from ultramon.testing import make_event, make_record
 from ultramon.testing.clock import START
@@ -54,12 +55,13 @@ def test_only_plain_words_get_into_a_text(label, task, model, cwd, reason, done)
     ]
     life += [{**event, "exit": record.exit} for event in life]
     for recipient in ("scout-1", "boss"):
-        for text in (
-            *(life_notice(record, event)[0] for event in life),
-            level_notice(record, decision, 0.7, recipient, START + 900)[0],
-            epoch_notice(record, epoch, recipient)[0],
-            handoff_notice(record, handoff)[0],
+        for facts in (
+            *(life_facts(record, event) for event in life),
+            level_facts(record, decision, 0.7),
+            epoch_facts(record, epoch),
+            handoff_facts(handoff),
         ):
+            text = render(facts, recipient, name=describe(record), now=START + 900, is_running=True)
             assert PLAIN.fullmatch(text), text
             assert len(text) < 400
 
@@ -76,7 +78,8 @@ def test_a_percentage_is_whole_or_has_one_decimal(ratio, text):
 def test_an_unknown_limit_is_not_made_up():
     """A percentage alone is told without tokens."""
     record = make_record("scout-1", **reading(0.7, context_limit=None))
-    text, facts = level_notice(record, decide(ORIGINAL.to_json(), record, None), 0.7, "boss", START)
+    facts = level_facts(record, decide(ORIGINAL.to_json(), record, None), 0.7)
+    text = render(facts, "boss", name="scout-1", now=START)
     assert " of " not in text.removeprefix("[ultramon] Context window of")
     assert facts["contextLimit"] is None
 
@@ -84,12 +87,9 @@ def test_an_unknown_limit_is_not_made_up():
 def test_an_old_reading_shows_its_date():
     """A state that was stored late, or long after its last reading, does not look present."""
     record = make_record("scout-1", **reading(0.7))
-    decision = decide(ORIGINAL.to_json(), record, None)
-    times = [
-        level_notice(record, decision, 0.7, "boss", START + later)[0].partition("estimated ")[2]
-        for later in (60, 900)
-    ]
-    assert times == ["00:00Z.", "2026-01-01 00:00Z."]
+    facts = level_facts(record, decide(ORIGINAL.to_json(), record, None), 0.7)
+    texts = [render(facts, "boss", name="scout-1", now=START + later) for later in (60, 900)]
+    assert [text.partition("estimated ")[2] for text in texts] == ["00:00Z.", "2026-01-01 00:00Z."]
 
 
 JSON = st.recursive(
@@ -115,9 +115,9 @@ JSON = st.recursive(
 def test_facts_that_anybody_wrote_are_told_in_plain_words(kind, facts, exited):
     """Where only the facts are trusted to be there, and not even those."""
     for given_facts in (facts, {**facts, "exit": exited}):
-        words = life_words({"kind": kind, **given_facts})
-        assert PLAIN.fullmatch(f"[ultramon] scout-1 {words}."), words
-        assert len(words) < 200
+        text = render({"kind": kind, **given_facts}, "boss", name="scout-1", now=START)
+        assert PLAIN.fullmatch(text), text
+        assert len(text) < 220
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The rule book of routing: what is told to whom when a state or an event is stored.
+"""The rule book of routing: which notices follow from a stored state or event, and who gets them.
 
 `route` is called in the transaction that stores a state's events, so that a crossing and its
-notices are stored together or not at all, whoever writes the state; `route_noted` in the one that
-stores what others notice about an agent. Which rows that touches is the business of a `RouteRows`.
+notices are stored together or not at all; `route_noted` in the one that stores events about an
+agent that others detected. The rows are behind the port `RouteRows`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def route(
 
     Args:
         rows: Within the transaction that stores the events.
-        record: The state as its owner stores it.
-        events: Those of them that are stored for the first time.
+        record: The state, as its owner stores it.
+        events: The events that led to it and are stored for the first time.
         now: Epoch seconds.
 
     Returns:
@@ -38,7 +38,7 @@ def route(
     """
     registration = rows.registration(record.agent_id)
     for event in events:
-        _tell(rows, event, record, registration, now)
+        _notify(rows, event, record, registration, now)
     if registration is not None:
         _follow_parent(rows, registration, record)
         if registration.is_enforced:
@@ -49,35 +49,35 @@ def route(
 def route_noted(
     rows: RouteRows, events: Sequence[dict[str, Any]], records: Sequence[StateRecord]
 ) -> None:
-    """Queue the notices that follow from events that somebody else than their agent stores.
+    """Queue the notices that follow from events that others than their agent store.
 
-    They follow from the events alone, never from the level of a state: the one given may be older
-    than what the owner stores meanwhile.
+    They follow from the events alone, never from the level of a state: the given state may be older
+    than the one that its owner stores meanwhile.
 
     Args:
         rows: Within the transaction that stores the events.
-        events: Those of them that are stored for the first time.
+        events: Those that are stored for the first time.
         records: States of their agents, as far as they are known.
     """
     known = {record.agent_id: record for record in records}
     now = max((parse_time(event["occurredAt"]) or 0.0 for event in events), default=0.0)
     for event in events:
-        if event["type"] in _TOLD:
+        if event["type"] in _NOTIFIED:
             agent_id = event["agentId"]
-            _tell(rows, event, known.get(agent_id), rows.registration(agent_id), now)
+            _notify(rows, event, known.get(agent_id), rows.registration(agent_id), now)
 
 
-_TOLD = frozenset(("context_epoch_started", "handoff_ready", *texts.LIFE))
+_NOTIFIED = frozenset(("context_epoch_started", "handoff_ready", *texts.LIFE))
 
 
-def _tell(
+def _notify(
     rows: RouteRows,
     event: dict[str, Any],
     record: StateRecord | None,
     registration: Registration | None,
     now: float,
 ) -> None:
-    """Queue what follows from one event."""
+    """Queue the notice that follows from one event."""
     kind = event["type"]
     if kind == "context_epoch_started":
         if record is not None:
@@ -86,40 +86,44 @@ def _tell(
     # An end that is stored late must not silence the next owner of the id.
     is_present = record is None or event["generation"] >= record.generation
     if kind in texts.ENDS and is_present and rows.cancel_levels(event["agentId"]):
-        # What nobody received is announced again if the agent comes back.
+        # A level whose notice nobody received is announced again if the agent comes back.
         rows.forget_announcements(event["agentId"])
-    if kind not in _TOLD or registration is None:
+    if kind not in _NOTIFIED or registration is None:
         return
     recipient = registration.notify_id if record is None else registration.target(record)
     if recipient == event["agentId"]:
         return
-    if kind == "handoff_ready":
-        said: tuple[str, dict[str, Any]] | None = texts.handoff_notice(record, event)
-        category = texts.HANDOFF
-    else:
-        said, category = texts.life_notice(record, event), texts.LIFECYCLE
-    if said is not None:
-        _send(rows, event["agentId"], recipient, said, now=now, category=category)
+    facts = texts.life_facts(record, event) if kind in texts.LIFE else texts.handoff_facts(event)
+    if facts is not None:
+        _send(rows, facts, record, recipient, now)
 
 
 def _send(
     rows: RouteRows,
-    sender: str,
+    facts: dict[str, Any],
+    record: StateRecord | None,
     recipient: str,
-    said: tuple[str, dict[str, Any]],
-    *,
     now: float,
-    category: str = texts.CONTEXT,
 ) -> None:
-    text, facts = said
-    delivery = texts.delivery_of(facts)
+    """Queue a notice about an agent; the record is its state, where that is known."""
+    sender, delivery = facts["agentId"], texts.delivery_of(facts)
+    text = texts.render(
+        facts,
+        recipient,
+        name=sender if record is None else texts.describe(record),
+        now=now,
+        levels=(facts.get("level"),),
+        is_running=record is not None and record.active,
+    )
+    if text is None:
+        return
     rows.hasten(recipient, sender, delivery)
     rows.send(
         recipient,
         text,
         now,
         sender=sender,
-        category=category,
+        category=texts.category_of(facts),
         delivery=delivery,
         facts=facts,
     )
@@ -132,28 +136,27 @@ def _begin_epoch(
     registration: Registration | None,
     now: float,
 ) -> None:
-    """Move the sender on, cancel what it said before, and only then tell of the new epoch."""
+    """Move the sender to a new epoch: cancel its older notices, then queue the one about this."""
     at = (record.started_at, event["generation"], event["epoch"])
     newest = rows.sender(record.agent_id)
     if newest is not None and at <= newest[:3]:
         return
     rows.move_sender(record.agent_id, *at)
-    _silence(rows, record.agent_id)
-    recipient = _told_of_epochs(record, event["reason"], registration)
+    _cancel(rows, record.agent_id)
+    recipient = _epoch_recipient(record, event["reason"], registration)
     if recipient is not None:
-        said = texts.epoch_notice(record, event, recipient)
-        _send(rows, record.agent_id, recipient, said, now=now)
+        _send(rows, texts.epoch_facts(record, event), record, recipient, now)
 
 
-def _silence(rows: RouteRows, agent_id: str) -> tuple[int, int]:
+def _cancel(rows: RouteRows, agent_id: str) -> tuple[int, int]:
     rows.forget_announcements(agent_id)
     return rows.cancel(agent_id, texts.CONTEXT)
 
 
-def _told_of_epochs(
+def _epoch_recipient(
     record: StateRecord, reason: str, registration: Registration | None
 ) -> str | None:
-    """Return who is told that a window ended: of a compaction the parent at least."""
+    """Return who is notified that a window ended; of a compaction the parent is in any case."""
     if registration is None:
         return record.parent_id if reason == "compaction" else None
     recipient = registration.target(record)
@@ -169,7 +172,7 @@ def _follow_parent(rows: RouteRows, registration: Registration, record: StateRec
 
 
 def _announce(rows: RouteRows, registration: Registration, record: StateRecord, now: float) -> None:
-    """Tell the recipient a level that is new to it, unless the agent ended or has moved on."""
+    """Notify the recipient of a level that is new to it, unless the agent ended or moved on."""
     if not record.active:
         return
     newest = rows.sender(record.agent_id)
@@ -179,15 +182,14 @@ def _announce(rows: RouteRows, registration: Registration, record: StateRecord, 
     ):
         return
     recipient = registration.notify_id
-    told = rows.announcement(record.agent_id, recipient)
-    decision = decide(registration.ladder, record, told)
+    announced = rows.announcement(record.agent_id, recipient)
+    decision = decide(registration.ladder, record, announced)
     ratio = usage_ratio(record)
     if decision is None or ratio is None or not decision.is_change:
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
-        said = texts.level_notice(record, decision, ratio, recipient, now)
-        _send(rows, record.agent_id, recipient, said, now=now)
+        _send(rows, texts.level_facts(record, decision, ratio), record, recipient, now)
 
 
 def register(
@@ -200,7 +202,7 @@ def register(
     registered_by: str,
     now: float,
 ) -> tuple[int, int]:
-    """Register, or replace a registration; every rung can be told anew.
+    """Register an agent, or replace its registration; every rung is armed again.
 
     Rights are not checked here: see `ultramon.notices.rules`.
 
@@ -215,12 +217,12 @@ def register(
         registered_by=registered_by,
         registered_at=now,
     )
-    return _silence(rows, agent_id)
+    return _cancel(rows, agent_id)
 
 
 def unregister(rows: RouteRows, agent_id: str) -> tuple[int, int] | None:
     """End a registration; None when there is none, else as for `register`."""
-    return _silence(rows, agent_id) if rows.delete_registration(agent_id) else None
+    return _cancel(rows, agent_id) if rows.delete_registration(agent_id) else None
 
 
 def cancel_notices(
@@ -241,18 +243,17 @@ def cancel_notices(
     """
     event = {"reason": "clear", "epoch": record.epoch, "tokensBefore": record.estimated_tokens}
     rows.note_clear(record.agent_id, record.started_at, record.generation, record.epoch, now)
-    cancelled = _silence(rows, record.agent_id)
-    recipient = _told_of_epochs(record, "clear", rows.registration(record.agent_id))
+    cancelled = _cancel(rows, record.agent_id)
+    recipient = _epoch_recipient(record, "clear", rows.registration(record.agent_id))
     if recipient is not None and recipient != requester:
-        said = texts.epoch_notice(record, event, recipient)
-        _send(rows, record.agent_id, recipient, said, now=now)
+        _send(rows, texts.epoch_facts(record, event), record, recipient, now)
     return cancelled
 
 
 def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float) -> None:
-    """Note that an agent was cleared and goes on under another id; its registration follows.
+    """Cancel the notices about an agent that goes on under another id, and move its registration.
 
-    Doing it again changes nothing more.
+    Idempotent.
 
     Args:
         rows: Within a transaction.

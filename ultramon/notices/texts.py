@@ -1,17 +1,19 @@
-"""What a notice says: fixed sentences around typed fields, facts only.
+"""What a notice says: fixed sentences around typed facts. It gives no orders.
 
-Text that other agents or people wrote never gets in: a notice ends up in an agent's context.
+Facts may come from anybody, and a notice ends up in an agent's context. So a text is made of the
+words below, numbers, times and checked names only. Standard library only: hooks render notices too.
 """
 
 from __future__ import annotations
 
-from ultramon.context.ladder import FORCE_RETURN
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
 from ultramon.errors import InvalidAgentIdError
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import Any
 
     from ultramon.notices.rules import Decision
@@ -24,7 +26,7 @@ LIFECYCLE = "lifecycle"
 """Category of ends: no compaction and no clear makes them untrue."""
 
 CATEGORIES = (CONTEXT, HANDOFF, LIFECYCLE)
-"""Of notices; messages of others have none of these."""
+"""Of notices; messages of other senders have none of these."""
 
 ENDED = "ended"
 EXPIRED = "expired"
@@ -36,14 +38,14 @@ LIFE = {
     "agent_lost": LOST,
     "agent_recovered": RECOVERED,
 }
-"""What the events of an agent's life are called as ``kind`` of a notice."""
+"""The ``kind`` of a notice by the event of an agent's life that it is about."""
 ENDS = ("agent_stopped", "agent_lost")
-"""Events after which nothing that was said of an agent's context window holds."""
+"""Events after which no notice about the agent's context window holds."""
 _PLANNED = ("completed", "returned", "cancelled")
 _OUTCOMES = (*_PLANNED, "failed", "expired", "lost")
-_LEFT = "left a handoff"
+_SOURCES = ("reported", "anchored", "estimated")
 _MOST = 10**12
-_ENDINGS = {
+_EPOCH_ENDS = {
     "compaction": "was compacted",
     "clear": "was cleared",
     "fall": "was emptied, as its readings show",
@@ -60,28 +62,54 @@ def describe(record: StateRecord) -> str:
         return record.agent_id
 
 
-def whose_window(record: StateRecord, recipient: str) -> str:
-    """Return the subject of a notice about an agent's context window."""
-    if recipient == record.agent_id:
-        return "Your context window"
-    return f"Context window of {describe(record)}"
-
-
 def percent(ratio: float) -> str:
     """Write a ratio as a percentage: whole, else with one decimal."""
     return f"{round(ratio * 100, 1):g}%"
 
 
-def level_notice(
-    record: StateRecord, decision: Decision, ratio: float, recipient: str, now: float
-) -> tuple[str, dict[str, Any]]:
-    """Return text and facts of a level that was reached."""
-    measured_at = record.measured_at or 0.0
-    parts = [f"{whose_window(record, recipient)} is at {percent(ratio)} ({decision.level})"]
-    if record.context_limit:
-        parts.append(f"{record.estimated_tokens:,} of {record.context_limit:,} tokens")
-    parts.append(f"{record.tokens_source} {clock_time(measured_at, now)}")
-    facts = {
+def render(
+    facts: dict[str, Any],
+    recipient: str,
+    *,
+    name: str,
+    now: float,
+    levels: Container[object] = (WARNING, CRITICAL),
+    is_running: bool = False,
+) -> str | None:
+    """Return the text of a notice.
+
+    Args:
+        facts: Of a notice, or anything else; what is not a number, a time or a known word is left
+            out.
+        recipient: The agent that reads it.
+        name: What the recipient calls the agent that the notice is about.
+        now: Epoch seconds; an older reading shows its date.
+        levels: The names of levels that may be shown. Users choose those of their own ladders.
+        is_running: Whether to say that the agent goes on after its window ended.
+
+    Returns:
+        One line of at most 400 characters for names of 128; None for facts of no notice.
+    """
+    kind = facts.get("kind")
+    if kind == HANDOFF:
+        return f"[ultramon] {name} {_handoff_words(facts)}."
+    if kind in LIFE.values():
+        return f"[ultramon] {name} {_life_words(facts)}."
+    if kind == "epoch":
+        words: str | None = _epoch_words(facts)
+    else:
+        words = _level_words(facts, now, levels) if kind == "level" else None
+    if words is None:
+        return None
+    if facts.get("agentId") == recipient:
+        return f"[ultramon] Your context window {words}."
+    tail = " The agent is still running." if kind == "epoch" and is_running else ""
+    return f"[ultramon] Context window of {name} {words}.{tail}"
+
+
+def level_facts(record: StateRecord, decision: Decision, ratio: float) -> dict[str, Any]:
+    """Return the facts of a level that was reached."""
+    return {
         **_whose(record),
         "kind": "level",
         "level": decision.level,
@@ -91,66 +119,72 @@ def level_notice(
         "tokens": record.estimated_tokens,
         "contextLimit": record.context_limit,
         "tokensSource": record.tokens_source,
-        "measuredAt": format_time(measured_at),
+        "measuredAt": format_time(record.measured_at or 0.0),
     }
-    return f"[ultramon] {', '.join(parts)}.", facts
 
 
-def epoch_notice(
-    record: StateRecord, event: dict[str, Any], recipient: str
-) -> tuple[str, dict[str, Any]]:
-    """Return text and facts of a window that ended."""
-    reason = event["reason"]
-    what = _ENDINGS.get(reason, "begins anew")
-    before, after = event.get("tokensBefore"), event.get("tokensAfter")
-    counts = [
-        f"{count:,} tokens {when}"
-        for count, when in ((before, "before"), (after, "after"))
-        if count
-    ]
-    tail = f": {', '.join(counts)}" if counts else ""
-    text = f"[ultramon] {whose_window(record, recipient)} {what}{tail}."
-    if recipient != record.agent_id and record.active:
-        text += " The agent is still running."
-    facts = {
+def _level_words(facts: dict[str, Any], now: float, levels: Container[object]) -> str | None:
+    ratio: Any = facts.get("usageRatio")
+    if type(ratio) not in (int, float) or not ratio >= 0:
+        return None
+    shown = percent(ratio) if ratio < 1000 else "more than 99,999%"
+    level = facts.get("level")
+    is_shown = isinstance(level, str) and level in levels
+    parts = [f"is at {shown}" + (f" ({level})" if is_shown else "")]
+    tokens, limit = _count(facts, "tokens"), _count(facts, "contextLimit")
+    if tokens is not None and limit:
+        parts.append(f"{tokens:,} of {limit:,} tokens")
+    source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))
+    if source in _SOURCES and at is not None:
+        parts.append(f"{source} {clock_time(at, now)}")
+    return ", ".join(parts)
+
+
+def epoch_facts(record: StateRecord, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a window that ended."""
+    return {
         **_whose(record),
         "kind": "epoch",
-        "reason": reason,
+        "reason": event["reason"],
         "epoch": event["epoch"],
-        "tokensBefore": before,
-        "tokensAfter": after,
+        "tokensBefore": event.get("tokensBefore"),
+        "tokensAfter": event.get("tokensAfter"),
     }
-    return text, facts
 
 
-def handoff_notice(record: StateRecord | None, event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return text and facts of a handoff that is stored, whoever wrote it."""
+def _epoch_words(facts: dict[str, Any]) -> str:
+    reason = facts.get("reason")
+    words = _EPOCH_ENDS.get(reason, "begins anew") if isinstance(reason, str) else "begins anew"
+    times = (("tokensBefore", "before"), ("tokensAfter", "after"))
+    counts = [f"{count:,} tokens {when}" for name, when in times if (count := _count(facts, name))]
+    return words + (f": {', '.join(counts)}" if counts else "")
+
+
+def handoff_facts(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a handoff that is stored."""
     handoff = event["handoff"]
     counts = {name: len(handoff.get(name) or ()) for name in _COUNTED}
-    facts = {**_who(event), "kind": "handoff", "reason": handoff.get("reason"), **counts}
-    return f"[ultramon] {_name(record, event)} {handoff_words(facts)}.", facts
+    return {**_who(event), "kind": HANDOFF, "reason": handoff.get("reason"), **counts}
 
 
-def handoff_words(facts: dict[str, Any]) -> str:
-    """Return what the facts of a handoff say, to be put behind the name of its agent."""
+def _handoff_words(facts: dict[str, Any]) -> str:
     counts = [f"{count:,} {name}" for name in _COUNTED if (count := _count(facts, name))]
-    # The one of a vanished agent is not its own work.
-    said = "has a handoff made of its last saved plan" if facts["reason"] == "lost" else _LEFT
-    return said + (f": {', '.join(counts)}" if counts else "")
+    words = "left a handoff"
+    if facts.get("reason") == "lost":  # the one of a vanished agent is not its own work
+        words = "has a handoff made of its last saved plan"
+    return words + (f": {', '.join(counts)}" if counts else "")
 
 
-def life_notice(
-    record: StateRecord | None, event: dict[str, Any]
-) -> tuple[str, dict[str, Any]] | None:
-    """Return text and facts of what became of an agent.
+def life_facts(record: StateRecord | None, event: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the facts of an end, a loss or a recovery.
 
     Args:
-        record: Its state, where that is known.
+        record: The agent's state, where that is known.
         event: One of the types in `LIFE`.
 
     Returns:
-        None where nobody was told the contrary: silence that came to an end before the agent
-        counted as lost.
+        None for a recovery from silence that did not yet count as a loss: nobody was notified of
+        that.
     """
     kind = LIFE[event["type"]]
     if kind == RECOVERED and event.get("previous") != LOST:
@@ -163,11 +197,10 @@ def life_notice(
         facts["lastHeartbeat"] = format_time(event["n"] / 1000)
     if record is not None and (record.tasks_completed or record.tasks_total):
         facts["tasksCompleted"], facts["tasksTotal"] = record.tasks_completed, record.tasks_total
-    return f"[ultramon] {_name(record, event)} {life_words(facts)}.", facts
+    return facts
 
 
-def life_words(facts: dict[str, Any]) -> str:
-    """Return what the facts of an end say, to be put behind the name of its agent."""
+def _life_words(facts: dict[str, Any]) -> str:
     kind = facts["kind"]
     if kind == RECOVERED:
         return "counted as lost and is alive"
@@ -201,7 +234,7 @@ def _why_lost(facts: dict[str, Any]) -> str:
 
 def _count(facts: dict[str, Any], name: str) -> int | None:
     value = facts.get(name)
-    return value if type(value) is int and 0 <= value < _MOST else None
+    return value if type(value) is int and 0 <= value <= _MOST else None
 
 
 def delivery_of(facts: dict[str, Any]) -> str:
@@ -220,8 +253,12 @@ def delivery_of(facts: dict[str, Any]) -> str:
     return "important" if is_unplanned else "sequential"
 
 
-def _name(record: StateRecord | None, event: dict[str, Any]) -> str:
-    return str(event["agentId"]) if record is None else describe(record)
+def category_of(facts: dict[str, Any]) -> str:
+    """Return the category of a notice."""
+    kind = facts["kind"]
+    if kind in ("level", "epoch"):
+        return CONTEXT
+    return HANDOFF if kind == HANDOFF else LIFECYCLE
 
 
 def _who(about: dict[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,12 @@ import time
 
 from ultramon.backends.local.hook_inbox import HookInbox
 from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.notices import texts
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.notices.texts import LIFE, handoff_words, life_words, percent
 from ultramon.system.ids import check_agent_id
-from ultramon.system.timestamps import clock_time, parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
     from ultramon.hosts.claude_code.hooks.store import HookStore
     from ultramon.notices.message import Message
@@ -26,18 +23,9 @@ if TYPE_CHECKING:
 MAX_NOTICES = 10
 """In one answer; none is longer than 400 characters, so that together they stay below 8 kB."""
 _MAX_NAMED_SENDERS = 3
-_LARGEST_COUNT = 10**12
 _TOLD = "toldOfMessages"
 
 URGENT, IMPORTANT, _SEQUENTIAL = DELIVERIES
-_ENDINGS = {
-    "compaction": "was compacted",
-    "clear": "was cleared",
-    "fall": "was emptied, as its readings show",
-    "handoff": "begins anew after a handoff",
-}
-_LEVELS = ("warning", "critical")
-_SOURCES = ("reported", "anchored", "estimated")
 
 
 def due_deliveries(*, is_prompt: bool, has_prompts: bool) -> tuple[str, ...]:
@@ -144,47 +132,9 @@ def write_line(notice: Message, session_id: str, now: float) -> str | None:
         return None
     if facts.get("agentId") != about:
         return None
-    kind = facts.get("kind")
     # The client knows a subagent of the session by the last part of its id.
     name = about.removeprefix(f"{session_id}.")
-    if kind in LIFE.values():
-        return f"[ultramon] {name} {life_words(facts)}."
-    if kind == "handoff":
-        return f"[ultramon] {name} {handoff_words({'reason': None, **facts})}."
-    words = _level(facts, now) if kind == "level" else _epoch(facts) if kind == "epoch" else None
-    if words is None:
-        return None
-    whose = "Your context window" if about == notice.recipient else f"Context window of {name}"
-    return f"[ultramon] {whose} {words}."
-
-
-def _level(facts: dict[str, Any], now: float) -> str | None:
-    ratio: Any = facts.get("usageRatio")
-    if type(ratio) not in (int, float) or not 0 <= ratio < 1000:
-        return None
-    level = facts.get("level")
-    # Whoever registers names the rungs; only our own names are words of ours.
-    parts = [f"is at {percent(ratio)}" + (f" ({level})" if level in _LEVELS else "")]
-    tokens, limit = _count(facts, "tokens"), _count(facts, "contextLimit")
-    if tokens is not None and limit is not None:
-        parts.append(f"{tokens:,} of {limit:,} tokens")
-    source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))
-    if source in _SOURCES and at is not None:
-        parts.append(f"{source} {clock_time(at, now)}")
-    return ", ".join(parts)
-
-
-def _epoch(facts: dict[str, Any]) -> str:
-    reason = facts.get("reason")
-    said = _ENDINGS.get(reason, "begins anew") if isinstance(reason, str) else "begins anew"
-    times = (("tokensBefore", "before"), ("tokensAfter", "after"))
-    counts = [f"{count:,} tokens {when}" for name, when in times if (count := _count(facts, name))]
-    return said + (f": {', '.join(counts)}" if counts else "")
-
-
-def _count(facts: dict[str, Any], name: str) -> int | None:
-    value = facts.get(name)
-    return value if type(value) is int and 0 <= value <= _LARGEST_COUNT else None
+    return texts.render(facts, notice.recipient, name=name, now=now)
 
 
 def write_waiting(senders: dict[str | None, int], recipient: str) -> str:
