@@ -18,14 +18,11 @@ from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
 from ultramon.notices.rules import (
-    CUSTOM,
-    DEFAULT,
     check_permission,
     check_recipient,
     resolve_target,
 )
 from ultramon.state.liveness import ENDED, LOST, judge
-from ultramon.state.models import utc
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.queue import Cancelled
     from ultramon.context.ladder import Ladder
-    from ultramon.notices.message import Message
-    from ultramon.notices.rules import Registration as StoredRegistration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -99,20 +94,15 @@ def register(
         is_over=found is not None and _is_over(found, now),
         as_admin=as_admin,
     )
-    stored = None if ladder is None else ladder.to_json()
-    registered_by = ADMIN if requester is None else requester
-    registry_of(store).register(
-        agent_id, target, source=source, ladder=stored, registered_by=registered_by, now=now
-    )
-    return Registration(
-        agent_id=agent_id,
-        notify_id=target,
+    registered = registry_of(store).register(
+        agent_id,
+        target,
         source=source,
-        ladder=stored,
-        ladder_status=DEFAULT if stored is None else CUSTOM,
-        registered_by=registered_by,
-        registered_at=utc(now),
+        ladder=None if ladder is None else ladder.to_json(),
+        registered_by=ADMIN if requester is None else requester,
+        now=now,
     )
+    return Registration.of(registered.registration)
 
 
 def unregister(
@@ -168,7 +158,7 @@ def check_notify(
 
 def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
     """Return who is told about whom, by agent id."""
-    return [_typed(one) for one in registry_of(_open(backend)).registrations()]
+    return [Registration.of(one) for one in registry_of(_open(backend)).registrations()]
 
 
 def cancel_notices(
@@ -273,7 +263,7 @@ class Inbox:
     def peek(self, limit: int = 100, *, after: int = 0) -> list[Notice]:
         """Return what waits behind a message id, in the order of sending, without receiving it."""
         waiting = self._queue.peek(self.agent_id, now=self._clock.now(), after=after, limit=limit)
-        return [_notice(message) for message in waiting]
+        return [Notice.of(message) for message in waiting]
 
     def receive(self, limit: int = 10, lease_seconds: float = LEASE_SECONDS) -> list[Notice]:
         """Receive notices, urgent ones first; acknowledge each, or it comes again.
@@ -289,7 +279,7 @@ class Inbox:
             deliveries=self._deliveries,
             lease_seconds=lease_seconds,
         )
-        return [_notice(message) for message in messages]
+        return [Notice.of(message) for message in messages]
 
     def acknowledge(self, notice: Notice) -> bool:
         """End a notice; False when somebody else received it meanwhile."""
@@ -411,33 +401,6 @@ def _is_over(agent: StoredAgent, now: float) -> bool:
         return False
     verdict = judge(agent.record, agent.heartbeat_at, now, this_host()).verdict
     return verdict in (ENDED, LOST)
-
-
-def _typed(stored: StoredRegistration) -> Registration:
-    return Registration(
-        agent_id=stored.agent_id,
-        notify_id=stored.notify_id,
-        source=stored.source,
-        ladder=stored.ladder,
-        ladder_status=stored.ladder_status,
-        registered_by=stored.registered_by,
-        registered_at=utc(stored.registered_at),
-    )
-
-
-def _notice(message: Message) -> Notice:
-    return Notice(
-        message_id=message.id,
-        recipient=message.recipient,
-        agent_id=message.sender,
-        category=message.category,
-        delivery=message.delivery,
-        text=message.text,
-        facts=message.facts,
-        attempts=message.attempts,
-        queued_at=utc(message.queued_at),
-        claim_token=message.claim_token,
-    )
 
 
 SELF = "self"

@@ -1,18 +1,26 @@
-"""The ports of registrations: who is told about whom, and what the rules of it are kept in.
+"""The port of registrations: which recipient is sent the notices about which agent.
 
 `ultramon.testing.RegistryContract` checks each sentence here against an implementation.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ultramon.backends.queue import Cancelled
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
+
+
+class Registered(NamedTuple):
+    """A registration that was stored."""
+
+    registration: StoredRegistration
+    cancelled: Cancelled
+    """What became of the notices about the agent that nobody had received yet."""
 
 
 class Registry(Protocol):
@@ -34,19 +42,20 @@ class Registry(Protocol):
         ladder: dict[str, Any] | None,
         registered_by: str,
         now: float,
-    ) -> Cancelled:
-        """Register an agent, or replace its registration; every rung can then be told anew.
+    ) -> Registered:
+        """Register an agent, or replace its registration; every rung is armed again.
 
         Args:
-            agent_id: The agent that it is about.
-            notify_id: Who is told.
-            source: ``explicit``, or ``parent``: it follows when the agent's parent is another.
+            agent_id: The agent that the notices are about.
+            notify_id: The recipient.
+            source: ``explicit``, or ``parent``: the recipient follows when the agent's parent is
+                another.
             ladder: The rungs, as in a state file; None = the agent's own.
-            registered_by: Who asked.
+            registered_by: The agent that asked, or ``admin``.
             now: Epoch seconds.
 
         Returns:
-            What became of the notices about the agent that nobody had received yet.
+            The registration as it is stored, and what it cancelled.
 
         Raises:
             StateWriteError: The store refused; nothing changed.
@@ -55,11 +64,11 @@ class Registry(Protocol):
     def unregister(self, agent_id: str) -> Cancelled | None:
         """End a registration; None when there was none."""
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+    def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """Return the registration of one agent, or all by agent id. Nothing changes."""
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """Return epoch and level that a recipient was told last about an agent."""
+        """Return epoch and level of a recipient's last notice about an agent's window."""
 
     def cancel_notices(
         self, record: StateRecord, *, requester: str | None, now: float

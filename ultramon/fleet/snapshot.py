@@ -19,7 +19,7 @@ from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -29,7 +29,10 @@ UNKNOWN = "unknown"
 
 
 def take_snapshot(
-    agent_id: str, backend: Backend, registration: Registration | None, clock: Clock = SYSTEM_CLOCK
+    agent_id: str,
+    backend: Backend,
+    registration: StoredRegistration | None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> ContextSnapshot:
     """Return the snapshot of an agent, registered or not. A pure read.
 
@@ -80,7 +83,9 @@ def take_snapshot(
     )
 
 
-def _ladder(record: StateRecord, registration: Registration | None) -> tuple[Ladder | None, str]:
+def _ladder(
+    record: StateRecord, registration: StoredRegistration | None
+) -> tuple[Ladder | None, str]:
     source = DEFAULT if registration is None else registration.ladder_status
     if source == INVALID:
         return None, INVALID

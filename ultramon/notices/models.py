@@ -7,33 +7,46 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ultramon.state.models import Model
+from ultramon.state.models import Model, utc
 
 if TYPE_CHECKING:
-    import asyncio
-    import subprocess
-
-    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
+    from ultramon.notices.message import Message
+    from ultramon.notices.rules import StoredRegistration
 
 
 class Registration(Model):
-    """That somebody is told about an agent."""
+    """One recipient's subscription to the notices about one agent."""
 
     agent_id: str
     notify_id: str
-    """Who is told."""
+    """The recipient."""
     source: str
-    """``explicit``, or ``parent``: it follows when the agent's parent is another."""
+    """``explicit``, or ``parent``: the recipient follows when the agent's parent is another."""
     ladder: dict[str, Any] | None
-    """The rungs at which; None = the agent's own."""
+    """The rungs that lead to notices; None = the agent's own."""
     ladder_status: str
-    """``default``, ``custom``, or ``invalid``: what is stored is no ladder, and nothing is told."""
+    """``default``, ``custom``, or ``invalid``: what is stored is no ladder, and levels lead to no
+    notice."""
     registered_by: str
+    """The agent that asked, or ``admin``."""
     registered_at: datetime
+
+    @classmethod
+    def of(cls, stored: StoredRegistration) -> Registration:
+        """Return a stored registration as a model."""
+        return cls(
+            agent_id=stored.agent_id,
+            notify_id=stored.notify_id,
+            source=stored.source,
+            ladder=stored.ladder,
+            ladder_status=stored.ladder_status,
+            registered_by=stored.registered_by,
+            registered_at=utc(stored.registered_at),
+        )
 
     @property
     def is_enforced(self) -> bool:
-        """Whether levels are told."""
+        """Whether levels lead to notices."""
         return self.ladder_status != "invalid"
 
 
@@ -44,9 +57,9 @@ class Notice(Model):
     """The same at every delivery."""
     recipient: str
     agent_id: str | None
-    """Whom it is about, or who sent it; None for a sender that gave no name."""
+    """The agent that it is about or comes from; None for a sender that gave no name."""
     category: str | None
-    """``context_monitor``, ``handoff``, ``lifecycle``, or what the sender chose; None for free
+    """``context_monitor``, ``handoff``, ``lifecycle``, or the sender's choice; None for free
     messages."""
     delivery: str
     """``urgent``, ``important`` or ``sequential``."""
@@ -58,3 +71,19 @@ class Notice(Model):
     """How often it was claimed, this time included."""
     queued_at: datetime
     claim_token: str = Field("", repr=False, exclude=True)
+
+    @classmethod
+    def of(cls, message: Message) -> Notice:
+        """Return a message of the queue as a model."""
+        return cls(
+            message_id=message.id,
+            recipient=message.recipient,
+            agent_id=message.sender,
+            category=message.category,
+            delivery=message.delivery,
+            text=message.text,
+            facts=message.facts,
+            attempts=message.attempts,
+            queued_at=utc(message.queued_at),
+            claim_token=message.claim_token,
+        )

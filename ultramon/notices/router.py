@@ -8,7 +8,7 @@ agent that others detected. The rows are behind the port `RouteRows`.
 from __future__ import annotations
 
 from ultramon.notices import texts
-from ultramon.notices.rules import decide, usage_ratio
+from ultramon.notices.rules import StoredRegistration, decide, usage_ratio
 from ultramon.system import compact_json
 from ultramon.system.timestamps import parse_time
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.notices.rows import RouteRows
-    from ultramon.notices.rules import Registration
     from ultramon.state.record import StateRecord
 
 
 def route(
     rows: RouteRows, record: StateRecord, events: Sequence[dict[str, Any]], now: float
-) -> Registration | None:
+) -> StoredRegistration | None:
     """Queue the notices that follow from a state and the events that led to it.
 
     Args:
@@ -74,7 +73,7 @@ def _notify(
     rows: RouteRows,
     event: dict[str, Any],
     record: StateRecord | None,
-    registration: Registration | None,
+    registration: StoredRegistration | None,
     now: float,
 ) -> None:
     """Queue the notice that follows from one event."""
@@ -133,7 +132,7 @@ def _begin_epoch(
     rows: RouteRows,
     record: StateRecord,
     event: dict[str, Any],
-    registration: Registration | None,
+    registration: StoredRegistration | None,
     now: float,
 ) -> None:
     """Move the sender to a new epoch: cancel its older notices, then queue the one about this."""
@@ -154,7 +153,7 @@ def _cancel(rows: RouteRows, agent_id: str) -> tuple[int, int]:
 
 
 def _epoch_recipient(
-    record: StateRecord, reason: str, registration: Registration | None
+    record: StateRecord, reason: str, registration: StoredRegistration | None
 ) -> str | None:
     """Return who is notified that a window ended; of a compaction the parent is in any case."""
     if registration is None:
@@ -164,14 +163,16 @@ def _epoch_recipient(
     return None if recipient == record.agent_id and reason != "compaction" else recipient
 
 
-def _follow_parent(rows: RouteRows, registration: Registration, record: StateRecord) -> None:
+def _follow_parent(rows: RouteRows, registration: StoredRegistration, record: StateRecord) -> None:
     target = registration.target(record)
     if target != registration.notify_id:
         registration.notify_id = target
         rows.set_target(record.agent_id, target)
 
 
-def _announce(rows: RouteRows, registration: Registration, record: StateRecord, now: float) -> None:
+def _announce(
+    rows: RouteRows, registration: StoredRegistration, record: StateRecord, now: float
+) -> None:
     """Notify the recipient of a level that is new to it, unless the agent ended or moved on."""
     if not record.active:
         return
@@ -201,27 +202,25 @@ def register(
     ladder: dict[str, Any] | None,
     registered_by: str,
     now: float,
-) -> tuple[int, int]:
+) -> tuple[StoredRegistration, tuple[int, int]]:
     """Register an agent, or replace its registration; every rung is armed again.
 
     Rights are not checked here: see `ultramon.notices.rules`.
 
     Returns:
-        How many undelivered notices about the agent were cancelled, and are in flight.
+        What was stored; how many undelivered notices about the agent were cancelled, and how many
+        are in flight.
     """
-    rows.put_registration(
-        agent_id,
-        notify_id,
-        source=source,
-        ladder=None if ladder is None else compact_json.dumps(ladder),
-        registered_by=registered_by,
-        registered_at=now,
+    ladder_json = None if ladder is None else compact_json.dumps(ladder)
+    registration = StoredRegistration(
+        agent_id, notify_id, source, ladder_json, registered_by, registered_at=now
     )
-    return _cancel(rows, agent_id)
+    rows.put_registration(registration)
+    return registration, _cancel(rows, agent_id)
 
 
 def unregister(rows: RouteRows, agent_id: str) -> tuple[int, int] | None:
-    """End a registration; None when there is none, else as for `register`."""
+    """End a registration; None when there is none, else how many notices it cancelled."""
     return _cancel(rows, agent_id) if rows.delete_registration(agent_id) else None
 
 
@@ -270,16 +269,16 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
     rows.delete_registration(record.agent_id)
     if newer is not None:
         return
-    ladder = registration.ladder
 
     def follow(agent_id: str) -> str:
         return successor_id if agent_id == record.agent_id else agent_id
 
-    rows.put_registration(
+    moved = StoredRegistration(
         successor_id,
         follow(registration.notify_id),
-        source=registration.source,
-        ladder=None if ladder is None else compact_json.dumps(ladder),
-        registered_by=follow(registration.registered_by),
-        registered_at=registration.registered_at,
+        registration.source,
+        registration.ladder_json,
+        follow(registration.registered_by),
+        registration.registered_at,
     )
+    rows.put_registration(moved)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
 
 
 class RouteRows(Protocol):
@@ -14,35 +14,17 @@ class RouteRows(Protocol):
     A store that implements this gets every rule from there.
     """
 
-    def registration(self, agent_id: str) -> Registration | None:
+    def registration(self, agent_id: str) -> StoredRegistration | None:
         """Return an agent's registration; None when nobody registered it."""
 
-    def put_registration(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: str | None,
-        registered_by: str,
-        registered_at: float,
-    ) -> None:
-        """Store a registration in place of the agent's older one.
-
-        Args:
-            agent_id: The agent that it is about.
-            notify_id: Who is told.
-            source: ``explicit`` or ``parent``.
-            ladder: JSON text, to be kept as it is; None = the agent's own.
-            registered_by: Who asked.
-            registered_at: Epoch seconds.
-        """
+    def put_registration(self, registration: StoredRegistration) -> None:
+        """Store a registration in place of the agent's older one, its ``ladder_json`` as it is."""
 
     def delete_registration(self, agent_id: str) -> bool:
         """Delete an agent's registration; False when there was none."""
 
     def set_target(self, agent_id: str, notify_id: str) -> None:
-        """Change who is told about a registered agent, and nothing else of its registration."""
+        """Change the recipient of a registration, and nothing else of it."""
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
         """Return how far an agent has come as a sender of notices, None before it moved.
@@ -61,13 +43,13 @@ class RouteRows(Protocol):
         """Store when an agent was cleared; the rest only of one that has no such row yet."""
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """Return epoch and level that a recipient was told last about an agent."""
+        """Return epoch and level of a recipient's last notice about an agent's window."""
 
     def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
         """Store what `announcement` returns from now on."""
 
     def forget_announcements(self, agent_id: str) -> None:
-        """Delete what anybody was told about an agent."""
+        """Delete the announcements of an agent to everybody."""
 
     def cancel(self, sender: str, category: str) -> tuple[int, int]:
         """Cancel undelivered messages, as `Queue.cancel` does.

@@ -31,26 +31,27 @@ CUSTOM = "custom"
 INVALID = "invalid"
 
 
-class Registration:
-    """That somebody is told about an agent.
+class StoredRegistration:
+    """One recipient's subscription to the notices about one agent, as it is stored.
 
     Args:
-        ladder: As it is stored: JSON, None = the agent's own.
+        ladder_json: The rungs as JSON; None = the agent's own ladder.
 
     Attributes:
-        agent_id: The agent that it is about.
-        notify_id: Who is told.
+        agent_id: The agent that the notices are about.
+        notify_id: The recipient.
         source: ``explicit`` or ``parent``.
-        ladder: The rungs at which, as in a state file; None = the agent's own.
+        ladder: The rungs, as in a state file; None = the agent's own.
         ladder_status: ``default``, ``custom``, or ``invalid``: what is stored is no ladder, and
-            nothing is told.
-        registered_by: Who asked.
+            levels lead to no notice.
+        registered_by: The agent that asked, or ``admin``.
         registered_at: Epoch seconds.
     """
 
     __slots__ = (
         "agent_id",
         "ladder",
+        "ladder_json",
         "ladder_status",
         "notify_id",
         "registered_at",
@@ -58,30 +59,30 @@ class Registration:
         "source",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the columns of a row
         self,
         agent_id: str,
         notify_id: str,
-        *,
         source: str,
-        ladder: str | None,
+        ladder_json: str | None,
         registered_by: str,
         registered_at: float,
     ) -> None:
         self.agent_id = agent_id
         self.notify_id = notify_id
         self.source = source
-        self.ladder, self.ladder_status = _read_ladder(ladder)
+        self.ladder_json = ladder_json
+        self.ladder, self.ladder_status = _read_ladder(ladder_json)
         self.registered_by = registered_by
         self.registered_at = registered_at
 
     @property
     def is_enforced(self) -> bool:
-        """Whether levels are told."""
+        """Whether levels lead to notices."""
         return self.ladder_status != INVALID
 
     def target(self, record: StateRecord) -> str:
-        """Return who is told now: a recipient derived from the parent follows re-parenting."""
+        """Return the recipient now: one derived from the parent follows re-parenting."""
         if self.source == PARENT and record.parent_id is not None:
             return record.parent_id
         return self.notify_id

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.registry import Registry
     from ultramon.context.ladder import Ladder
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
 
 HOST = "posted"
 MEMORY = "posted"
@@ -291,7 +291,7 @@ class PostedAgents:
                 self._save(record, self._gauge(record, now), now)
         return {"status": "handoff_noted"}
 
-    def _is_due(self, record: StateRecord, registered: list[Registration]) -> bool:
+    def _is_due(self, record: StateRecord, registered: list[StoredRegistration]) -> bool:
         """Return whether a reading that is known already is news to somebody."""
         for one in registered:
             told = self._registry.announcement(record.agent_id, one.notify_id)

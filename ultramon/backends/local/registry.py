@@ -9,10 +9,11 @@ from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.local.shared import JournalPart
 from ultramon.backends.queue import Cancelled
+from ultramon.backends.registry import Registered
 from ultramon.notices import router
 
 if TYPE_CHECKING:
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
 
 
@@ -28,7 +29,7 @@ class JournalRegistry(JournalPart):
         ladder: dict[str, Any] | None,
         registered_by: str,
         now: float,
-    ) -> Cancelled:
+    ) -> Registered:
         """See `Registry.register`."""
         self._prepare()
         with self._guard():
@@ -37,7 +38,7 @@ class JournalRegistry(JournalPart):
             self._journal.watch(agent_id, ladder, None)
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
-                cancelled = router.register(
+                registration, cancelled = router.register(
                     rows,
                     agent_id,
                     notify_id,
@@ -46,9 +47,9 @@ class JournalRegistry(JournalPart):
                     registered_by=registered_by,
                     now=now,
                 )
-                mark = rows.mark(rows.registration(agent_id))
+                mark = rows.mark(registration)
             self._journal.sync_mark(agent_id, mark)
-        return Cancelled(*cancelled)
+        return Registered(registration, Cancelled(*cancelled))
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
@@ -60,7 +61,7 @@ class JournalRegistry(JournalPart):
             self._journal.sync_mark(agent_id, None)
         return None if cancelled is None else Cancelled(*cancelled)
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+    def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """See `Registry.registrations`."""
         found = self._read(QUEUE_VERSION, lambda rows: JournalRows(rows).registrations(agent_id))
         return found or []

@@ -9,7 +9,7 @@ from ultramon.backends.local.message_rows import (
     insert_message,
 )
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.notices.rules import Registration
+from ultramon.notices.rules import StoredRegistration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ class JournalRows:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+    def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """Return one agent's registration, or all by agent id."""
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM registrations WHERE ? IS NULL OR agent_id = ?"
             " ORDER BY agent_id",
             (agent_id, agent_id),
         )
-        return [_registration(row) for row in rows]
+        return [StoredRegistration(*row) for row in rows]
 
-    def registration(self, agent_id: str) -> Registration | None:
+    def registration(self, agent_id: str) -> StoredRegistration | None:
         """See `RouteRows.registration`."""
         row = self._connection.execute(
             f"SELECT {_COLUMNS} FROM registrations WHERE agent_id = ?", (agent_id,)
         ).fetchone()
-        return None if row is None else _registration(row)
+        return None if row is None else StoredRegistration(*row)
 
-    def mark(self, registration: Registration | None) -> Mark | None:
+    def mark(self, registration: StoredRegistration | None) -> Mark | None:
         """Return when writers of a registered agent's state must look, see `level_marks`.
 
         Returns:
@@ -61,20 +61,18 @@ class JournalRows:
         ladder = registration.ladder if registration.is_enforced else {}
         return ladder, self.announcement(registration.agent_id, registration.notify_id)
 
-    def put_registration(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: str | None,
-        registered_by: str,
-        registered_at: float,
-    ) -> None:
+    def put_registration(self, registration: StoredRegistration) -> None:
         """See `RouteRows.put_registration`."""
         self._connection.execute(
             "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?)",
-            (agent_id, notify_id, source, ladder, registered_by, registered_at),
+            (
+                registration.agent_id,
+                registration.notify_id,
+                registration.source,
+                registration.ladder_json,
+                registration.registered_by,
+                registration.registered_at,
+            ),
         )
 
     def delete_registration(self, agent_id: str) -> bool:
@@ -172,15 +170,3 @@ class JournalRows:
             delivery=delivery,
             facts=facts,
         )
-
-
-def _registration(row: tuple[Any, ...]) -> Registration:
-    agent_id, notify_id, source, ladder, registered_by, registered_at = row
-    return Registration(
-        agent_id,
-        notify_id,
-        source=source,
-        ladder=ladder,
-        registered_by=registered_by,
-        registered_at=registered_at,
-    )

@@ -27,7 +27,7 @@ from ultramon.system.ids import check_agent_id
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry
     from ultramon.fleet.snapshot import ContextSnapshot
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
     from ultramon.server.services import Services
     from ultramon.state.record import StateRecord
 
@@ -99,7 +99,9 @@ def set_monitored(
     return {"status": "ok", "enabled": True, **_when(_snapshot(services, session_id))}
 
 
-def _ladder(asked: ContextMonitor, registered: list[Registration]) -> Ladder | list[float] | None:
+def _ladder(
+    asked: ContextMonitor, registered: list[StoredRegistration]
+) -> Ladder | list[float] | None:
     """Return the thresholds that were asked for, or that are there; None = the agent's own."""
     warning, critical = asked.warning_percentage, asked.critical_percentage
     has_own = warning is not None or critical is not None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.backends.queue import Cancelled, queue_of
+from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.system.timestamps import format_time
@@ -16,6 +16,7 @@ from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
+    from ultramon.backends.registry import Registered
     from ultramon.notices.message import Message
     from ultramon.state.record import StateRecord
 
@@ -23,7 +24,7 @@ LIMIT = 200_000
 ORIGINAL = Ladder.default(0.50, 0.65, rearm_margin=None)
 
 
-def register(backend: Backend, notify: str = "boss", **given: Any) -> Cancelled:
+def register(backend: Backend, notify: str = "boss", **given: Any) -> Registered:
     """Register the agent of these tests, or another one."""
     agent_id = given.pop("agent_id", "scout-1")
     values = {
@@ -109,20 +110,19 @@ class NoticeContract:
     def test_a_registration_is_kept_as_it_was_made(self, backend: Backend) -> None:
         """It comes back with everything, one of many by its agent, all in the order of ids."""
         start(backend)
-        register(backend, source="parent")
+        made = register(backend, source="parent").registration
         registry_of(backend).register(
             "alpha", "alpha", source="explicit", ladder=None, registered_by="alpha", now=START
         )
         second, first = registry_of(backend).registrations()[::-1], registry_of(backend)
         assert [one.agent_id for one in second] == ["scout-1", "alpha"]
         (one,) = first.registrations("scout-1")
-        assert (one.notify_id, one.source, one.registered_by) == ("boss", "parent", "boss")
-        assert (one.ladder, one.ladder_status, one.is_enforced) == (
-            ORIGINAL.to_json(),
-            "custom",
-            True,
-        )
-        assert one.registered_at == START
+        for registration in (made, one):
+            assert (registration.agent_id, registration.notify_id) == ("scout-1", "boss")
+            assert (registration.source, registration.registered_by) == ("parent", "boss")
+            assert registration.ladder == ORIGINAL.to_json()
+            assert registration.registered_at == START
+        assert (one.ladder_status, one.is_enforced) == ("custom", True)
         assert first.registrations("alpha")[0].ladder_status == "default"
 
     @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.store.message_rows import MessageRows
     from ultramon.backends.postgres.store.states import States
     from ultramon.errors import UltramonError
-    from ultramon.notices.rules import Registration
+    from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
 
     Outcome = UltramonError | None
@@ -82,7 +82,7 @@ class _NotedRows(PostgresRows):
             self._newest = *first[9:12], self._cleared(first[12])
         self._told = {row[13]: (row[14], row[15]) for row in found}
 
-    def registration(self, agent_id: str) -> Registration | None:
+    def registration(self, agent_id: str) -> StoredRegistration | None:
         """See `RouteRows.registration`."""
         return self._known
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import IS_NOTICE, LEVEL_FACT
 from ultramon.backends.queue import Cancelled
+from ultramon.backends.registry import Registered
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.notices.rules import Registration
+from ultramon.notices.rules import StoredRegistration
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class PostgresRows:
     def _execute(self, statement: str, *arguments: Any) -> int:
         return self._connection.execute(self._sql(statement), arguments).rowcount
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+    def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """Return one agent's registration, or all by agent id."""
         rows = self._connection.execute(
             self._sql(
@@ -67,7 +68,7 @@ class PostgresRows:
         ).fetchall()
         return [self._registration(row) for row in rows]
 
-    def registration(self, agent_id: str) -> Registration | None:
+    def registration(self, agent_id: str) -> StoredRegistration | None:
         """See `RouteRows.registration`."""
         row = self._connection.execute(
             self._sql(f"SELECT {_COLUMNS} FROM ultramon.registrations WHERE agent_id = %s"),
@@ -75,39 +76,23 @@ class PostgresRows:
         ).fetchone()
         return None if row is None else self._registration(row)
 
-    def _registration(self, row: tuple[Any, ...]) -> Registration:
-        agent_id, notify_id, source, ladder, registered_by, registered_at = row
-        return Registration(
-            agent_id,
-            notify_id,
-            source=source,
-            ladder=ladder,
-            registered_by=registered_by,
-            registered_at=self._database.from_server(registered_at),
-        )
+    def _registration(self, row: tuple[Any, ...]) -> StoredRegistration:
+        columns = [*row[:5], self._database.from_server(row[5])]
+        return StoredRegistration(*columns)
 
-    def put_registration(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: str | None,
-        registered_by: str,
-        registered_at: float,
-    ) -> None:
+    def put_registration(self, registration: StoredRegistration) -> None:
         """See `RouteRows.put_registration`."""
         self._execute(
             "INSERT INTO ultramon.registrations VALUES (%s, %s, %s, %s, %s, %s)"
             " ON CONFLICT (agent_id) DO UPDATE SET notify_id = excluded.notify_id,"
             " source = excluded.source, ladder = excluded.ladder,"
             " registered_by = excluded.registered_by, registered_at = excluded.registered_at",
-            agent_id,
-            notify_id,
-            source,
-            ladder,
-            registered_by,
-            self._database.to_server(registered_at),
+            registration.agent_id,
+            registration.notify_id,
+            registration.source,
+            registration.ladder_json,
+            registration.registered_by,
+            self._database.to_server(registration.registered_at),
         )
 
     def delete_registration(self, agent_id: str) -> bool:
@@ -285,10 +270,10 @@ class PostgresRegistry:
         ladder: dict[str, Any] | None,
         registered_by: str,
         now: float,
-    ) -> Cancelled:
+    ) -> Registered:
         """See `Registry.register`."""
         with self._database.transaction() as connection:
-            cancelled = router.register(
+            registration, cancelled = router.register(
                 self._locked(connection, agent_id),
                 agent_id,
                 notify_id,
@@ -297,7 +282,7 @@ class PostgresRegistry:
                 registered_by=registered_by,
                 now=now,
             )
-        return Cancelled(*cancelled)
+        return Registered(registration, Cancelled(*cancelled))
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
@@ -305,7 +290,7 @@ class PostgresRegistry:
             cancelled = router.unregister(self._locked(connection, agent_id), agent_id)
         return None if cancelled is None else Cancelled(*cancelled)
 
-    def registrations(self, agent_id: str | None = None) -> list[Registration]:
+    def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """See `Registry.registrations`."""
         with self._database.connection() as connection:
             return self.rows(connection).registrations(agent_id)
