@@ -9,17 +9,16 @@ from ultramon.system import compact_json
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-
+EVENT_COLUMNS = "key, type, run, agent_id, occurred_at, payload"
 CURSORS = "a cursor that this store has returned, or nothing for the beginning"
-
-
 _MAX_CURSOR_CHARS = 18
 
 
 def position_of(cursor: str | None) -> int:
-    """Return the row of the journal behind which a cursor goes on.
+    """Return the id of the event that a cursor lies behind.
 
     Raises:
         ConfigurationError: It is no cursor of a journal.
@@ -31,22 +30,35 @@ def position_of(cursor: str | None) -> int:
     return int(cursor)
 
 
+def keyed(
+    events: Sequence[dict[str, Any]], key_of: Callable[[dict[str, Any]], str] = event_key
+) -> dict[str, dict[str, Any]]:
+    """Return events by key, the first of each, in their order."""
+    first: dict[str, dict[str, Any]] = {}
+    for event in events:
+        first.setdefault(key_of(event), event)
+    return first
+
+
+def event_row(key: str, event: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """Return the columns of an event that every SQL store has: `EVENT_COLUMNS`."""
+    return (
+        key,
+        event["type"],
+        event["run"],
+        event["agentId"],
+        event["occurredAt"],
+        compact_json.dumps(event),
+    )
+
+
 def insert_event(
     connection: sqlite3.Connection, event: dict[str, Any], key: str | None = None
 ) -> bool:
     """Add an event within a transaction; return False when its key is there already."""
     done = connection.execute(
-        "INSERT OR IGNORE INTO events (key, type, run, agent_id, generation, epoch,"
-        " occurred_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            key or event_key(event),
-            event["type"],
-            event["run"],
-            event["agentId"],
-            event["generation"],
-            event["epoch"],
-            event["occurredAt"],
-            compact_json.dumps(event),
-        ),
+        f"INSERT OR IGNORE INTO events ({EVENT_COLUMNS}, generation, epoch)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*event_row(key or event_key(event), event), event["generation"], event["epoch"]),
     )
     return done.rowcount == 1

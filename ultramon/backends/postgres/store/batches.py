@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.backends.local.event_rows import EVENT_COLUMNS, event_row, keyed
 from ultramon.backends.local.message_rows import LEVEL_FACT
 from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.functions import as_rows
@@ -17,7 +18,6 @@ from ultramon.backends.postgres.store.registry import PostgresRows
 from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.state.event_keys import event_key
 from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Outcome = UltramonError | None
 
 _AGENT = ("agent_id", *COLUMNS)
-_EVENT = ("owner", "key", "type", "run", "agent_id", "occurred_at", "payload")
+_EVENT = ("owner", *EVENT_COLUMNS.split(", "))
 _ANNOUNCEMENT = ("agent_id", "audience", "epoch", "level", "announced_at")
 _MOST = 200
 """States stored as one step, at most: until its end nobody else can store these."""
@@ -256,8 +256,7 @@ class Batches:
         fresh, notify_id = stored[0][3:5]
         if notify_id is None and not save.events:
             return
-        keyed = {event_key(event): event for event in reversed(save.events)}
-        new = [event for key, event in reversed(keyed.items()) if key in (fresh or ())]
+        new = [event for key, event in keyed(save.events).items() if key in (fresh or ())]
         rows = _NotedRows(
             connection,
             self._database,
@@ -287,15 +286,7 @@ class Batches:
 
 def _events_of(saves: Sequence[Save]) -> list[tuple[str, ...]]:
     return [
-        (
-            save.record.agent_id,
-            event_key(event),
-            event["type"],
-            event["run"],
-            event["agentId"],
-            event["occurredAt"],
-            compact_json.dumps(event),
-        )
+        (save.record.agent_id, *event_row(key, event))
         for save in saves
-        for event in save.events
+        for key, event in keyed(save.events).items()
     ]

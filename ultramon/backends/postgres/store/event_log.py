@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
 from ultramon.backends.lease_holder import is_gone
-from ultramon.backends.local.event_rows import CURSORS
+from ultramon.backends.local.event_rows import CURSORS, EVENT_COLUMNS, event_row, keyed
 from ultramon.errors import ConfigurationError
 from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
@@ -42,17 +42,18 @@ class EventLog:
         """Store events within a transaction; return those that were not there yet."""
         if not events:
             return []
-        keyed = {key_of(event): event for event in reversed(events)}
-        rows = connection.execute(
+        by_key = keyed(events, key_of)
+        rows = [event_row(key, event) for key, event in by_key.items()]
+        stored = connection.execute(
             self._sql(
-                "INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)"
+                f"INSERT INTO ultramon.events ({EVENT_COLUMNS})"
                 " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
                 " %s::text[]) ON CONFLICT (key) DO NOTHING RETURNING key"
             ),
-            _columns([(key, event) for key, event in reversed(keyed.items())]),
+            tuple(map(list, zip(*rows, strict=True))),
         ).fetchall()
-        fresh = {key for (key,) in rows}
-        return [event for key, event in reversed(keyed.items()) if key in fresh]
+        fresh = {key for (key,) in stored}
+        return [event for key, event in by_key.items() if key in fresh]
 
     def tail(self, after: str | None, limit: int) -> EventPage:
         """Read events in commit order. See `Backend.events`.
@@ -153,18 +154,3 @@ class EventLog:
             self._sql("DELETE FROM ultramon.events WHERE occurred_at < %s"),
             (format_time(before),),
         )
-
-
-def _columns(keyed: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[Any], ...]:
-    rows = [
-        (
-            key,
-            event["type"],
-            event["run"],
-            event["agentId"],
-            event["occurredAt"],
-            compact_json.dumps(event),
-        )
-        for key, event in keyed
-    ]
-    return tuple(map(list, zip(*rows, strict=True)))
