@@ -18,6 +18,7 @@ from helpers.requirements import (
     read_only,
     require_root,
     require_root_mount,
+    require_tool,
     unmount,
 )
 
@@ -248,6 +249,22 @@ def test_a_journal_that_is_busy_lets_events_wait_in_the_state(session):
     mine = [event["type"] for event in session.events() if event["agentId"] == "session"]
     assert mine == waiting
     assert len(session.failures()) == 2
+
+
+def test_left_over_events_do_not_wait_for_a_busy_journal(session, tmp_path):
+    """They are tried at every call, so no call may pay for that."""
+    holder = run_writer(session.state, "hold_journal")
+    assert answer(holder) == "held"
+    session.tool(tokens_at(20))
+    session.reply(tokens_at(20), "toolu_b")
+    log = tmp_path / "trace"
+    before = [require_tool("strace"), "-f", "-qq", "-o", str(log), "-e", "trace=clock_nanosleep"]
+    session.run(
+        session.payload("PostToolUse", tool_use_id="toolu_b", tool_name="Bash"), before=before
+    )
+    assert "clock_nanosleep" not in log.read_text()
+    assert session.record().pending is not None
+    finish(holder)
 
 
 def test_a_journal_that_is_none_is_set_aside(session):

@@ -167,9 +167,12 @@ def test_a_good_journal_of_others_is_not_set_aside(tmp_path, journal):
     for each in (journal, late):
         with pytest.raises(StateCorruptError):
             each.append([make_event(n=0)], NO_WAIT)
-    assert journal.quarantine() is not None
+    error = StateCorruptError("here", "it is malformed")
+    said = journal.set_aside(error)
+    assert "it is malformed" in said
+    assert "; set aside as " in said
     journal.append([make_event(n=1)], NO_WAIT)
-    assert late.quarantine() is None
+    assert late.set_aside(error).endswith("; it can be read again")
     late.append([make_event(n=2)], NO_WAIT)
     assert numbers(journal.tail(None, 10)[0]) == [1, 2]
     late.close()

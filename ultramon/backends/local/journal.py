@@ -225,6 +225,15 @@ class Journal:
             raise StateWriteError(self.path, f"cannot be set aside: {error.strerror}") from error
         return kept
 
+    def set_aside(self, error: StateCorruptError) -> str:
+        """Do what `quarantine` does, after an error; return both as text for a log.
+
+        Raises:
+            StateWriteError: The file system refused.
+        """
+        kept = self.quarantine()
+        return f"{error}; " + ("it can be read again" if kept is None else f"set aside as {kept}")
+
     def _is_sound(self) -> bool:
         """Return whether no damage is found: SQLite says "malformed" of a read that failed once."""
         try:

@@ -135,7 +135,7 @@ class Outbox:
             self._is_empty = False
 
     def _quarantine(self, error: StateCorruptError) -> None:
-        _log.warning("%s; set aside as %s", error, self._open().quarantine())
+        _log.warning("%s", self._open().set_aside(error))
 
     def may_wait(self) -> bool:
         """Return whether something may wait. Cheap; what others kept is seen some seconds late."""

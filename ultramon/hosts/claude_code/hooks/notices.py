@@ -76,7 +76,7 @@ class Delivery:
         try:
             pickup.claim(MAX_NOTICES, now, also_later=self._is_prompt)
         except StateCorruptError as error:
-            self._fail(f"{error}; set aside as {pickup.journal.quarantine()}")
+            self._fail(pickup.journal.set_aside(error))
             return []
         except StateError as error:
             self._fail(f"notices wait: {error}")

@@ -135,10 +135,12 @@ class HookStore:
         from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
 
         journal = Journal(self.directory.path)
+        # Left-over events do not wait: every call would pay while the journal is busy.
+        is_left_over = bool(record.pending) and not agent.gauge.events
         try:
-            journal.append(events, AGENT_TIMEOUT_SECONDS, record)
+            journal.append(events, 0.0 if is_left_over else AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
-            self.fail(record.agent_id, f"{error}; set aside as {journal.quarantine()}")
+            self.fail(record.agent_id, journal.set_aside(error))
             record.pending = events or None
         except StateError as error:
             self.fail(record.agent_id, f"events wait in the state file: {error}")
