@@ -113,7 +113,7 @@ def test_a_successor_killed_in_its_start_leaves_the_handoff(fleet, where, attach
 def test_a_successor_killed_before_its_claim_was_confirmed_keeps_it(fleet):
     """Its state is stored and names the handoff: it is lost like any agent, with its own plan."""
     handoff = first_handoff(fleet)
-    start_and_die(fleet, handoff, "JournalClaims.confirm").wait()
+    start_and_die(fleet, handoff, "JournalClaims._confirm_claim").wait()
     assert open_backend().load("second").record.continues_handoff_id == handoff.handoff_id
     (rebuilt,) = offered(fleet.poll() + fleet.poll())
     assert (rebuilt.agent_id, list(rebuilt.remaining)) == ("second", ITEMS)

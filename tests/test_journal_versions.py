@@ -71,10 +71,13 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
     assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
     claims = part(JournalClaims, journal)
-    assert claims.pending() == []
-    assert claims.claim("handoff-1", "scout-1", "scout-3", 0.0, None) == "scout-2"
-    assert claims.claim("handoff-2", "scout-1", "scout-3", 0.0, "a process") == "scout-3"
-    assert [claim.claimant for claim in claims.pending()] == ["a process"]
+    assert claims.pending_claims() == []
+    assert claims.claim_handoff("handoff-1", "scout-1", "scout-3", now=0.0) == "scout-2"
+    assert (
+        claims.claim_handoff("handoff-2", "scout-1", "scout-3", now=0.0, claimant="a process")
+        == "scout-3"
+    )
+    assert [claim.claimant for claim in claims.pending_claims()] == ["a process"]
     left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
     assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == left
     queue = part(JournalQueue, journal)
@@ -91,7 +94,7 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
 def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
     """Who only reads messages, credentials or claims, or polls, leaves the journal as it is."""
     assert part(JournalCredentials, journal).find(TOKEN_HASH) is None
-    assert part(JournalClaims, journal).pending() == []
+    assert part(JournalClaims, journal).pending_claims() == []
     if number_of(version) < QUEUE_VERSION:
         queue = part(JournalQueue, journal)
         assert queue.peek("scout-1", now=0.0) == queue.dead() == queue.depth(now=0.0) == []

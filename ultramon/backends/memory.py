@@ -8,12 +8,9 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
-from ultramon.backends.local.claims import JournalClaims
-from ultramon.backends.local.credentials import JournalCredentials
+from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.journal import Journal
-from ultramon.backends.local.queue import JournalQueue
-from ultramon.backends.local.registry import JournalRegistry
+from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import migrate
 from ultramon.backends.toolkit import find_changes, is_over
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build, Claim
+    from ultramon.backends.base import Build
     from ultramon.backends.local.route_rows import Mark
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
@@ -69,7 +66,7 @@ class _MemoryJournal(Journal):
             return JournalRows(connection).registration(record.agent_id) is not None
 
     def watch(
-        self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+        self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
     ) -> None:
         """Nobody needs a mark."""
 
@@ -85,21 +82,18 @@ class _MemoryJournal(Journal):
         return 0 if self._connection is None else self._connection.total_changes
 
 
-class MemoryBackend:
+class MemoryBackend(JournalBackend):
     """States in dictionaries, by the same rules and with the same bytes as files."""
+
+    _journal: _MemoryJournal
 
     def __init__(self) -> None:
         self.url = "memory:"
         self._lock = threading.RLock()
+        super().__init__(_MemoryJournal(), lambda: self._lock, lambda: None)
         self._states: dict[str, bytes] = {}
         self._generations: dict[str, int] = {}
         self._beats: dict[str, float] = {}
-        self._journal = _MemoryJournal()
-        keeping = (self._journal, lambda: self._lock, lambda: None)
-        self.queue = JournalQueue(*keeping)
-        self.registry = JournalRegistry(*keeping)
-        self.credentials = JournalCredentials(*keeping)
-        self._claims = JournalClaims(*keeping)
         self._requests: dict[str, bytes] = {}
 
     def start_agent(
@@ -121,10 +115,10 @@ class MemoryBackend:
                         agent_id, stored.pid or 0, stored.hostname, stored.run
                     )
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
-            is_claimed = self._claims.check(record)
+            is_claimed = self._check_claim(record)
             self._put(record, events)
             if is_claimed:
-                self._claims.confirm(record)
+                self._confirm_claim(record)
             self._beats[agent_id] = now
         return True
 
@@ -180,39 +174,9 @@ class MemoryBackend:
         except StateError as error:
             return StoredAgent(agent_id, None, self._beats.get(agent_id), error)
 
-    def append_events(
-        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
-    ) -> None:
-        """See `Backend.append_events`."""
-        with self._lock:
-            self._journal.append(events, 0.0, known=records)
-
-    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
-        """See `Backend.events`."""
-        with self._lock:
-            return EventPage(*self._journal.tail(after, limit))
-
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""
         return self._journal.mark
-
-    def subscribe(
-        self, name: str, holder: str, *, now: float, lease_seconds: float
-    ) -> Subscription | None:
-        """See `Backend.subscribe`."""
-        with self._lock:
-            left = self._journal.subscribe(name, holder, now, lease_seconds)
-        return None if left is None else Subscription(*left)
-
-    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """See `Backend.acknowledge`."""
-        with self._lock:
-            return self._journal.acknowledge(name, holder, cursor, memory)
-
-    def unsubscribe(self, name: str, holder: str) -> None:
-        """See `Backend.unsubscribe`."""
-        with self._lock:
-            self._journal.unsubscribe(name, holder)
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """See `Backend.put_request`."""
@@ -229,26 +193,6 @@ class MemoryBackend:
         data = self._requests.get(agent_id)
         request: dict[str, Any] | None = None if data is None else compact_json.loads(data)
         return request
-
-    def claim_handoff(
-        self,
-        handoff_id: str,
-        agent_id: str,
-        successor_id: str,
-        *,
-        now: float,
-        claimant: str | None = None,
-    ) -> str:
-        """See `Backend.claim_handoff`."""
-        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
-
-    def pending_claims(self) -> list[Claim]:
-        """See `Backend.pending_claims`."""
-        return self._claims.pending()
-
-    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
-        """See `Backend.settle_claim`."""
-        return self._claims.settle(claim, handoff_ready)
 
     def prune(
         self,

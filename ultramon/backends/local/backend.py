@@ -11,12 +11,9 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
-from ultramon.backends.local.claims import JournalClaims
-from ultramon.backends.local.credentials import JournalCredentials
+from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
-from ultramon.backends.local.queue import JournalQueue
-from ultramon.backends.local.registry import JournalRegistry
+from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.backends.toolkit import find_changes, is_over
 from ultramon.errors import (
@@ -47,7 +44,7 @@ START_TIMEOUT_SECONDS = 1.0
 _alive: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 
 
-class LocalBackend:
+class LocalBackend(JournalBackend):
     """States under ``<directory>/subagents``, events in ``<directory>/journal.sqlite3``.
 
     Args:
@@ -57,13 +54,10 @@ class LocalBackend:
     def __init__(self, directory: str) -> None:
         self.directory = StateDirectory(directory)
         self.url = f"file://{quote(self.directory.path)}"
-        self._journal = Journal(self.directory.path)
         self._journal_lock = threading.Lock()
-        keeping = (self._journal, lambda: self._journal_lock, self.directory.prepare)
-        self.queue = JournalQueue(*keeping)
-        self.registry = JournalRegistry(*keeping)
-        self.credentials = JournalCredentials(*keeping)
-        self._claims = JournalClaims(*keeping)
+        super().__init__(
+            Journal(self.directory.path), lambda: self._journal_lock, self.directory.prepare
+        )
         self._swept = False
         _alive.add(self)
 
@@ -91,12 +85,12 @@ class LocalBackend:
             if stored is not None:
                 self._check_start(stored, takeover=takeover, now=now, host=host)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
-            is_claimed = self._claims.check(record)
+            is_claimed = self._check_claim(record)
             self.directory.beat(agent_id, now)
             is_stored = self._store(record, events, durable=True)
             if is_claimed:
                 try:
-                    self._claims.confirm(record)
+                    self._confirm_claim(record)
                 except StateError as error:
                     # The state says it all the same; `settle_claim` looks there, under this lock.
                     _log.info("agent %s: its claim is confirmed later: %s", agent_id, error)
@@ -207,43 +201,9 @@ class LocalBackend:
 
         return find_changes(run, seen, marks, heartbeats, look_at)
 
-    def append_events(
-        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
-    ) -> None:
-        """See `Backend.append_events`."""
-        self.directory.prepare()
-        with self._journal_lock:
-            self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
-
-    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
-        """See `Backend.events`."""
-        with self._journal_lock:
-            events, cursor = self._journal.tail(after, limit)
-        return EventPage(events, cursor)
-
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""
         return tuple(_size_and_time(self._journal.path + suffix) for suffix in ("-wal", ""))
-
-    def subscribe(
-        self, name: str, holder: str, *, now: float, lease_seconds: float
-    ) -> Subscription | None:
-        """See `Backend.subscribe`."""
-        self.directory.prepare()
-        with self._journal_lock:
-            left = self._journal.subscribe(name, holder, now, lease_seconds)
-        return None if left is None else Subscription(*left)
-
-    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """See `Backend.acknowledge`."""
-        self.directory.prepare()
-        with self._journal_lock:
-            return self._journal.acknowledge(name, holder, cursor, memory)
-
-    def unsubscribe(self, name: str, holder: str) -> None:
-        """See `Backend.unsubscribe`."""
-        with self._journal_lock:
-            self._journal.unsubscribe(name, holder)
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """See `Backend.put_request`."""
@@ -253,30 +213,14 @@ class LocalBackend:
         """See `Backend.get_request`."""
         return self.directory.get_request(agent_id)
 
-    def claim_handoff(
-        self,
-        handoff_id: str,
-        agent_id: str,
-        successor_id: str,
-        *,
-        now: float,
-        claimant: str | None = None,
-    ) -> str:
-        """See `Backend.claim_handoff`."""
-        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
-
-    def pending_claims(self) -> list[Claim]:
-        """See `Backend.pending_claims`."""
-        return self._claims.pending()
-
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`."""
         with self.directory.locked(claim.successor_id, AGENT_TIMEOUT_SECONDS):
             record = self._reread(claim.successor_id).record
             if record is not None and record.continues_handoff_id == claim.handoff_id:
-                self._claims.confirm(record)
+                self._confirm_claim(record)
                 return handoff_ready is None
-            return self._claims.settle(claim, handoff_ready)
+            return super().settle_claim(claim, handoff_ready)
 
     def prune(
         self,

@@ -43,8 +43,14 @@ _EVENTS = (
 class JournalClaims(JournalPart):
     """See `Backend.claim_handoff`, `Backend.pending_claims` and `Backend.settle_claim`."""
 
-    def claim(
-        self, handoff_id: str, agent_id: str, successor_id: str, now: float, claimant: str | None
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
     ) -> str:
         """See `Backend.claim_handoff`."""
         self._prepare()
@@ -56,7 +62,7 @@ class JournalClaims(JournalPart):
             ).fetchone()
         return str(row[0])
 
-    def check(self, record: StateRecord) -> bool:
+    def _check_claim(self, record: StateRecord) -> bool:
         """Make sure that a first state may be stored; return whether a claim is to be confirmed.
 
         A claim that is not there, because its journal was set aside, is made anew.
@@ -77,7 +83,7 @@ class JournalClaims(JournalPart):
         raise_if_taken(record, *row)
         return bool(row[2] == "pending")
 
-    def confirm(self, record: StateRecord) -> None:
+    def _confirm_claim(self, record: StateRecord) -> None:
         """Note that the state of a successor is stored."""
         with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute(
@@ -86,7 +92,7 @@ class JournalClaims(JournalPart):
                 (record.continues_handoff_id, record.agent_id),
             )
 
-    def pending(self) -> list[Claim]:
+    def pending_claims(self) -> list[Claim]:
         """See `Backend.pending_claims`."""
 
         def pending(connection: sqlite3.Connection) -> list[Claim]:
@@ -94,8 +100,8 @@ class JournalClaims(JournalPart):
 
         return self._read(CLAIMS_VERSION, pending) or []
 
-    def settle(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
-        """See `Backend.settle_claim`; whether the successor's state is stored was looked at."""
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+        """See `Backend.settle_claim`."""
         status = "confirmed" if handoff_ready is None else "released"
         with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             done = connection.execute(
