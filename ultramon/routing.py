@@ -1,6 +1,6 @@
-"""Who is told about whom: registrations, and how a recipient gets what it was sent.
+"""Registrations, messages, and the `Inbox` that receives them: the public verbs of routing.
 
-The rules are in `ultramon.notices.rules`; this is their typed face.
+The rules are in `ultramon.notices.rules`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.routing")
 
-CATEGORY = "context_monitor"
-"""Of everything that a compaction or a clear of the agent makes stale."""
+SELF = "self"
+PARENT = "parent"
+"""The recipients that an agent can be registered with at its start."""
+NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
+"""The variable with the usage ratios of that registration."""
 ADMIN = "admin"
-"""Stands for a person where a registration says who asked for it."""
+"""In ``registered_by``: a person asked for the registration."""
 
 
 def register(
@@ -56,19 +59,19 @@ def register(
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> Registration:
-    """Have somebody told when an agent's window fills, is compacted, or is handed over.
+    """Subscribe a recipient to the notices about an agent: full window, compaction, handoff, end.
 
-    Nobody is sent notices about an agent until somebody registers it, except that a compaction is
-    told to its parent. Registering again re-arms every rung, and cancels what was not received.
+    Without a registration the only notice is that of a compaction, to the parent. Registering again
+    re-arms every rung, and cancels the notices that nobody has received yet.
 
     Args:
-        agent_id: The agent that it is about.
+        agent_id: The agent that the notices are about.
         requester: The agent that asks: the agent itself or its direct parent; None = a person, who
             may do everything and has to name a recipient.
         notify: The recipient: the requester, the agent, or an ancestor of it, at most 16
             generations up; None = the requester.
-        thresholds: When; None = at the rungs of the agent's own ladder. Usage ratios, each told
-            once per epoch, or a ladder.
+        thresholds: Usage ratios, each of which leads to one notice per epoch, or a ladder; None =
+            the agent's own ladder.
         as_admin: Allow any agent as the recipient, as for a person.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
@@ -108,7 +111,7 @@ def register(
 def unregister(
     agent_id: str, requester: str | None, *, backend: Backend | str | None = None
 ) -> Cancelled | None:
-    """End the registration of an agent; what nobody has received of it yet is cancelled.
+    """End the registration of an agent, and cancel the notices that nobody has received yet.
 
     Args:
         agent_id: The agent.
@@ -116,7 +119,7 @@ def unregister(
         backend: A backend or its URL; None = see `open_backend`.
 
     Returns:
-        What became of those notices; None when the agent was not registered.
+        How many notices were cancelled; None when the agent was not registered.
 
     Raises:
         AgentNotFoundError: There is no such agent.
@@ -138,11 +141,11 @@ def check_notify(
     """Make sure that notices about an agent that is not stored yet may go to a recipient.
 
     Args:
-        agent_id: The agent that it is about.
+        agent_id: The agent that the notices are about.
         parent_id: Its parent.
         notify: The recipient.
         as_admin: Allow any agent.
-        backend: Where agents are.
+        backend: Where agents are stored.
 
     Raises:
         RegistrationError: As for `register`.
@@ -157,7 +160,7 @@ def check_notify(
 
 
 def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
-    """Return who is told about whom, by agent id."""
+    """Return all registrations, by agent id."""
     return [Registration.of(one) for one in registry_of(_open(backend)).registrations()]
 
 
@@ -216,11 +219,11 @@ def queue_message(
 
 
 class Inbox:
-    """Receives what an agent is sent, at least once each.
+    """Receives the notices and messages of an agent, each at least once.
 
-    A notice ends when it is acknowledged. `poll` does that when all handlers have returned; one
-    that raises is logged, and the notice comes again later, five times in all. Several inboxes of
-    one recipient share its notices.
+    A notice ends when it is acknowledged. `poll` does that when all handlers have returned; a
+    handler that raises is logged, and the notice comes again later, five times in all. Several
+    inboxes of one recipient share its notices.
 
     Args:
         agent_id: The recipient; None = ``ULTRAMON_AGENT_ID``.
@@ -256,21 +259,21 @@ class Inbox:
         self._woken = threading.Event()
 
     def on_notice(self, handler: Handler) -> Handler:
-        """Have a handler called with every `Notice`; for use as a decorator."""
+        """Call a handler with every `Notice`; for use as a decorator."""
         self._handlers.append(handler)
         return handler
 
     def peek(self, limit: int = 100, *, after: int = 0) -> list[Notice]:
-        """Return what waits behind a message id, in the order of sending, without receiving it."""
+        """Return notices after a message id, in the order of sending, without receiving them."""
         waiting = self._queue.peek(self.agent_id, now=self._clock.now(), after=after, limit=limit)
         return [Notice.of(message) for message in waiting]
 
     def receive(self, limit: int = 10, lease_seconds: float = LEASE_SECONDS) -> list[Notice]:
-        """Receive notices, urgent ones first; acknowledge each, or it comes again.
+        """Receive notices, urgent ones first; each comes again unless you acknowledge it.
 
         Args:
             limit: At most so many, 50 at the most.
-            lease_seconds: How long you have for them.
+            lease_seconds: After so long they come again.
         """
         messages = self._queue.claim(
             self.agent_id,
@@ -282,7 +285,7 @@ class Inbox:
         return [Notice.of(message) for message in messages]
 
     def acknowledge(self, notice: Notice) -> bool:
-        """End a notice; False when somebody else received it meanwhile."""
+        """End a notice; False when another inbox received it meanwhile."""
         return self._queue.acknowledge(notice.message_id, notice.claim_token)
 
     def reject(self, notice: Notice, error: str) -> bool:
@@ -301,13 +304,13 @@ class Inbox:
         )
 
     def poll(self) -> list[Notice]:
-        """Receive what waits and hand it to the handlers, and to those of ``on("notice")``.
+        """Receive the waiting notices and call the handlers, and those of ``on("notice")``.
 
         Returns:
-            The notices that every handler has taken.
+            The notices that all handlers returned from.
 
         Raises:
-            StateError: The store refused; what was not acknowledged comes again.
+            StateError: The store refused; unacknowledged notices come again.
 
         Emits:
             notice_queued: For each notice; the sender is the recipient.
@@ -316,7 +319,7 @@ class Inbox:
         while notices := self.receive():
             received_at = self._clock.now()
             for notice in notices:
-                # Handlers may have taken so long for the others that it is somebody else's now.
+                # Its lease may have ended while handlers had the others; another inbox has it then.
                 is_late = self._clock.now() - received_at > LEASE_SECONDS / 2
                 if is_late and not self.extend(notice):
                     continue
@@ -329,7 +332,7 @@ class Inbox:
         return taken
 
     def _hand_over(self, notice: Notice) -> str | None:
-        """Call the handlers; return what went wrong, None when nothing did."""
+        """Call the handlers; return why one failed, None when none did."""
         for handler in self._handlers:
             try:
                 handler(notice)
@@ -339,7 +342,7 @@ class Inbox:
         return None
 
     def run(self, poll_interval_seconds: float = 1.0) -> None:
-        """Poll until `stop`, earlier where the store tells; one that refuses is tried again."""
+        """Poll until `stop`, at once where the store signals a message; retries when it refuses."""
         with listening(self._queue, self.agent_id, self._woken.set):
             while not self._is_stopping:
                 self._woken.clear()
@@ -351,7 +354,7 @@ class Inbox:
                     self._woken.wait(poll_interval_seconds)
 
     def stop(self) -> None:
-        """Let `run` end after the present poll, for good. Handlers may call it."""
+        """End `run` after the present poll, for good. Handlers may call it."""
         self._is_stopping = True
         self._woken.set()
 
@@ -382,7 +385,7 @@ def _permitted(backend: Backend, agent_id: str, requester: str | None) -> StateR
     if found is None or found.record is None:
         raise AgentNotFoundError(agent_id)
     if requester is not None:
-        check_permission(found.record, agent_id, requester)
+        check_permission(found.record, requester)
     return found.record
 
 
@@ -401,14 +404,3 @@ def _is_over(agent: StoredAgent, now: float) -> bool:
         return False
     verdict = judge(agent.record, agent.heartbeat_at, now, this_host()).verdict
     return verdict in (ENDED, LOST)
-
-
-SELF = "self"
-
-
-PARENT = "parent"
-"""Who can be sent the notices about an agent from its start on."""
-
-
-NOTIFY_THRESHOLDS = "ULTRAMON_NOTIFY_THRESHOLDS"
-"""The variable that says at which usage ratios."""

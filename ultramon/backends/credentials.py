@@ -1,4 +1,4 @@
-"""The port of credentials: which tokens were made for which agent.
+"""The port of credentials: which tokens belong to which agent.
 
 `ultramon.testing.CredentialsContract` checks each sentence here against an implementation.
 """
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Credential(NamedTuple):
-    """A token as the store knows it: nobody can make the token from it."""
+    """A token as the store knows it, which the token cannot be made from."""
 
     token_hash: str
     """SHA-256 of the token, 64 hexadecimal digits."""
     agent_id: str
     generation: int
-    """Of the agent when the token was made: in every other one it is worth nothing."""
+    """The agent's generation when the token was made; in every other one it is void."""
     minted_by: str | None
-    """The agent that asked for it; None = a person, or the admin."""
+    """The agent that asked for it; None = a person or the admin."""
     minted_at: float
     """Epoch seconds, to the bit as it was passed: it is compared with the start of the agent."""
     expires_at: float
@@ -32,8 +32,8 @@ class Credential(NamedTuple):
 class Credentials(Protocol):
     """Credentials, kept durably. A backend that has them shows them as ``credentials``.
 
-    Whether a token is good is not decided here: see `ultramon.tokens.verify_token`. Safe to use
-    from several threads and processes. When an agent is pruned its credentials go with it.
+    Whether a token is valid is decided by `ultramon.tokens.verify_token`. Safe to use from several
+    threads and processes. The credentials of an agent are pruned with it.
     """
 
     def mint(
@@ -69,7 +69,7 @@ class Credentials(Protocol):
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """Let a credential live until a later time, never a shorter one.
 
-        Waits for another writer for 50 ms at most: whoever renews has somebody waiting.
+        Waits for another writer for 50 ms at most: a request waits for the renewal.
 
         Returns:
             False when there is none of that hash: it was revoked meanwhile.

@@ -1,4 +1,4 @@
-"""Who holds a lease: names that tell which process they stand for, so that its death frees it."""
+"""Names of lease holders that identify a process, so that its death frees the lease."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The port of an overview: the most urgent of very many agents, and how many there are.
 
 A backend may have it as its attribute `overview`, as it may have a `queue`: one that sorts and
-judges by itself, so that whoever shows agents need not read them all. Without it they are listed.
+judges by itself, so that a list of agents need not read them all. Without it they are listed.
 `ultramon.testing.OverviewContract` checks each sentence here against an implementation.
 """
 
@@ -62,7 +62,7 @@ class Overview(Protocol):
         """
 
     def find_by_prefix(self, prefix: str) -> list[str]:
-        """Return the agents whose ids, stored or as `ultramon.core.names` shows them, begin so.
+        """Return the agents whose ids, stored or as `ultramon.state.observed` shows them, begin so.
 
         Returns:
             The stored ids, sorted; all of them for an empty text.

@@ -1,4 +1,4 @@
-"""The port of the message queue: who is sent what, and that it arrives.
+"""The port of the message queue: durable messages between agents, delivered at least once.
 
 `ultramon.testing.QueueContract` checks each sentence here against an implementation.
 """
@@ -22,13 +22,13 @@ class Cancelled(NamedTuple):
     """What a cancellation reached."""
 
     deleted: int
-    """Messages that nobody will receive."""
+    """Messages that never arrive."""
     in_flight: int
-    """Messages that somebody has claimed: they cannot be unsent, and never come again."""
+    """Claimed messages: they cannot be unsent, and never come again."""
 
 
 class Depth(NamedTuple):
-    """What waits for one recipient, in messages."""
+    """How many messages wait for one recipient."""
 
     recipient: str
     ready: int
@@ -39,7 +39,7 @@ class Depth(NamedTuple):
     dropped: int
     """Lost so far because too many of one category waited."""
     expired: int
-    """Lost so far because nobody fetched them in time."""
+    """Lost so far because they were not fetched in time."""
     oldest_at: float | None
     """When the oldest one was queued that may still arrive, epoch seconds."""
 
@@ -111,8 +111,8 @@ class Queue(Protocol):
         """Take messages for a time: urgent before important before sequential, then the oldest.
 
         A message that was claimed before and not acknowledged comes alone, whatever the limit: one
-        that kills its claimer takes no other along. After five claims it is dead, which an event
-        ``dead_letter`` tells.
+        that kills its claimer takes no other along. After five claims it is dead, and an event
+        ``dead_letter`` is stored.
 
         Args:
             recipient: Whose messages.
@@ -126,7 +126,7 @@ class Queue(Protocol):
         """End a message as delivered.
 
         Returns:
-            False when it was claimed by somebody else meanwhile, or ended: it may have been
+            False when another claimer has it meanwhile, or it has ended: it may have been
             handled twice.
         """
 
@@ -141,7 +141,7 @@ class Queue(Protocol):
         """Keep a claimed message for so long from now.
 
         Returns:
-            False when it was cancelled, claimed by somebody else, or ended: stop handling it.
+            False when it was cancelled, claimed by another, or has ended: stop handling it.
         """
 
     def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
@@ -197,7 +197,7 @@ class Queue(Protocol):
         """Delete a dead message; False when it is not dead."""
 
     def depth(self, *, now: float) -> list[Depth]:
-        """Return what waits, by recipient; who never had a message is not listed."""
+        """Return the counts by recipient, without recipients that never had a message."""
 
 
 def queue_of(backend: object) -> Queue:
@@ -213,20 +213,20 @@ def queue_of(backend: object) -> Queue:
 
 
 def can_listen(queue: Queue) -> bool:
-    """Return whether a queue hears of messages that others store: see `listening`."""
+    """Return whether a queue notices messages that other processes store: see `listening`."""
     return hasattr(queue, "listening")
 
 
 def listening(
     queue: Queue, recipient: str, heard: Callable[[], None]
 ) -> AbstractContextManager[None]:
-    """Have a function called within the ``with`` block when a message may have been stored.
+    """Within the ``with`` block, call a function when a message may have been stored.
 
     An optional part of a queue, a method of this name, for stores that cannot be asked often. It
     is a hint and may be missed, so poll each second all the same.
 
     Args:
-        queue: Where nothing is heard nothing happens.
+        queue: One that cannot listen never calls.
         recipient: Whose message.
         heard: Called in another thread; returns at once.
     """

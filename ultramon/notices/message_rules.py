@@ -1,4 +1,4 @@
-"""Rules of the message queue: bounds, expiry, backoff, dead letters."""
+"""Rules of the message queue: bounds, expiry, backoff, dead letters. Cheap to import: hooks do."""
 
 from __future__ import annotations
 
@@ -10,44 +10,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
 DELIVERIES = ("urgent", "important", "sequential")
-"""Modes, the first claimed first: interrupt, after the present reply, at the next idle moment."""
-
-
+"""Modes in the order of claims: interrupt, after the present reply, at the next idle moment."""
 LEASE_SECONDS = 30.0
-"""How long a claimed message is left to its claimer."""
-
-
+"""How long a claimed message stays with its claimer."""
 MAX_ATTEMPTS = 5
-"""A message that was claimed so often and never acknowledged is dead."""
-
-
+"""A message that was claimed this often and never acknowledged is dead."""
 MAX_BACKOFF_SECONDS = 300.0
-
-
 EXPIRY_SECONDS = 86_400.0
-
-
 MAX_WAITING = 1_000
-"""Messages of one category that wait for one recipient; beyond it the oldest is dropped."""
-
-
+"""Messages of one category that wait for one recipient; the oldest of more is dropped."""
 MAX_TEXT_CHARS = 65_536
-
-
 MAX_BATCH = 50
+"""Messages of one claim."""
 
 
 def backoff_seconds(attempts: int) -> float:
-    """Return how long a rejected message waits after so many attempts: 2^n s, at most 300."""
+    """Return the wait of a message rejected after n attempts: 2^n s, at most 300."""
     return min(2.0 ** min(attempts, 16), MAX_BACKOFF_SECONDS)
 
 
 def dead_letter(
     recipient: str, message_id: int, run: str, now: float
 ) -> tuple[dict[str, Any], str]:
-    """Return the event of a message that died, and its key: one that dies again is told again."""
+    """Return the event of a message that died, and its key, which holds for this death alone."""
     event = {
         "eventId": random_hex(16),
         "type": "dead_letter",
@@ -64,7 +50,7 @@ def dead_letter(
 
 
 def harmless(ready: list[tuple[int, int]]) -> list[int]:
-    """Return the ids to be claimed together: one that failed before comes first, and alone."""
+    """Return the ids to claim together: a message that failed before is claimed alone."""
     if ready and ready[0][1]:
         return [ready[0][0]]
     batch = []
@@ -84,7 +70,7 @@ def check_message(
     delivery: str,
     expires_seconds: float,
 ) -> None:
-    """Refuse what cannot be queued.
+    """Refuse a message that cannot be queued.
 
     Raises:
         InvalidAgentIdError: Recipient or sender is no agent id.

@@ -1,4 +1,4 @@
-"""The rule book of notices: who may have them sent to whom, and when a level is told.
+"""The rule book of notices: who may register which recipient, and which levels lead to a notice.
 
 Standard library only, and no I/O: hooks, monitors and servers apply the same rules.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 EXPLICIT = "explicit"
 PARENT = "parent"
-"""Sources of a recipient; the one derived from the parent follows when the parent is another."""
+"""Sources of a recipient; one derived from the parent follows when the parent is another."""
 MAX_ANCESTORS = 16
-"""How many generations up a recipient may be: deeper than any orchestration that was seen."""
+"""How many generations up a recipient may be: deeper than any known orchestration."""
 DEFAULT = "default"
 CUSTOM = "custom"
 INVALID = "invalid"
@@ -99,18 +99,14 @@ def _read_ladder(text: str | None) -> tuple[dict[str, Any] | None, str]:
     return ladder, CUSTOM
 
 
-def check_permission(record: StateRecord | None, agent_id: str, requester: str) -> StateRecord:
-    """Make sure that somebody may decide who is told about an agent.
+def check_permission(record: StateRecord, requester: str) -> None:
+    """Make sure that a requester may decide about the notices about an agent.
 
     Raises:
-        AgentNotFoundError: There is no such agent.
-        NotPermittedError: The requester is neither the agent nor its direct parent.
+        NotPermittedError: It is neither the agent nor its direct parent.
     """
-    if record is None:
-        raise AgentNotFoundError(agent_id)
-    if requester not in (agent_id, record.parent_id):
-        raise NotPermittedError(agent_id, requester)
-    return record
+    if requester not in (record.agent_id, record.parent_id):
+        raise NotPermittedError(record.agent_id, requester)
 
 
 def resolve_target(
@@ -123,20 +119,20 @@ def resolve_target(
     is_over: bool,
     as_admin: bool = False,
 ) -> tuple[str, str]:
-    """Check a registration, in this order: agent, recipient named, right, recipient, gauge.
+    """Check a registration: agent, recipient named, permission, recipient, gauge, in this order.
 
     Args:
         record: The agent as it is stored; None when it is not.
         agent_id: Its id.
-        requester: The agent that asks; None = a person, who may do everything but has to name a
-            recipient.
+        requester: The agent that asks, an existing one; None = a person, who may do everything but
+            has to name a recipient.
         notify: The recipient; None = the requester. An empty name is none.
         parent_of: Returns the stored parent of an agent, or None; raises `AgentNotFoundError`.
         is_over: Whether the agent has ended or was lost.
         as_admin: Whether any agent may be the recipient.
 
     Returns:
-        The recipient and where it came from. An agent that asks is one that exists, and wants it.
+        The recipient and its source, `EXPLICIT` or `PARENT`.
 
     Raises:
         AgentNotFoundError: There is no such agent.
@@ -151,7 +147,7 @@ def resolve_target(
     if not target:
         raise RegistrationError(agent_id, "notify_missing")
     if requester is not None:
-        check_permission(record, agent_id, requester)
+        check_permission(record, requester)
     if target != requester:
         anybody = as_admin or requester is None
         check_recipient(agent_id, record.parent_id, target, parent_of=parent_of, anybody=anybody)
@@ -171,14 +167,14 @@ def check_recipient(
     parent_of: Callable[[str], str | None],
     anybody: bool,
 ) -> None:
-    """Make sure that an agent that did not ask may be sent notices about another one.
+    """Make sure that an agent may receive notices that it did not ask for.
 
     Args:
         agent_id: The agent that the notices are about.
         parent_id: Its parent.
         target: The recipient.
         parent_of: Returns the stored parent of an agent, or None; raises `AgentNotFoundError`.
-        anybody: Whether any agent that exists will do.
+        anybody: Whether any existing agent may be the recipient.
 
     Raises:
         RegistrationError: It does not exist, or is neither the agent nor one of its ancestors; or
@@ -205,14 +201,14 @@ def check_recipient(
 
 
 class Decision:
-    """What a reading means for somebody who was told a level before.
+    """The level of a reading beside the last one that a recipient was notified of.
 
     Attributes:
         level: The level now.
         action: What it asks of the agent.
-        previous: The level told before, the base without one.
+        previous: The last announced level; without one the base of the ladder.
         is_change: Whether they differ.
-        is_rise: Whether it is a higher one: that is told.
+        is_rise: Whether the level is higher than the previous one: that leads to a notice.
     """
 
     __slots__ = ("action", "is_change", "is_rise", "level", "previous")
@@ -235,17 +231,17 @@ def usage_ratio(record: StateRecord) -> float | None:
 
 
 def decide(
-    ladder: dict[str, Any] | None, record: StateRecord, told: tuple[int, str] | None
+    ladder: dict[str, Any] | None, record: StateRecord, announced: tuple[int, str] | None
 ) -> Decision | None:
-    """Decide what a recipient is told about a state: each rung once per epoch, or as it re-arms.
+    """Decide whether a state leads to a notice: each rung does once per epoch, or as it re-arms.
 
     Args:
         ladder: As in a state file; None = the agent's own.
         record: The state.
-        told: Epoch and level announced last; None without any. One of another epoch is over.
+        announced: Epoch and level announced last; None without one. Another epoch's is ignored.
 
     Returns:
-        None while nothing is known, or the ladder is none.
+        None without a reading, or where what is stored is no ladder.
     """
     ratio = usage_ratio(record)
     if ratio is None or record.measured_at is None:
@@ -255,7 +251,9 @@ def decide(
     except ConfigurationError:
         return None
     resolved = rungs.resolve(record.context_limit)
-    previous = told[1] if told is not None and told[0] == record.epoch else rungs.base
+    previous = rungs.base
+    if announced is not None and announced[0] == record.epoch:
+        previous = announced[1]
     level = next_level(previous, ratio, resolved)
     if level is None:
         return None

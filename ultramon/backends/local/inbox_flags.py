@@ -1,7 +1,7 @@
-"""Flags of recipients for whom something is queued, so that a hook need not open the database.
+"""Flag files of recipients with queued messages, so that a hook need not open the database.
 
-Whoever queues raises the flag within the transaction, so that no message is without one. It only
-says when to look: what waits is in the database.
+The flag is raised within the transaction that queues a message, so that none is without one. It
+only says when to look: the messages are in the database.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def flag_path(directory: str, agent_id: str) -> str:
 
 
 def is_raised(directory: str, agent_id: str, *, also_later: bool = False) -> bool:
-    """Return whether it is time to look; costs one `stat`.
+    """Return whether a message may be due; costs one `stat`.
 
     Args:
         directory: The state directory.
         agent_id: The recipient.
-        also_later: Whether a flag counts that was put off.
+        also_later: Whether a postponed flag counts.
     """
     try:
         found = os.lstat(flag_path(directory, agent_id))
@@ -47,15 +47,15 @@ def is_raised(directory: str, agent_id: str, *, also_later: bool = False) -> boo
 
 
 def raise_flag(directory: str, agent_id: str) -> None:
-    """Have the recipient look at its next moment.
+    """Make the recipient's next hook open the database.
 
     Raises:
-        StateError: The file system refused: then nothing may be queued either.
+        StateError: The file system refused; then nothing may be queued either.
     """
     path = flag_path(directory, agent_id)
     try:
         try:
-            # Of many messages to one recipient each but the first costs this look.
+            # Of many messages to one recipient all but the first cost this `stat` only.
             if os.lstat(path).st_mtime == 0:
                 return
         except FileNotFoundError:
@@ -67,9 +67,9 @@ def raise_flag(directory: str, agent_id: str) -> None:
 
 
 def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
-    """Raise a flag within a transaction of the journal that lies beside it.
+    """Raise a flag within a transaction of the journal beside it.
 
-    A journal in memory has none, and no hook that reads it.
+    A journal in memory has no flags, and no hook that reads it.
 
     Raises:
         StateError: As `raise_flag`.
@@ -78,13 +78,13 @@ def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
     try:
         check_agent_id(agent_id)
     except InvalidAgentIdError:
-        return  # from a state file that somebody edited; no hook has such a name
+        return  # from an edited state file; no hook has such a name
     if directory:
         raise_flag(directory, agent_id)
 
 
 def lower_beside(connection: sqlite3.Connection, agent_id: str) -> None:
-    """Lower a flag within a transaction of the journal that lies beside it."""
+    """Lower a flag within a transaction of the journal beside it."""
     directory = _directory(connection)
     if directory:
         delete_quietly(flag_path(directory, agent_id))
@@ -102,14 +102,14 @@ def _directory(connection: sqlite3.Connection) -> str:
 
 
 def postpone(directory: str, agent_id: str, until: float | None) -> None:
-    """Leave a flag as what is known now asks for; only within a transaction that may write.
+    """Postpone or lower a flag; only within a transaction that may write.
 
-    Nobody can queue meanwhile, so that a flag raised at this moment is never taken away.
+    Nobody can queue meanwhile, so a flag that is raised at this moment is never lowered.
 
     Args:
         directory: The state directory.
         agent_id: The recipient.
-        until: Epoch seconds before which a look is in vain; None = nothing waits any more.
+        until: Epoch seconds before which no message is due; None = no message waits.
     """
     path = flag_path(directory, agent_id)
     if until is None:
@@ -118,4 +118,4 @@ def postpone(directory: str, agent_id: str, until: float | None) -> None:
     try:
         os.utime(path, (until, until), follow_symlinks=False)
     except OSError:
-        return  # looked at too early rather than not at all
+        return  # better looked at too early than not at all

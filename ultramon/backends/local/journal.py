@@ -1,8 +1,8 @@
 """The journal: one SQLite file of events, claims and consumers beside the state files.
 
 Events are appended once per key and read in commit order. Registrations and the message queue are
-further tables of the same file: `ultramon.backends.local.queue`, `ultramon.notices.rules`. All
-tables are defined in `ultramon.backends.local.schema`.
+further tables of the same file: `ultramon.backends.local.queue` and `registry`. All tables are
+defined in `ultramon.backends.local.schema`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RETRY_SECONDS = 0.002
 
 
 def _read_event(payload: str) -> dict[str, Any] | None:
-    """Return a stored event; None for a damaged row, which must not stop those who read on."""
+    """Return a stored event; None for a damaged row, which must not stop the readers behind it."""
     try:
         event = compact_json.loads(payload)
     except ValueError:
@@ -54,9 +54,9 @@ def _read_event(payload: str) -> dict[str, Any] | None:
 def execute_with_retry(
     connection: sqlite3.Connection, statement: str, timeout_seconds: float
 ) -> None:
-    """Execute a statement as soon as no other writer is in its way, asking again in small steps.
+    """Execute a statement as soon as no other writer holds the lock, retrying in small steps.
 
-    SQLite itself asks less and less often, at last every 100 ms: of eight busy writers one then
+    SQLite itself retries less and less often, at last every 100 ms: of eight busy writers one then
     waited more than 5 s.
     """
     import sqlite3
@@ -94,7 +94,7 @@ class Journal:
         self._pid = 0
 
     def exists(self) -> bool:
-        """Return whether anything was ever written; who only looks makes no journal."""
+        """Return whether anything was ever written; reading makes no journal."""
         return os.path.exists(self.path)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Journal:
             self._inherited.append(connection)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # At the end of the interpreter no module may be left to look anything up in.
+        # At the end of the interpreter the globals of this module may be gone.
         if self._connection is not None and self._pid == getpid():
             self._connection.close()
 
@@ -126,7 +126,7 @@ class Journal:
             )
             self._pid = os.getpid()
             self._is_prepared = False
-        # A mere look must not shut out an older ultramon that still writes this journal.
+        # A reader must not shut out an older ultramon that still writes this journal.
         if to_write and not self._is_prepared:
             self._prepare(self._connection, timeout_seconds)
             self._is_prepared = True
@@ -153,7 +153,7 @@ class Journal:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         try:
             os.close(os.open(self.path, flags, 0o600))
-            os.chmod(self.path, 0o600)  # a umask may have taken bits that we need
+            os.chmod(self.path, 0o600)  # a umask may have removed bits
         except FileExistsError:
             pass
 
@@ -199,7 +199,7 @@ class Journal:
         """Set an unreadable journal aside as evidence, with its write-ahead log.
 
         Returns:
-            The new path, or None when somebody else has set it aside already, or it can be read
+            The new path; None when another process has set it aside already, or it can be read
             after all.
 
         Raises:
@@ -235,7 +235,7 @@ class Journal:
         return f"{error}; " + ("it can be read again" if kept is None else f"set aside as {kept}")
 
     def _is_sound(self) -> bool:
-        """Return whether no damage is found: SQLite says "malformed" of a read that failed once."""
+        """Return whether no damage is found: SQLite reports one failed read as "malformed"."""
         try:
             with self.transaction(0.0, "DEFERRED") as connection:
                 return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
@@ -260,8 +260,8 @@ class Journal:
             events: With ``agentId``, ``run``, ``generation``, ``epoch``, ``type``, ``occurredAt``.
                 One whose key is there already changes nothing.
             timeout_seconds: How long to wait for another writer.
-            record: The state that they led to, as its owner stores it; None for events that
-                belong to none. Without events the journal is opened only if it `is_due`.
+            record: The state that they led to, as its owner stores it; None for events without
+                one. Without events the journal is opened only if the state `is_due`.
             known: Without a record: states of the agents that the events are about.
 
         Raises:
@@ -285,12 +285,12 @@ class Journal:
                 if mark is not None if record is None else self.is_due(record):
                     self.sync_mark(agent_id, mark)
         except StateError:
-            return  # the next save looks again
+            return  # the next save tries again
 
     def sync_mark(self, agent_id: str, mark: Mark | None) -> None:
-        """Have an agent's mark say what is stored, however many change that at the same time.
+        """Bring an agent's mark in line with the database, however many writers change both.
 
-        Called after each commit that changes it; done when what is read back is what was written.
+        Called after each commit that changes it; repeated until it reads back what it wrote.
 
         Args:
             agent_id: The agent.
@@ -311,18 +311,18 @@ class Journal:
                 mark = rows.mark(rows.registration(agent_id))
 
     def is_due(self, record: StateRecord) -> bool:
-        """Return whether somebody has to be told of a state; cheap, and without the database."""
+        """Return whether a state may lead to a notice; cheap, and without the database."""
         return is_due(self._directory, record)
 
     def watch(
-        self, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+        self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
     ) -> None:
-        """Have every writer of an agent's state look whether it is due. See `core.watch`.
+        """Have every writer of an agent's state check whether it is due. See `level_marks`.
 
         Raises:
             StateError: The file system refused.
         """
-        write_mark(self._directory, agent_id, ladder, told)
+        write_mark(self._directory, agent_id, ladder, announced)
 
     def unwatch(self, agent_id: str) -> None:
         """End what `watch` began."""
@@ -387,7 +387,7 @@ class Journal:
         return cursor, compact_json.loads(memory)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """Store a consumer's cursor and memory; False when somebody else holds the name."""
+        """Store a consumer's cursor and memory; False when another holder has the name."""
         with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             done = connection.execute(
                 "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?",

@@ -1,7 +1,6 @@
-"""Marks beside the states of registered agents: whether a reading has to be told to somebody.
+"""Marker files that let a writer skip the database when no subscriber needs this reading.
 
-A writer of a state looks at one small file instead of opening the database at every save. The
-mark only says when to look; what is told is decided in the database.
+A mark only says when to look; which notice follows is decided in the database.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def mark_path(directory: str, agent_id: str) -> str:
 
 
 def is_due(directory: str, record: StateRecord) -> bool:
-    """Return whether somebody has to be told of a state, as far as its mark says."""
+    """Return whether a state may lead to a notice, as far as its mark says."""
     try:
         data, _ = read_private_file(mark_path(directory, record.agent_id))
     except FileNotFoundError:
@@ -44,26 +43,26 @@ def is_due(directory: str, record: StateRecord) -> bool:
 
     try:
         mark = compact_json.loads(data)
-        told = mark["told"]
-        decision = decide(mark["ladder"], record, None if told is None else (told[0], told[1]))
+        last = mark["told"]
+        decision = decide(mark["ladder"], record, None if last is None else (last[0], last[1]))
     except (ValueError, LookupError, TypeError):
         return True
     return decision is not None and decision.is_change
 
 
 def write_mark(
-    directory: str, agent_id: str, ladder: dict[str, Any] | None, told: tuple[int, str] | None
+    directory: str, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
 ) -> None:
-    """Leave a mark: the ladder (None = the agent's own), and epoch and level told last.
+    """Write a mark: the ladder (None = the agent's own), and epoch and level announced last.
 
     Raises:
         StateError: The file system refused.
     """
     make_private_directory(os.path.join(directory, FOLDER))
-    data = compact_json.dumps({"ladder": ladder, "told": told}).encode("ascii")
+    data = compact_json.dumps({"ladder": ladder, "told": announced}).encode("ascii")
     replace_file(mark_path(directory, agent_id), data)
 
 
 def remove_mark(directory: str, agent_id: str) -> None:
-    """Take a mark away; one that stays makes the next save look in vain, once."""
+    """Delete a mark; one that stays makes the next save look in vain, once."""
     delete_quietly(mark_path(directory, agent_id))

@@ -1,4 +1,4 @@
-"""Messages as rows of the journal: what every transaction that touches them goes by.
+"""Messages as rows of the journal: the statements of every transaction that touches them.
 
 A message is ready, claimed for a time, dead, or, while claimed, cancelled. Delivered ones are
 deleted; those with a dedupe key leave the key behind until they expire.
@@ -48,7 +48,7 @@ IS_NOTICE = (
 )
 """In SQL: whether a message is a notice about its sender. Those arrive in the order of ids."""
 LEVEL_FACT = '"kind":"level"'
-"""In the facts of a notice, as they are stored: it is about a level that was reached."""
+"""In the stored facts of a notice: it is about a level that was reached."""
 COLUMNS = (
     "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
     " expires_at, last_error"
@@ -61,13 +61,13 @@ def is_superseded(
     sender_epoch: tuple[int, int] | None,
     said_at: float | None,
 ) -> bool:
-    """Return whether a sender has moved on since it said something: it is stale.
+    """Return whether a message is stale: its sender has moved on since.
 
     Args:
         connection: Within a transaction.
-        sender: The agent that said it.
-        sender_epoch: Generation and epoch in which it did; None = unknown.
-        said_at: When it did, epoch seconds; None = unknown.
+        sender: The agent that it is from.
+        sender_epoch: The sender's generation and epoch then; None = unknown.
+        said_at: The time of the message, epoch seconds; None = unknown.
     """
     if sender is None or (sender_epoch is None and said_at is None):
         return False
@@ -97,7 +97,7 @@ def insert_message(
     """Add a message within a transaction; return its id, or that of the one with its dedupe key.
 
     Raises:
-        QueueFullError: So many without a category wait already: none of them is ever dropped.
+        QueueFullError: The messages without a category are too many; none is ever dropped.
         StateError: The recipient's flag could not be raised.
     """
     done = connection.execute(
@@ -167,7 +167,7 @@ def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, cou
 
 
 def mark_dead(connection: sqlite3.Connection, message_id: int, recipient: str, now: float) -> None:
-    """Take a message out of the way for good, and tell it as an event of its recipient."""
+    """Mark a message dead, and store that as an event of its recipient."""
     connection.execute(
         "UPDATE messages SET state = 2, claim_token = NULL WHERE id = ?", (message_id,)
     )
@@ -179,7 +179,7 @@ def mark_dead(connection: sqlite3.Connection, message_id: int, recipient: str, n
 
 
 def sweep(connection: sqlite3.Connection, now: float) -> None:
-    """Do what time has brought: leases that ended, messages that expired."""
+    """End expired leases, and delete expired messages."""
     ended = "state IN (1, 3) AND claimed_until <= ?"
     expired = "state IN (0, 4) AND expires_at <= ?"
     if not connection.execute(
@@ -265,7 +265,7 @@ def read_message(row: Sequence[Any]) -> Message:
     try:
         facts = compact_json.loads(row[6])
     except ValueError:
-        facts = None  # somebody edited the row; the messages beside it must arrive all the same
+        facts = None  # an edited row must not keep the messages beside it back
     values[6] = facts if isinstance(facts, dict) else {}
     values[8] = row[8] or ""
     return Message(*values)
@@ -277,7 +277,7 @@ def priorities(deliveries: Sequence[str]) -> str:
 
 
 def end_claimed(connection: sqlite3.Connection, message_id: int, claim_token: str) -> bool:
-    """End a message within a transaction; False when somebody else holds it meanwhile."""
+    """End a message within a transaction; False when another claimer has it meanwhile."""
     claimed = "WHERE id = ? AND claim_token = ?"
     done = connection.execute(
         f"DELETE FROM messages {claimed} AND (state = 3 OR state = 1 AND dedupe_key IS NULL)",
@@ -325,7 +325,7 @@ def refuse(
         "SELECT recipient FROM messages WHERE id = ? AND claim_token = ? AND state = 1",
         (message_id, claim_token),
     ).fetchone()
-    if held is None:  # cancelled meanwhile, or somebody else's
+    if held is None:  # cancelled meanwhile, or claimed by another
         end_claimed(connection, message_id, claim_token)
         return
     connection.execute("UPDATE messages SET last_error = ? WHERE id = ?", (error, message_id))
@@ -333,7 +333,7 @@ def refuse(
 
 
 def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:
-    """Delete dead messages queued before a time, and what belongs to deleted agents."""
+    """Delete dead messages queued before a time, and the rows of deleted agents."""
     connection.execute("DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before,))
     for table, column in BELONGINGS:
         connection.executemany(

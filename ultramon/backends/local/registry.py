@@ -33,8 +33,7 @@ class JournalRegistry(JournalPart):
         """See `Registry.register`."""
         self._prepare()
         with self._guard():
-            # Before the commit: a mark without a registration does no harm, one missing is
-            # deafness.
+            # Before the commit: without its mark a registration would miss every crossing.
             self._journal.watch(agent_id, ladder, None)
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)

@@ -1,4 +1,4 @@
-"""What the rule book of routing reads and writes, as rows of the journal."""
+"""The rows that the rule book of routing reads and writes, in the journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
 
 
 class JournalRows:
-    """See `ultramon.backends.registry.RouteRows`.
+    """See `ultramon.notices.rows.RouteRows`.
 
     Args:
         connection: Within a transaction.
@@ -50,11 +50,11 @@ class JournalRows:
         return None if row is None else StoredRegistration(*row)
 
     def mark(self, registration: StoredRegistration | None) -> Mark | None:
-        """Return when writers of a registered agent's state must look, see `level_marks`.
+        """Return the mark of a registered agent, see `level_marks`.
 
         Returns:
-            The ladder (None = the agent's own), and epoch and level told last; None when nobody
-            is registered.
+            The ladder (None = the agent's own), and epoch and level announced last; None without
+            a registration.
         """
         if registration is None:
             return None

@@ -1,4 +1,4 @@
-"""A transaction of the journal as a ``with`` block, its failures as exceptions of ours."""
+"""A transaction of the journal as a ``with`` block; its failures are ultramon's exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Transaction:
 
     def __enter__(self) -> sqlite3.Connection:
         try:
-            import sqlite3  # noqa: F401 - only to tell this failure from all others
+            import sqlite3  # noqa: F401 - to recognise this failure
         except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
             raise StateWriteError(self._path, f"SQLite cannot be loaded: {error}") from error
         try:
@@ -61,7 +61,7 @@ class Transaction:
             pass
 
     def _translate(self, error: BaseException) -> None:
-        """Raise what an error means for the journal; nothing happens for a foreign one."""
+        """Raise the exception that an error of SQLite means; others pass."""
         import sqlite3
 
         if isinstance(error, sqlite3.DatabaseError):
