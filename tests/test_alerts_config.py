@@ -170,14 +170,3 @@ def test_a_misspelt_setting_is_answered_with_the_one_that_is_meant(monkeypatch, 
     with pytest.raises(ConfigurationError, match=r"did you mean warning_threshold\?$") as caught:
         AlertConfig(**given)
     assert (caught.value.value, caught.value.source) == ("warning_treshold", source)
-
-
-def test_a_misspelt_variable_is_logged_with_the_one_that_is_meant(monkeypatch, caplog):
-    """Once, however often a configuration is made."""
-    monkeypatch.setenv("ULTRAMON_ALERT_QUIET_SECOND", "5")
-    for _ in range(2):
-        AlertConfig()
-    assert [record.getMessage() for record in caplog.records] == [
-        "ULTRAMON_ALERT_QUIET_SECOND is no variable of ultramon; "
-        "did you mean ULTRAMON_ALERT_QUIET_SECONDS?"
-    ]

@@ -7,10 +7,12 @@ import click
 import pytest
 
 from ultramon.alerts import AlertConfig
+from ultramon.alerts.config import STATUSES
 from ultramon.cli import COMMANDS, PLUMBING, cli
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung
 from ultramon.errors import ConfigurationError
+from ultramon.monitor.monitor import create_context_monitor
 from ultramon.system.environment import VARIABLES
 
 
@@ -54,6 +56,11 @@ def test_keyword_beats_environment_beats_file_beats_default(monkeypatch):
     assert config.critical_threshold == 0.55
     assert config.grace_seconds == 7
     assert config.save_interval_seconds == 5.0
+    assert config.sources == {
+        "warning_threshold": "argument",
+        "critical_threshold": "ULTRAMON_CRITICAL_THRESHOLD",
+        "grace_seconds": "ultramon.toml [context]",
+    }
 
 
 def test_the_file_is_found_by_variable_then_here_then_at_home(monkeypatch, tmp_path):
@@ -231,6 +238,16 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(source):
     assert error.allowed.endswith("; did you mean warning_threshold?")
 
 
+def test_an_unknown_keyword_of_a_monitor_is_refused_with_the_one_that_is_meant():
+    """Its own keywords, and the settings that belong into a `ContextConfig`."""
+    with pytest.raises(ConfigurationError, match=r"did you mean notify_thresholds\?$"):
+        create_context_monitor(notify_treshold=[0.5])
+    with pytest.raises(ConfigurationError) as caught:
+        create_context_monitor(warning_treshold=0.5)
+    assert caught.value.name == "keyword"
+    assert caught.value.allowed.endswith("; did you mean ContextConfig(warning_threshold=...)?")
+
+
 def test_a_setting_like_no_other_is_refused_without_a_guess():
     """A guess that is wrong is worse than none."""
     assert "did you mean" not in refused(colour="blue").allowed
@@ -259,17 +276,46 @@ def test_a_misspelt_table_is_answered_with_the_one_that_is_meant():
         ("ULTRAMON_CONTEXT_LIMIT", "ULTRAMON_CONTEXT_LIMIT_TOKENS"),
         ("ULTRAMON_STATEDIR", "ULTRAMON_STATE_DIR"),
         ("ULTRAMON_BACKENT", "ULTRAMON_BACKEND"),
+        ("ULTRAMON_ALERT_QUIET_SECOND", "ULTRAMON_ALERT_QUIET_SECONDS"),
+        ("ULTRAMON_ALERT_DIRECTORY", "ULTRAMON_ALERT_DIR"),
+        ("ULTRAMON_ALERT_ENABLED", "ULTRAMON_NO_ALERT"),
+        ("ULTRAMON_ALERT_ACTION_WARN", "ULTRAMON_ALERT_ACTION_WARNING"),
     ],
 )
 def test_a_misspelt_variable_is_logged_with_the_one_that_is_meant(
     monkeypatch, caplog, misspelt, meant
 ):
-    """It may belong to another program, so nothing is refused; it is said once."""
+    """It may belong to another program, so nothing is refused; the log has it once."""
     monkeypatch.setenv(misspelt, "0.6")
     for _ in range(2):
         ContextConfig()
+        AlertConfig()
     assert [record.getMessage() for record in caplog.records] == [
         f"{misspelt} is no variable of ultramon; did you mean {meant}?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("ULTRAMON_LADDER", "ladder as a keyword or in ultramon.toml [context]"),
+        ("ULTRAMON_LADDERS", "ladder as a keyword or in ultramon.toml [context]"),
+        (
+            "ULTRAMON_ALERT_ACTIONS",
+            " or ".join(f"ULTRAMON_ALERT_ACTION_{status.upper()}" for status in STATUSES),
+        ),
+    ],
+)
+def test_a_setting_without_a_variable_of_its_name_is_logged_with_what_is_meant(
+    monkeypatch, caplog, variable, meant
+):
+    """Without a line in the log the variable would count for nothing, and nobody would know."""
+    monkeypatch.setenv(variable, "x")
+    for _ in range(2):
+        ContextConfig()
+        AlertConfig()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{variable} is no variable of ultramon; did you mean {meant}?"
     ]
 
 
@@ -298,11 +344,11 @@ def test_no_variable_of_ours_is_taken_for_a_misspelt_one(monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("given", "allowed"),
     [
-        ({"save_interval_seconds": 0}, "greater than 0"),
-        ({"context_limit_tokens": "many"}, "a valid integer"),
-        ({"on_error": "ignore"}, "'log' or 'raise'"),
-        ({"rearm_margin": 1}, "less than 1"),
-        ({"store_timeout_seconds": math.inf}, "a finite number"),
+        ({"save_interval_seconds": 0}, "seconds above 0, at most 31,536,000"),
+        ({"context_limit_tokens": "many"}, "a whole number from 1 to 1,000,000,000"),
+        ({"on_error": "ignore"}, "one of log, raise"),
+        ({"rearm_margin": 1}, "0 <= margin < 1"),
+        ({"grace_seconds": math.inf}, "a finite number of seconds, 0 or more"),
     ],
 )
 def test_a_refusal_is_one_sentence(given, allowed):
@@ -366,12 +412,24 @@ def test_other_tables_of_the_file_belong_to_others():
 
 
 def test_a_configuration_is_a_value():
-    """InstalledChoices, comparable, and the same in another process."""
+    """Frozen, comparable, and the same in another process."""
     config = ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)]))
-    with pytest.raises(ValueError, match="installed"):
+    with pytest.raises(ValueError, match="frozen"):
         config.model = "other"
     assert pickle.loads(pickle.dumps(config)) == config
     assert hash(config) == hash(ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)])))
+
+
+def test_a_copy_keeps_what_is_not_changed(monkeypatch):
+    """Values and their sources; a change is checked and its name too."""
+    monkeypatch.setenv("ULTRAMON_GRACE_SECONDS", "7")
+    config = ContextConfig(model="gpt-4.1")
+    monkeypatch.delenv("ULTRAMON_GRACE_SECONDS")
+    copy = config.replace(on_error="raise")
+    assert (copy.model, copy.grace_seconds, copy.on_error) == ("gpt-4.1", 7.0, "raise")
+    assert copy.sources == {**config.sources, "on_error": "argument"}
+    with pytest.raises(ConfigurationError, match="did you mean on_error"):
+        config.replace(on_eror="raise")
 
 
 def test_the_assumed_window_depends_on_the_environment(monkeypatch):

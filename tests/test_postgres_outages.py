@@ -193,7 +193,7 @@ def test_a_start_that_is_cut_at_any_statement_is_tried_again(
     on_error, is_heard, network, backend, direct
 ):
     """Whether the server heard the last one or not: it is one start, and all that follows stays."""
-    config = CONFIG.model_copy(update={"on_error": on_error})
+    config = CONFIG.replace(on_error=on_error)
     backend.change_mark()
     network.requests = 0
     with create_context_monitor("undisturbed", CONFIG, backend=backend):

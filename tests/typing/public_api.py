@@ -18,7 +18,9 @@ from ultramon import (
     Fleet,
     FleetEvent,
     HandoffRecord,
+    Ladder,
     MonitorPool,
+    Rung,
     ThresholdAction,
     ThresholdEvent,
 )
@@ -128,6 +130,38 @@ def tell() -> None:
     assert_type(inbox.poll(), list[ultramon.Notice])
     assert_type(ultramon.queue_message("boss", "done", delivery="important"), int | None)
     ultramon.register("scout-1")  # type: ignore[call-arg]
+
+
+def configure() -> None:
+    config = ContextConfig(
+        context_limit_tokens=100_000,
+        warning_threshold=0.5,
+        rearm_margin=None,
+        ladder=Ladder([Rung("low", 0.7)]),
+        on_error="raise",
+    )
+    assert_type(config.context_limit_tokens, int | None)
+    assert_type(config.warning_threshold, float)
+    assert_type(config.effective_ladder, Ladder)
+    assert_type(config.sources, dict[str, str])
+    assert_type(config.replace(model="gpt-4.1"), ContextConfig)
+    config.model = "gpt-4.1"  # type: ignore[misc]
+    ContextConfig(warnin_threshold=0.5)  # type: ignore[call-arg]
+    ContextConfig(warning_threshold="0.5")  # type: ignore[arg-type]
+    ContextConfig(warning_threshold=None)  # type: ignore[arg-type]
+    ContextConfig(context_limit_tokens=0.5)  # type: ignore[arg-type]
+    ContextConfig(on_error="ignore")  # type: ignore[arg-type]
+    ContextConfig(100_000)  # type: ignore[call-arg]
+    ultramon.create_context_monitor(notfy="parent")  # type: ignore[arg-type]
+    ultramon.create_context_monitor(warning_threshold=0.5)  # type: ignore[arg-type]
+    ultramon.create_context_monitor(config={"model": "gpt-4.1"})  # type: ignore[arg-type]
+    alerts = AlertConfig(commands=["add"], actions={"warning": "look"}, every={"add": 3})
+    assert_type(alerts.quiet_seconds, float)
+    assert_type(alerts.ladder, Ladder)
+    AlertConfig(quiet_second=5)  # type: ignore[call-arg]
+    AlertConfig(quiet_seconds="5")  # type: ignore[arg-type]
+    AlertConfig(every={"add": "3"})  # type: ignore[dict-item]
+    AlertConfig(commands=5)  # type: ignore[arg-type]
 
 
 assert_type(ultramon.detect_threshold(0.5), str)

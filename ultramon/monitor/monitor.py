@@ -25,9 +25,11 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
 from ultramon.system.processes import this_host
+from ultramon.system.settings import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Never
 
     from ultramon.backends.base import Backend
     from ultramon.context.gauge import Fit
@@ -340,6 +342,7 @@ def create_context_monitor(
     notify_thresholds: Ladder | Sequence[float] | None = None,
     backend: Backend | str | None = None,
     clock: Clock | None = None,
+    **misspelt: Never,
 ) -> ContextMonitor:
     """Make a monitor for one agent. It begins with `start`, or with its ``with`` block.
 
@@ -362,6 +365,7 @@ def create_context_monitor(
             them, in ``ULTRAMON_NOTIFY_THRESHOLDS``, else the agent's own ladder.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
+        misspelt: Refused, with the keyword or the field of `ContextConfig` that is meant.
 
     Raises:
         InvalidAgentIdError: An id or run that cannot name a file.
@@ -369,6 +373,8 @@ def create_context_monitor(
     """
     from ultramon.backends.opening import open_backend
 
+    for name in misspelt:
+        raise _unknown_keyword(name)
     agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
     parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")
     identity = {
@@ -405,6 +411,13 @@ def create_context_monitor(
         notify=notify,
         notify_ladder=rungs,
     )
+
+
+def _unknown_keyword(name: str) -> ConfigurationError:
+    own = create_context_monitor.__kwdefaults__ or {}
+    fields = {field: f"ContextConfig({field}=...)" for field in ContextConfig.settings}
+    hint = did_you_mean(name, (*own, *fields), fields)
+    return ConfigurationError("keyword", name, f"one of {', '.join(own)}{hint}")
 
 
 def _notify_ladder(given: Ladder | Sequence[float] | None) -> Ladder | None:

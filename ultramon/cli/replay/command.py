@@ -126,7 +126,7 @@ def _config(
 ) -> ContextConfig:
     from ultramon.context.config import ContextConfig
 
-    given = {
+    given: dict[str, Any] = {
         "context_limit_tokens": limit,
         "context_window_tokens": window,
         "model": model,

@@ -338,11 +338,11 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> Timelin
 
 def _judged_by_host(config: ContextConfig, kind: str) -> ContextConfig:
     """Return a configuration with the thresholds of a host where it has none of its own."""
-    given = {name: getattr(config, name) for name in config.model_fields_set}
-    if kind != CLAUDE_CODE or "ladder" in given:
+    if kind != CLAUDE_CODE or "ladder" in config.sources:
         return config
-    if given.keys().isdisjoint(_THRESHOLDS):
-        return ContextConfig(**given, ladder=CLAUDE_CODE_LADDER)
-    for rung in CLAUDE_CODE_LADDER.rungs:
-        given.setdefault(f"{rung.name}_threshold", rung.ratio)
-    return ContextConfig(**given)
+    if config.sources.keys().isdisjoint(_THRESHOLDS):
+        return config.replace(ladder=CLAUDE_CODE_LADDER)
+    ratios = {f"{rung.name}_threshold": rung.ratio for rung in CLAUDE_CODE_LADDER.rungs}
+    return config.replace(
+        **{name: ratio for name, ratio in ratios.items() if name not in config.sources}
+    )

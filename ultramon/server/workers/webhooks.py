@@ -23,9 +23,9 @@ from ultramon.errors import ConfigurationError, InvalidAgentIdError, StateCorrup
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
 from ultramon.server.workers.webhook_targets import AllowedHosts
-from ultramon.system.environment import check_settings, read_toml
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id
+from ultramon.system.settings import check_settings, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
