@@ -168,7 +168,7 @@ class AlertConfig(
     every: Mapping[str, int] = setting(
         _EVERY,
         {},
-        "Look only after every so many runs, by command; `every=` and `--every` go before.",
+        "Look only after every so many runs, by command; without an entry after each.",
         variable="",
     )
 

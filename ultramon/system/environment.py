@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 VARIABLES = {
     "AGENT_ID": "Id of the agent that a process is; the caller of its commands.",
-    "AUDIENCE": "Who reads the notes of a Claude Code session: `human` or `agent`.",
+    "AUDIENCE": "Who is warned of a Claude Code session: `agent`, `orchestrator`, `both`, `none`.",
     "BACKEND": "URL of the store; without it the state directory.",
-    "CONFIG": "Path of `ultramon.toml`.",
+    "CONFIG": "Path of the configuration file.",
     "DISABLED": "`1` turns every call into a no-op that stores nothing.",
-    "HOOK_SECRET": "Secret with which HTTP hooks authenticate to a server.",
+    "HOOK_SECRET": "Secret of HTTP hooks that were installed with `--secret-in environment`.",
     "NO_ALERT": "`1` turns alerts off, see `enabled`.",
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
     "PARENT_ID": "Id of the agent that started this one.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
-    "TOKEN_FILE": "File with the token of this agent; read anew before each call.",
+    "TOKEN_FILE": "File with the token by which this agent proves who it is.",
     "TOKEN_MINT_FILE": "File into which `ultramon token mint` writes a token.",
 }
 """The variables, behind ``ULTRAMON_``, that belong to no table and to no flag of a command, and

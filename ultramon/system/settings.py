@@ -29,6 +29,8 @@ TABLES = {"context": "ULTRAMON_", "alerts": "ULTRAMON_ALERT_", "webhooks": ""}
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""
 ARGUMENT = "argument"
+REQUIRED = ...
+"""In place of a default."""
 MOST_TOKENS = 1_000_000_000
 MOST_SECONDS = 31_536_000
 

@@ -25,7 +25,14 @@ from ultramon.routing import Inbox
 from ultramon.server.workers.webhook_targets import AllowedHosts
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id
-from ultramon.system.settings import check_settings, read_toml
+from ultramon.system.settings import (
+    REQUIRED,
+    Kind,
+    Setting,
+    check_settings,
+    read_toml,
+    simple_kind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +54,48 @@ _LEASE_SECONDS = 60.0  # a look-up of its name may take 30 s, and is no part of 
 _POLL_INTERVAL_SECONDS = 1.0
 _STOP_SECONDS = 5.0
 _MAX_SECRET_BYTES = 4096
-_NAMES = ("allow_hosts", "targets")
 _log = logging.getLogger("ultramon.server")
+
+
+def _check_recipient(name: str, value: Any, source: str) -> str:
+    try:
+        return check_agent_id(value)
+    except InvalidAgentIdError as error:
+        raise ConfigurationError(name, value, _RECIPIENT.allowed, source) from error
+
+
+def _is_some_of(modes: object) -> bool:
+    return isinstance(modes, list) and modes != [] and all(mode in DELIVERIES for mode in modes)
+
+
+_ALL_MODES = list(DELIVERIES)
+_RECIPIENT = Kind("an agent id", _check_recipient)
+_LIST = simple_kind("a list", lambda value: isinstance(value, list))
+_MODES = simple_kind(f"a list of some of {', '.join(DELIVERIES)}", _is_some_of)
+_URL = simple_kind("a URL", lambda value: isinstance(value, str))
+_FILE = simple_kind(
+    "the path of a file", lambda value: isinstance(value, str) and value > "" and "\0" not in value
+)
+SETTINGS = {
+    "allow_hosts": Setting(
+        _LIST, [], "Hosts that are posted to, `host` or `host:port`; without a port 443 and 80."
+    ),
+    "targets": Setting(_LIST, [], "A table per recipient, with the settings below."),
+}
+TARGET_SETTINGS = {
+    "recipient": Setting(_RECIPIENT, REQUIRED, "The agent whose notices are posted."),
+    "url": Setting(
+        _URL, REQUIRED, "Where: `https`, or on this machine `http`, at one of those hosts."
+    ),
+    "secret_file": Setting(
+        _FILE, REQUIRED, f"The file with the secret that signs, {MIN_SECRET_BYTES} bytes or more."
+    ),
+    "deliveries": Setting(
+        _MODES, _ALL_MODES, "Notices of these modes are posted; others stay in the queue."
+    ),
+    "ca_file": Setting(_FILE, None, "Certificates (PEM) trusted instead of the public ones."),
+}
+"""Paths are relative to ``ultramon.toml``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +139,14 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
         ConfigurationError: Something is wrong with it; names the setting and the file.
     """
     table, path = read_toml("webhooks")
-    check_settings(table, _NAMES, path, "[webhooks]")
-    hosts = AllowedHosts(_list("webhooks.allow_hosts", table, path), path, lookup=lookup)
+    check_settings(table, SETTINGS, path, "[webhooks]")
+    allowed_hosts, rows = (
+        _LIST.check(f"webhooks.{name}", table.get(name, setting.default), path)
+        for name, setting in SETTINGS.items()
+    )
+    hosts = AllowedHosts(allowed_hosts, path, lookup=lookup)
     targets: list[Target] = []
-    for number, row in enumerate(_list("webhooks.targets", table, path), 1):
+    for number, row in enumerate(rows, 1):
         target = _target(f"webhooks.targets {number}", row, hosts, path)
         if target.recipient in [other.recipient for other in targets]:
             # They would share its notices, not each get all of them.
@@ -109,40 +160,20 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
 def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
     if not isinstance(row, dict):
         raise ConfigurationError(name, row, "a table", path)
-    known = ("recipient", "url", "secret_file", "deliveries", "ca_file")
-    check_settings(row, known, path, f"[{name}]")
-    try:
-        recipient = check_agent_id(row.get("recipient"))
-    except InvalidAgentIdError as error:
-        raise ConfigurationError(
-            f"{name} recipient", row.get("recipient"), "an agent id", path
-        ) from error
-    deliveries = row.get("deliveries", list(DELIVERIES))
-    is_list = isinstance(deliveries, list) and deliveries != []
-    if not is_list or any(delivery not in DELIVERIES for delivery in deliveries):
-        allowed = f"a list of some of {', '.join(DELIVERIES)}"
-        raise ConfigurationError(f"{name} deliveries", deliveries, allowed, path)
+    check_settings(row, TARGET_SETTINGS, path, f"[{name}]")
     return Target(
-        recipient=recipient,
+        recipient=_RECIPIENT.check(f"{name} recipient", row.get("recipient"), path),
+        deliveries=_MODES.check(f"{name} deliveries", row.get("deliveries", _ALL_MODES), path),
         url=hosts.check(f"{name} url", row.get("url")),
         secret=_secret(f"{name} secret_file", row.get("secret_file"), path),
-        deliveries=deliveries,
         trust=_trust(f"{name} ca_file", row["ca_file"], path) if "ca_file" in row else True,
     )
 
 
-def _list(name: str, table: dict[str, Any], path: str) -> list[Any]:
-    value = table.get(name.partition(".")[2], [])
-    if not isinstance(value, list):
-        raise ConfigurationError(name, value, "a list", path)
-    return value
-
-
 def _beside(name: str, value: object, path: str) -> str:
     """Return the path of a file that is named relative to the configuration."""
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigurationError(name, value, "the path of a file", path)
-    return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(value))
+    named = os.path.expanduser(_FILE.check(name, value, path))
+    return os.path.join(os.path.dirname(os.path.abspath(path)), named)
 
 
 def _secret(name: str, value: object, path: str) -> bytes:

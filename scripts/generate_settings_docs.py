@@ -1,0 +1,69 @@
+"""Write the tables of docs/settings.md, between the marks that name each, from the declarations.
+
+Run it after a change of a setting: python scripts/generate_settings_docs.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ultramon.alerts.config import AlertConfig
+from ultramon.context.config import ContextConfig
+from ultramon.server.workers.webhooks import SETTINGS, TARGET_SETTINGS
+from ultramon.system.environment import VARIABLES
+from ultramon.system.settings import REQUIRED, Setting
+
+DOCS = Path(__file__).parent.parent / "docs" / "settings.md"
+TABLES = {
+    "context": ContextConfig.settings,
+    "alerts": AlertConfig.settings,
+    "webhooks": SETTINGS,
+    "webhooks.targets": TARGET_SETTINGS,
+}
+_MARKED = re.compile(r"(<!-- settings: ([\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _default(value: object) -> str:
+    if value is REQUIRED:
+        return "required"
+    if isinstance(value, Mapping):
+        return "<br>".join(f"{key}: {text}" for key, text in value.items()) or "`{}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, list | tuple):
+        return f"`[{', '.join(value)}]`"
+    return "none" if value is None else f"`{value:,}`" if isinstance(value, int) else f"`{value}`"
+
+
+def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
+    yield "| setting | values | unit | default | environment variable | meaning |"
+    yield "|---|---|---|---|---|---|"
+    for name, one in settings.items():
+        variables = "<br>".join(f"`{variable}`" for variable in one.variables)
+        yield (
+            f"| `{name}` | {one.kind.allowed.replace('<', '&lt;')} | {one.kind.unit} |"
+            f" {_default(one.default)} | {variables} | {one.meaning} |"
+        )
+
+
+def _variables() -> Iterator[str]:
+    yield "| variable | meaning |"
+    yield "|---|---|"
+    for name, meaning in VARIABLES.items():
+        yield f"| `ULTRAMON_{name}` | {meaning} |"
+
+
+def render(document: str) -> str:
+    """Return the document with fresh tables."""
+
+    def table(match: re.Match[str]) -> str:
+        lines = _variables() if match[2] == "environment" else _settings(TABLES[match[2]])
+        return "\n".join([match[1].rstrip(), *lines, match[3]])
+
+    return _MARKED.sub(table, document)
+
+
+if __name__ == "__main__":
+    DOCS.write_text(render(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
