@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ultramon.context.level_machine import LevelChange, LevelMachine
 from ultramon.errors import LifecycleError
-from ultramon.monitor.lifecycle import OUTCOMES, LifecycleMachine
+from ultramon.monitor.lifecycle import LifecycleMachine
+from ultramon.state.liveness import OUTCOMES
 
 # Names that `transitions` gives a meaning of its own must be ordinary levels here.
 awkward = ["initial", "state", "trigger", "model", "to", "is-up", "rise_to_x", "0", "-", "_", "may"]

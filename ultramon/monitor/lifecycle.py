@@ -12,12 +12,11 @@ from transitions import Machine, MachineError
 
 from ultramon.context.level_machine import _Model
 from ultramon.errors import LifecycleError
+from ultramon.state.liveness import OUTCOMES
 
 CREATED = "created"
 ACTIVE = "active"
 ENDED = "ended"
-
-OUTCOMES = ("completed", "returned", "failed", "cancelled", "expired", "lost")
 
 # At INFO it writes several lines per transition into the log of whoever configures one.
 logging.getLogger("transitions").setLevel(logging.WARNING)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
 from ultramon.errors import InvalidAgentIdError
+from ultramon.state.liveness import OUTCOMES
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time
 
@@ -42,7 +43,6 @@ LIFE = {
 ENDS = ("agent_stopped", "agent_lost")
 """Events after which no notice about the agent's context window holds."""
 _PLANNED = ("completed", "returned", "cancelled")
-_OUTCOMES = (*_PLANNED, "failed", "expired", "lost")
 _SOURCES = ("reported", "anchored", "estimated")
 _MOST = 10**12
 _EPOCH_ENDS = {
@@ -209,7 +209,7 @@ def _life_words(facts: dict[str, Any]) -> str:
         words = f"was lost: {_why_lost(facts)}"
     elif kind == ENDED:
         outcome = facts.get("outcome")
-        words = "has ended" + (f": {outcome}" if outcome in _OUTCOMES else "")
+        words = "has ended" + (f": {outcome}" if outcome in OUTCOMES else "")
     done, total = _count(facts, "tasksCompleted"), _count(facts, "tasksTotal")
     if done is None:
         return words

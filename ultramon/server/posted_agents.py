@@ -14,6 +14,7 @@ from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.stored_gauge import StoredGauge
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.notices.rules import decide
+from ultramon.state.liveness import OUTCOMES
 from ultramon.state.record import StateRecord
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
@@ -39,7 +40,6 @@ HANDOFF_PATH = "handoffPath"
 """Name in that field of the path of the handoff document that the poster wrote last."""
 TAKEN_AT = "takenAt"
 """Name in that field of when the last reading was taken, by the poster's clock where it said so."""
-OUTCOMES = ("completed", "returned", "failed", "cancelled", "expired", "lost")
 MAX_PATH_CHARS = 4096
 _NOMINAL_WINDOW_TOKENS = 200_000
 _LOCKS = 64

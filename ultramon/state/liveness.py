@@ -14,6 +14,8 @@ ALIVE = "alive"
 STALE = "stale"
 LOST = "lost"
 ENDED = "ended"
+OUTCOMES = ("completed", "returned", "failed", "cancelled", "expired", "lost")
+"""How an agent can end."""
 
 STALE_AFTER_INTERVALS = 3
 LOST_AFTER_INTERVALS = 10
