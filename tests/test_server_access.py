@@ -7,11 +7,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from serving import Serving
 
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.commands.events import event_line
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import OPEN_PATHS
 from ultramon.state.events import AuditEvent, parse_event
+from ultramon.system.environment import state_directory
 from ultramon.testing import FakeClock
 from ultramon.tokens import mint_token, revoke_tokens, verify_token
 
@@ -338,3 +341,29 @@ def test_a_store_that_cannot_be_read_opens_nothing(cast):
     status, answer = cast.ask("self", "POST /agents/{agent_id}/messages", {"text": "hello"})
     assert status == 503
     assert f"{cast.agent}.json" in answer["detail"]
+
+
+class CountingBackend(LocalBackend):
+    """Counts how often the state of an agent is read."""
+
+    loads = 0
+
+    def load(self, agent_id):
+        self.loads += 1
+        return super().load(agent_id)
+
+
+def test_a_request_about_its_own_agent_reads_the_state_once():
+    """The state that proved the token is the one that is shown, and that names the parent."""
+    backend = CountingBackend(state_directory())
+    with Serving(backend) as serving:
+        now = time.time()
+        serving.services.posted.start("boss", now)
+        serving.services.posted.start("scout", now, parent_id="boss")
+        scout = serving.client(mint_token("scout", backend=backend))
+        backend.loads = 0
+        assert scout.get("/agents/scout").json()["agentId"] == "scout"
+        assert backend.loads == 1
+        assert scout.post("/agents/boss/messages", json={"text": "hello"}).status_code == 201
+        assert backend.loads == 2
+    backend.close()

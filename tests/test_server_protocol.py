@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 from helpers.running_server import Serving, Wire, make_certificate
 
+from ultramon.server.http.authentication import MAX_UNAUTHENTICATED_REQUESTS
 from ultramon.server.http.connections import MAX_CONNECTIONS, BoundedProtocol
 from ultramon.server.http.request_filter import MAX_HEAD_BYTES, MAX_HEADERS
-from ultramon.server.rate_limits import MAX_UNPROVEN_REQUESTS
 
 JSON = "Content-Type: application/json"
 POST = b"POST /nowhere HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -236,10 +236,10 @@ def test_requests_without_a_token_are_bounded_per_connection(serving):
     wrong = "Authorization: Bearer um_nonsense\r\n"
     for lines in ("\r\n", f"{wrong}\r\n"):
         with Wire(serving) as wire:
-            wire.send(f"{get}{lines}".encode() * 3 * MAX_UNPROVEN_REQUESTS)
-            answers = [wire.answer() for _ in range(MAX_UNPROVEN_REQUESTS)]
+            wire.send(f"{get}{lines}".encode() * 3 * MAX_UNAUTHENTICATED_REQUESTS)
+            answers = [wire.answer() for _ in range(MAX_UNAUTHENTICATED_REQUESTS)]
             assert [answer[1].get("connection") for answer in answers] == [
-                *[None] * (MAX_UNPROVEN_REQUESTS - 1),
+                *[None] * (MAX_UNAUTHENTICATED_REQUESTS - 1),
                 "close",
             ]
             assert wire.answer() is None
@@ -249,12 +249,12 @@ def test_a_valid_token_makes_room_for_further_requests(serving):
     """What is bounded is how many in a row prove nothing."""
     with Wire(serving) as wire:
         for _ in range(3):
-            for _ in range(MAX_UNPROVEN_REQUESTS - 1):
+            for _ in range(MAX_UNAUTHENTICATED_REQUESTS - 1):
                 wire.request("GET", "/health")
                 assert wire.answer()[0] == 200
             wire.request("GET", "/nowhere", bearer(serving))
             assert wire.answer()[0] == 404
-        for _ in range(3 * MAX_UNPROVEN_REQUESTS):
+        for _ in range(3 * MAX_UNAUTHENTICATED_REQUESTS):
             wire.request("GET", "/nowhere", bearer(serving))
             assert "connection" not in wire.answer()[1]
 

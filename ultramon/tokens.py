@@ -38,7 +38,7 @@ from ultramon.system.locks import Lock
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ultramon.backends.base import Backend
+    from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.credentials import Credential
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -122,6 +122,12 @@ def verify_token(token: str, *, backend: Backend, clock: Clock | None = None) ->
         StateError: The store or the agent's state cannot be read: that says nothing about the
             token.
     """
+    stored = bearer_of(token, backend=backend, clock=clock)
+    return None if stored is None else stored.agent_id
+
+
+def bearer_of(token: str, *, backend: Backend, clock: Clock | None = None) -> StoredAgent | None:
+    """Return the agent of a token with the state that proved it; see `verify_token`."""
     if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
         return None
     # Found by its hash: how long that takes tells nothing that leads to a token.
@@ -130,12 +136,12 @@ def verify_token(token: str, *, backend: Backend, clock: Clock | None = None) ->
     if credential is None or credential.expires_at <= now:
         return None
     try:
-        record = backend.load(credential.agent_id).record
+        stored = backend.load(credential.agent_id)
     except AgentNotFoundError:
         return None
-    if record is None or not _is_of(credential, record):
+    if stored.record is None or not _is_of(credential, stored.record):
         return None
-    return credential.agent_id if _renewed(credential, backend, now) else None
+    return stored if _renewed(credential, backend, now) else None
 
 
 def _is_of(credential: Credential, record: StateRecord) -> bool:

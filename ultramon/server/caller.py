@@ -1,22 +1,34 @@
-"""The caller of a request: who it is and what it may do."""
+"""The caller of a request, as its credentials prove it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ultramon.backends.base import StoredAgent
+    from ultramon.state.record import StateRecord
 
 ADMIN = "admin"
-
-
 AGENT = "agent"
-
-
 HOOK = "hook"
 
 
-class Caller(NamedTuple):
-    """Who calls, as proven."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated caller.
+
+    Attributes:
+        kind: ``admin``, ``agent`` or ``hook``.
+        agent_id: The agent of the token; None for the other kinds.
+        stored: That agent as it was stored when the token was verified; no part of the identity.
+    """
 
     kind: str
-    """``admin``, ``agent`` or ``hook``."""
     agent_id: str | None = None
-    """Whose token it is; None for the other kinds."""
+    stored: StoredAgent | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def record(self) -> StateRecord | None:
+        """The state of the token's agent."""
+        return None if self.stored is None else self.stored.record

@@ -18,13 +18,13 @@ from ultramon import __version__
 from ultramon.backends.registry import registry_of
 from ultramon.errors import ConfigurationError
 from ultramon.server.app import create_app
+from ultramon.server.http.authentication import digest
 from ultramon.server.http.connections import BoundedProtocol, TlsDoor
 from ultramon.server.http.request_filter import (
     BODY_SECONDS,
     FilterPolicy,
     RequestFilter,
     allowed_hosts,
-    digest,
 )
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.server.rate_limits import TokenBuckets

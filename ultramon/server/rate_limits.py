@@ -1,4 +1,4 @@
-"""How often somebody may ask, and whose connection keeps its place. Standard library only."""
+"""Rate limits by token buckets. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import Scope
-
 RATE_PER_SECOND = 50.0
 BURST = 200.0
 MAX_BUCKETS = 10_000
-MAX_UNPROVEN_REQUESTS = 10
-"""How many requests in a row one connection may make without a valid token."""
-STANDING = "ultramon_standing"
-"""Where the state of a request holds the `Standing` of its connection."""
 
 
 class TokenBuckets:
@@ -68,38 +62,3 @@ class TokenBuckets:
             if len(self._buckets) > MAX_BUCKETS:
                 del self._buckets[next(iter(self._buckets))]
             return allowed
-
-
-class Standing:
-    """What the requests of one connection have proved.
-
-    Attributes:
-        is_known: Whether one of them had a valid token: the connection keeps its place.
-        unproven: How many came since the last one that had.
-    """
-
-    __slots__ = ("is_known", "unproven")
-
-    def __init__(self) -> None:
-        self.is_known = False
-        self.unproven = 0
-
-    def count(self) -> None:
-        """Count a request, before anything is known of it."""
-        self.unproven += 1
-
-    def prove(self) -> None:
-        """Note that the present request has a valid token. From any thread."""
-        self.is_known, self.unproven = True, 0
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether the present request is the last one that is answered."""
-        return self.unproven >= MAX_UNPROVEN_REQUESTS
-
-
-def standing_of(scope: Scope) -> Standing:
-    """Return the standing of a request's connection; one of its own where nothing keeps any."""
-    # The application may also be served by something else.
-    standing: Standing = scope.setdefault("state", {}).setdefault(STANDING, Standing())
-    return standing

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ultramon.server.http.authentication import CONNECTION, ConnectionAuth
 from ultramon.server.http.request_filter import MAX_HEAD_BYTES
-from ultramon.server.rate_limits import STANDING, Standing
 
 if TYPE_CHECKING:
     import ssl
@@ -123,8 +123,8 @@ class BoundedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._standing = Standing()
-        super().__init__(config, server_state, {**app_state, STANDING: self._standing}, _loop)
+        self._auth = ConnectionAuth()
+        super().__init__(config, server_state, {**app_state, CONNECTION: self._auth}, _loop)
         self.conn = StrictConnection(h11.SERVER, MAX_HEAD_BYTES)
         self.timeout_keep_alive = self.idle_seconds  # type: ignore[assignment]  # a delay
         self._number = next(_numbers)
@@ -159,11 +159,11 @@ class BoundedProtocol(H11Protocol):
             for other in self.connections
             if isinstance(other, BoundedProtocol)
             and other is not self
-            and not (other._standing.is_known and other._is_busy)
+            and not (other._auth.is_known and other._is_busy)
         ]
         leaving = min(
             others,
-            key=lambda other: (other._standing.is_known, other._is_busy, other._number),
+            key=lambda other: (other._auth.is_known, other._is_busy, other._number),
             default=self,
         )
         # Not `close`: it would wait for a peer that does not read.

@@ -22,10 +22,14 @@ from ultramon.errors import (
     StateError,
     UltramonError,
 )
-from ultramon.server.http.authorization import refuse
+from ultramon.system.ids import random_hex
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
+
+    from ultramon.server.caller import Caller
+    from ultramon.server.services import Services
 
 _STATUSES: tuple[tuple[type[UltramonError], int], ...] = (
     (AgentNotFoundError, 404),
@@ -46,6 +50,7 @@ _REGISTRATION_STATUSES = {
 }
 _FORBIDDEN = 403
 _REFUSED = 422
+_MAX_NOTED_CHARS = 200
 
 
 class Json(JSONResponse):
@@ -72,6 +77,51 @@ def answer_http(error: HTTPException) -> Json:
     """Return the answer to a request that was refused with a status."""
     headers = None if error.headers is None else dict(error.headers)
     return Json({"detail": error.detail}, error.status_code, headers)
+
+
+def refuse(
+    request: Request,
+    services: Services,
+    caller: Caller,
+    problem: str,
+    *,
+    agent_id: str | None = None,
+    claimed: str | None = None,
+) -> HTTPException:
+    """Note what a caller tried and may not; return the answer.
+
+    Args:
+        request: What was tried.
+        services: The parts of the server.
+        caller: Who did.
+        problem: What is wrong, for the answer.
+        agent_id: The agent that it was about, where one was named.
+        claimed: In whose name, where it was not the caller's own.
+
+    Raises:
+        StateError: It cannot be noted.
+    """
+    services.backend.append_events(
+        [
+            {
+                "eventId": random_hex(16),
+                "type": "audit",
+                "agentId": caller.agent_id or caller.kind,
+                "sessionId": "",
+                "run": "default",
+                "generation": 0,
+                "epoch": 1,
+                "source": "server",
+                "occurredAt": format_time(services.clock.now()),
+                "n": int(random_hex(6), 16),  # each attempt is an event of its own
+                "action": f"{request.method} {request.url.path}"[:_MAX_NOTED_CHARS],
+                "target": agent_id,
+                "claimed": None if claimed is None else claimed[:_MAX_NOTED_CHARS],
+                "reason": problem[:_MAX_NOTED_CHARS],
+            }
+        ]
+    )
+    return HTTPException(403, problem)
 
 
 def install_failures(app: FastAPI) -> None:

@@ -8,7 +8,6 @@ limits, so that nothing behind this module waits for a caller.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import re
@@ -17,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.errors import ConfigurationError
-from ultramon.server.rate_limits import TokenBuckets, standing_of
+from ultramon.server.http.authentication import CREDENTIAL_FIELDS, connection_of, credentials_in
+from ultramon.server.rate_limits import TokenBuckets
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -43,15 +43,9 @@ _OWN_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-_CREDENTIALS = (b"authorization", b"x-ultramon-hook-secret", b"x-sm-hook-secret")
 # A later layer must not soften the first ones, nor say what runs here.
 _DROPPED = frozenset(name for name, _ in _OWN_HEADERS) | {b"server"}
 _log = logging.getLogger("ultramon.server")
-
-
-def digest(credential: bytes) -> str:
-    """Return the key under which a credential is counted; it does not reveal it."""
-    return hashlib.sha256(credential).hexdigest()
 
 
 def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozenset[str]:
@@ -175,7 +169,10 @@ class RequestFilter:
             return Refusal(415, "a body must be Content-Type: application/json, in UTF-8")
         if headers.length_bytes > MAX_BODY_BYTES:
             return _too_large()
-        return self._too_often(headers)
+        key = credentials_in(scope).digest
+        if key is None or key in self._policy.unlimited or self._policy.buckets.take(key):
+            return None
+        return too_often()
 
     def _foreign(self, headers: _Headers) -> Refusal | None:
         """Refuse what a page of another origin made a browser send."""
@@ -185,13 +182,6 @@ class RequestFilter:
                 return Refusal(403, "Origin is not this server: pages of others may not call it")
         if any(site not in (b"same-origin", b"none") for site in headers.all(b"sec-fetch-site")):
             return Refusal(403, "Sec-Fetch-Site: pages of others may not call this server")
-        return None
-
-    def _too_often(self, headers: _Headers) -> Refusal | None:
-        for given in headers.all(b"authorization"):
-            key = digest(given.partition(b" ")[2].strip())
-            if key not in self._policy.unlimited and not self._policy.buckets.take(key):
-                return too_often()
         return None
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
@@ -230,7 +220,7 @@ def _malformed(scope: Scope, headers: _Headers) -> Refusal | None:
     """Refuse what two readers of one request could understand differently, or what is too long."""
     if len(headers.items) > MAX_HEADERS or headers.size_bytes(scope) > MAX_HEAD_BYTES:
         return Refusal(431, f"a head may have {MAX_HEADERS} fields and {MAX_HEAD_BYTES:,} bytes")
-    if any(len(headers.all(name)) > 1 for name in _CREDENTIALS):
+    if any(len(headers.all(name)) > 1 for name in CREDENTIAL_FIELDS):
         return Refusal(400, "a credential must be given once: which one counts is not guessed")
     lengths, encodings = headers.all(b"content-length"), headers.all(b"transfer-encoding")
     if len(lengths) + len(encodings) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
@@ -290,8 +280,8 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._began = time.monotonic()
-        self._standing = standing_of(scope)
-        self._standing.count()
+        self._connection = connection_of(scope)
+        self._connection.count_request()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Pass a part of the answer on."""
@@ -302,7 +292,7 @@ class _Exchange:
                 for name, value in message.get("headers", ())
                 if name.lower() not in _DROPPED
             ]
-            if self._standing.is_spent and _CLOSE not in kept:
+            if self._connection.is_exhausted and _CLOSE not in kept:
                 kept.append(_CLOSE)
             message = {**message, "headers": [*kept, *_OWN_HEADERS]}
         await self._send(message)

@@ -17,7 +17,8 @@ from fastapi.sse import format_sse_event
 from ultramon.backends.queue import queue_of
 from ultramon.errors import StateError
 from ultramon.server.caller import Caller
-from ultramon.server.http.authorization import AnyCaller, Served, prove, unauthorized
+from ultramon.server.http.authentication import credentials_in, identify, unauthorized
+from ultramon.server.http.authorization import AnyCaller, Served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,7 +42,7 @@ async def check_still(request: Request, services: Services, caller: Caller) -> N
     Raises:
         HTTPException: 401, it is revoked, expired, or of an agent that ended or was taken over.
     """
-    if await prove(services, request.headers, request.url.path) != caller:
+    if await identify(services, credentials_in(request.scope), request.url.path) != caller:
         raise unauthorized()
 
 

@@ -21,10 +21,9 @@ from ultramon.server.http.authorization import (
     Served,
     may_see,
     permit,
-    refuse,
     requester_of,
 )
-from ultramon.server.http.error_responses import Json
+from ultramon.server.http.error_responses import Json, refuse
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
 from ultramon.state.observed import ObservedAgent, see
@@ -260,8 +259,7 @@ def show_agent(
     agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
 ) -> Json:
     """Return the state of an agent, and whether it lives; nothing changes."""
-    permit(request, services, caller, agent_id)
-    one = _see(services, services.backend.load(agent_id))
+    one = _see(services, permit(request, services, caller, agent_id))
     if isinstance(one, str):
         raise StateCorruptError(agent_id, one)
     return Json(one.to_json())
@@ -279,20 +277,14 @@ def end_agent(
 
 
 @router.post("/agents/{agent_id}/tokens", status_code=201, responses=problems(404, 409, body=True))
-def make_token(
-    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
-) -> MadeToken:
+def make_token(agent_id: AgentIdInPath, services: Served, caller: AnyCaller) -> MadeToken:
     """Make a further token of an agent, for itself or for its direct parent."""
-    permit(request, services, caller, agent_id)
     return MadeToken(
         token=mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
     )
 
 
 @router.delete("/agents/{agent_id}/tokens", responses=problems(404, 422))
-def delete_tokens(
-    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
-) -> Revoked:
+def delete_tokens(agent_id: AgentIdInPath, services: Served, caller: AnyCaller) -> Revoked:
     """Make every token of an agent worthless at once."""
-    permit(request, services, caller, agent_id)
     return Revoked(revoked=revoke_tokens(agent_id, caller.agent_id, backend=services.backend))

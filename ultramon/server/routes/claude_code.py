@@ -23,7 +23,8 @@ from ultramon.hosts.claude_code.hooks.store import HookStore
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.claude_code.setup.planned_change import choices_path
 from ultramon.server.caller import AGENT
-from ultramon.server.http.authorization import HookCaller, Served, refuse
+from ultramon.server.http.authorization import HookCaller, Served
+from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.responses import problems
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on

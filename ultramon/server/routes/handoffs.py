@@ -15,8 +15,8 @@ from ultramon.state.models import Model
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
+    from ultramon.backends.base import StoredAgent
     from ultramon.server.services import Services
-    from ultramon.state.record import StateRecord
 
 router = APIRouter(tags=["handoffs"])
 
@@ -59,10 +59,8 @@ def list_handoffs(
     found = []
     for stored in services.backend.list_agents(run):
         if stored.record is not None and may_see(caller, stored.record):
-            handoff = _handoff(services, stored.record)
-            if handoff is not None:
-                found.append(handoff)
-    return HandoffList(handoffs=found)
+            found.append(_handoff(services, stored))
+    return HandoffList(handoffs=[handoff for handoff in found if handoff is not None])
 
 
 @router.get("/agents/{agent_id}/handoff", responses=problems(404, 422))
@@ -100,16 +98,17 @@ def claim_handoff(
     return ClaimedHandoff(handoff_id=handoff.handoff_id, agent_id=agent_id, successor_id=holder)
 
 
-def _handoff_of(services: Services, record: StateRecord) -> HandoffRecord:
-    handoff = _handoff(services, record)
+def _handoff_of(services: Services, stored: StoredAgent) -> HandoffRecord:
+    handoff = _handoff(services, stored)
     if handoff is None:
-        raise HTTPException(404, f"agent {record.agent_id} has left no handoff")
+        raise HTTPException(404, f"agent {stored.agent_id} has left no handoff")
     return handoff
 
 
-def _handoff(services: Services, record: StateRecord) -> HandoffRecord | None:
+def _handoff(services: Services, stored: StoredAgent) -> HandoffRecord | None:
     """Return the last handoff of an agent: the one it left, or the one that was rebuilt for it."""
-    left, rebuilt = record.handoff, services.rebuilt.of(record.agent_id)
+    left = None if stored.record is None else stored.record.handoff
+    rebuilt = services.rebuilt.of(stored.agent_id)
     if left is None or (rebuilt is not None and _made_at(rebuilt) > _made_at(left)):
         left = rebuilt
     if left is None:
@@ -118,7 +117,7 @@ def _handoff(services: Services, record: StateRecord) -> HandoffRecord | None:
         return HandoffRecord.model_validate(left)
     except ValidationError as error:
         reason = f"its handoff is not one that ultramon wrote: {error.error_count()} wrong fields"
-        raise StateCorruptError(record.agent_id, reason) from error
+        raise StateCorruptError(stored.agent_id, reason) from error
 
 
 def _made_at(handoff: dict[str, Any]) -> float:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from ultramon.errors import ConfigurationError, InvalidAgentIdError
 from ultramon.server.caller import AGENT
-from ultramon.server.http.authorization import HookCaller, Served, refuse
+from ultramon.server.http.authorization import HookCaller, Served
+from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.legacy_bodies import ContextUsage
 from ultramon.server.http.responses import problems
 from ultramon.server.posted_agents import COMPACTION_COMPLETE, EVENTS

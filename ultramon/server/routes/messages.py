@@ -19,7 +19,8 @@ from ultramon.notices.message_rules import (
 from ultramon.notices.models import Notice
 from ultramon.notices.texts import CATEGORIES
 from ultramon.server.caller import ADMIN
-from ultramon.server.http.authorization import AnyCaller, Served, permit, refuse
+from ultramon.server.http.authorization import AnyCaller, Served, permit
+from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
 from ultramon.server.http.streams import EventStream, StreamSlot, poll, server_sent
 from ultramon.state.models import Model, utc
@@ -194,8 +195,7 @@ def _check_recipient(request: Request, services: Services, caller: Caller, recip
     check_agent_id(recipient)
     if caller.agent_id is None or caller.agent_id == recipient:
         return
-    own = services.backend.load(caller.agent_id).record
-    if own is None or own.parent_id != recipient:
+    if caller.record is None or caller.record.parent_id != recipient:
         permit(request, services, caller, recipient)
 
 

@@ -21,7 +21,6 @@ from ultramon.server.caller import ADMIN
 from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
 from ultramon.server.http.responses import AgentIdInPath, problems
-from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def show_context(
     request: Request, services: Served, caller: AnyCaller, session_id: AgentIdInPath
 ) -> dict[str, Any]:
     """Say what is known of an agent's window, registered or not."""
-    record = permit(request, services, caller, session_id)
+    permit(request, services, caller, session_id)
     shown = _snapshot(services, session_id)
     return {
         "session_id": shown.agent_id,
@@ -142,7 +141,7 @@ def show_context(
         "context_monitor_enforced": _is_enforced(shown),
         "notify_session_id": shown.notify_id,
         "compaction_active": shown.compaction_active,
-        "last_handoff_path": (record.extra.get(MEMORY) or {}).get(HANDOFF_PATH),
+        "last_handoff_path": shown.last_handoff_path,
     }
 
 
