@@ -14,7 +14,7 @@ from helpers.program import run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.backends.postgres.admin.health import Facts, Holder, examine, refusals
+from ultramon.backends.postgres.admin.health import Facts, OldestWriter, examine, refusals
 from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
@@ -62,10 +62,25 @@ JUDGEMENTS = [
     ({"role": "ultramon_reader", "lacks": ("a", "b", "c", "d")}, "warning", "rights", "a, b, c, …"),
     ({"role": None, "lacks": ("SELECT on agents",)}, "problem", "rights", "SELECT on agents"),
     ({"foreign": 3}, "problem", "restored rows", "ultramon backend migrate"),
-    ({"holder": Holder(7, "etl", 3.0)}, "ok", "event tail", "process 7 of the server (etl)"),
-    ({"holder": Holder(7, "", 61.0)}, "warning", "event tail", "pg_terminate_backend(7)"),
-    ({"holder": Holder(None, "prepared x", 61.0)}, "warning", "event tail", "ROLLBACK PREPARED"),
-    ({"holder": Holder(7, "etl", None)}, "ok", "event tail", "pg_read_all_stats"),
+    (
+        {"oldest_writer": OldestWriter(7, "etl", 3.0)},
+        "ok",
+        "event tail",
+        "process 7 of the server (etl)",
+    ),
+    (
+        {"oldest_writer": OldestWriter(7, "", 61.0)},
+        "warning",
+        "event tail",
+        "pg_terminate_backend(7)",
+    ),
+    (
+        {"oldest_writer": OldestWriter(None, "prepared x", 61.0)},
+        "warning",
+        "event tail",
+        "ROLLBACK PREPARED",
+    ),
+    ({"oldest_writer": OldestWriter(7, "etl", None)}, "ok", "event tail", "pg_read_all_stats"),
 ]
 
 

@@ -1,1 +1,1 @@
-"""Setting a PostgreSQL store up, and examining it."""
+"""Sets a PostgreSQL store up and examines it."""

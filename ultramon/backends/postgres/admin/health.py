@@ -1,16 +1,16 @@
-"""Whether a database can be trusted with a store, and how much is in it. Looks only."""
+"""Examines a PostgreSQL server and its store: safe settings, access, tables. Read-only."""
 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import psycopg
+from psycopg.rows import dict_row
 
 from ultramon.backends.health import OK, PROBLEM, WARNING, Finding
 from ultramon.backends.postgres.admin.roles import ADMIN, GRANTS, READER, WRITER, rights_of
 from ultramon.backends.postgres.admin.setup import count_foreign, stored_version
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateError, StateSchemaError, StateWriteError
 from ultramon.system.timestamps import format_time
@@ -26,21 +26,21 @@ MAX_SKEW_SECONDS = 5.0
 MAX_TAIL_SECONDS = 60.0
 MAX_CONNECTIONS_RATIO = 0.8
 _CA_ADVICE = "a CA of your own is named by sslrootcert=/path/to/ca.pem in the URL"
-INIT, MIGRATE = "`ultramon backend init`", "`ultramon backend migrate`"
+_INIT, _MIGRATE = "`ultramon backend init`", "`ultramon backend migrate`"
 
 
-class Holder(NamedTuple):
-    """The transaction that keeps newer events from being delivered: the oldest that writes."""
+class OldestWriter(NamedTuple):
+    """The oldest transaction that writes: it keeps newer events from being delivered."""
 
     pid: int | None
     """None for a prepared one, which belongs to no process."""
     application: str
     seconds: float | None
-    """How long it has been running; None when this user may not see that."""
+    """Its age; None when this user may not see that."""
 
 
 class Facts(NamedTuple):
-    """What a server says about itself, and this connection to it."""
+    """The settings of a server, this connection to it, and the state of the store."""
 
     version: int
     """As in ``server_version_num``: 150018 is 15.18."""
@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     is_encrypted: bool
     ssl_mode: str
     is_pooled: bool
-    """A pooler stands in front: the process that answers is not the one that was connected to."""
+    """Behind a pooler: the process that answers is not the one that was connected to."""
     connections: int
     max_connections: int
     user: str
@@ -66,22 +66,25 @@ class Facts(NamedTuple):
     role: str | None = None
     """The highest role all of whose rights this user has."""
     lacks: tuple[str, ...] = ()
-    """Rights that the next role has, and this user has not."""
+    """Rights of the next role that this user has not."""
     foreign: int = 0
     """See `ultramon.backends.postgres.admin.setup.count_foreign`."""
-    holder: Holder | None = None
+    oldest_writer: OldestWriter | None = None
 
 
 _SERVER = """
-    SELECT extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(),
-        current_setting('server_version_num')::int, current_setting('fsync') = 'on',
-        current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
-        pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
-        current_setting('server_encoding'), current_user::text,
-        (SELECT count(*)::int FROM pg_stat_activity WHERE datid IS NOT NULL),
-        current_setting('max_connections')::int
+    SELECT extract(epoch FROM clock_timestamp())::float8 AS now, pg_backend_pid() AS pid,
+        current_setting('server_version_num')::int AS version,
+        current_setting('fsync') = 'on' AS fsync,
+        current_setting('full_page_writes') = 'on' AS full_page_writes,
+        current_setting('synchronous_commit') AS synchronous_commit,
+        pg_is_in_recovery() AS is_standby,
+        current_setting('transaction_read_only') = 'on' AS is_read_only,
+        current_setting('server_encoding') AS encoding, current_user::text AS user,
+        (SELECT count(*)::int FROM pg_stat_activity WHERE datid IS NOT NULL) AS connections,
+        current_setting('max_connections')::int AS max_connections
 """
-_MAY_LOOK = """
+_MAY_READ = """
     SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
     FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
     WHERE n.nspname = %s AND c.relname = 'meta'
@@ -94,7 +97,7 @@ _LACKING = """
         ELSE has_any_column_privilege(c.oid, w.name) END
 """
 # Only transactions that write have a number, in whichever database of the server they run.
-_HOLDER = """
+_OLDEST_WRITER = """
     SELECT pid, name, seconds FROM (
         SELECT pid, application_name AS name, age(backend_xid) AS distance,
             extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
@@ -107,66 +110,47 @@ _HOLDER = """
 
 
 def read_facts(database: Database) -> Facts:
-    """Ask a server everything that `examine` judges.
+    """Return the facts that `examine` judges.
 
     Raises:
-        StateWriteError: It does not answer.
+        StateWriteError: The server does not answer.
     """
-    with _connected(database) as connection:
-        before = time.time()
-        row = connection.execute(_SERVER).fetchone()
-        after = time.time()
-        assert row is not None
-        info = connection.info
-        version = _tables_version(connection, database)
-        role, lacks = _role(connection, database) if version else (None, ())
-        # Of an older version too: `migrate` brings it up to date and numbers its rows at once.
-        is_readable = 0 < (version or 0) <= SCHEMA_VERSION and role is not None
-        return Facts(
-            version=row[2],
-            fsync=row[3],
-            full_page_writes=row[4],
-            synchronous_commit=row[5],
-            is_standby=row[6],
-            is_read_only=row[7],
-            encoding=row[8],
-            skew_seconds=row[0] - (before + after) / 2,
-            is_local=info.host.startswith("/") or info.hostaddr in ("127.0.0.1", "::1"),
-            is_encrypted=connection.pgconn.ssl_in_use,
-            ssl_mode=info.get_parameters().get("sslmode", "prefer"),
-            is_pooled=info.backend_pid != row[1],
-            connections=row[10],
-            max_connections=row[11],
-            user=row[9],
-            tables_version=version,
-            role=role,
-            lacks=lacks,
-            foreign=count_foreign(connection, database) if is_readable else 0,
-            holder=find_holder(connection),
-        )
-
-
-@contextmanager
-def _connected(database: Database) -> Iterator[Connection]:
-    """Open a connection beside the pool, which would not say why it cannot open one."""
-    address = database.address
     try:
-        with psycopg.connect(
-            address.conninfo, autocommit=True, prepare_threshold=None
-        ) as connection:
-            yield connection
-    except psycopg.OperationalError as error:
-        reason = " ".join(str(error).split())
-        advice = _CA_ADVICE if "certificate verify failed" in reason else ""
-        raise StateWriteError(address.shown, f"no connection: {reason}", advice) from error
-    except psycopg.Error as error:
-        reason = str(error).partition("\n")[0]
-        raise StateWriteError(address.shown, f"the database refused: {reason}") from error
+        with database.unchecked() as connection:
+            return _read_facts(connection, database)
+    except DatabaseAwayError as error:
+        if "certificate verify failed" not in error.reason:
+            raise
+        raise StateWriteError(error.path, error.reason, _CA_ADVICE) from error
+
+
+def _read_facts(connection: Connection, database: Database) -> Facts:
+    before = time.time()
+    settings = connection.cursor(row_factory=dict_row).execute(_SERVER).fetchone()
+    assert settings is not None
+    now = (before + time.time()) / 2
+    info = connection.info
+    version = _tables_version(connection, database)
+    role, lacks = _role(connection, database) if version else (None, ())
+    # Of an older version too: `migrate` brings it up to date and numbers its rows at once.
+    is_readable = 0 < (version or 0) <= SCHEMA_VERSION and role is not None
+    return Facts(
+        skew_seconds=settings.pop("now") - now,
+        is_local=info.host.startswith("/") or info.hostaddr in ("127.0.0.1", "::1"),
+        is_encrypted=connection.pgconn.ssl_in_use,
+        ssl_mode=info.get_parameters().get("sslmode", "prefer"),
+        is_pooled=info.backend_pid != settings.pop("pid"),
+        tables_version=version,
+        role=role,
+        lacks=lacks,
+        foreign=count_foreign(connection, database) if is_readable else 0,
+        oldest_writer=find_oldest_writer(connection),
+        **settings,
+    )
 
 
 def _tables_version(connection: Connection, database: Database) -> int | None:
-    row = connection.execute(_MAY_LOOK, (database.address.schema,)).fetchone()
-    if row == (False,):
+    if connection.execute(_MAY_READ, (database.address.schema,)).fetchone() == (False,):
         return None
     try:
         return stored_version(connection, database)
@@ -175,27 +159,30 @@ def _tables_version(connection: Connection, database: Database) -> int | None:
 
 
 def _role(connection: Connection, database: Database) -> tuple[str | None, tuple[str, ...]]:
-    """Return the highest role whose rights this user has, and what it lacks of the next."""
+    """Return the highest role whose rights this user has, and the missing rights of the next."""
     lacks: tuple[str, ...] = ()
     for role in (ADMIN, WRITER, READER):
-        wanted = [(table, right) for table in GRANTS for right in rights_of(role, table)]
-        places, names = zip(*wanted, strict=True)
-        schema = database.address.schema
-        rows = connection.execute(_LACKING, (list(places), list(names), schema)).fetchall()
-        if not rows:
+        rights = {table: rights_of(role, table).partition(" (")[0] for table in GRANTS}
+        wanted = [
+            (table, one) for table, all_ in rights.items() if all_ for one in all_.split(", ")
+        ]
+        tables, names = map(list, zip(*wanted, strict=True))
+        found = connection.execute(_LACKING, (tables, names, database.address.schema))
+        missing = tuple(name for (name,) in found)
+        if not missing:
             return role, lacks
-        lacks = tuple(name for (name,) in rows)
+        lacks = missing
     return None, lacks
 
 
-def find_holder(connection: Connection) -> Holder | None:
+def find_oldest_writer(connection: Connection) -> OldestWriter | None:
     """Return the oldest transaction that writes, in whichever database of the server."""
-    row = connection.execute(_HOLDER).fetchone()
-    return None if row is None else Holder(*row)
+    row = connection.execute(_OLDEST_WRITER).fetchone()
+    return None if row is None else OldestWriter(*row)
 
 
 def examine_store(database: Database, outbox: Outbox) -> Iterator[Finding]:
-    """Judge what waits on this host, and the server, which may not answer."""
+    """Judge the outbox on this host, and the server, which may not answer."""
     try:
         yield _judge_outbox(outbox)
         yield from examine(read_facts(database))
@@ -206,10 +193,9 @@ def examine_store(database: Database, outbox: Outbox) -> Iterator[Finding]:
 def _judge_outbox(outbox: Outbox) -> Finding:
     kept = outbox.kept()
     if kept.oldest_at is not None:
-        since = format_time(kept.oldest_at)
         waiting = f"waiting on this host: states {kept.states:,}, messages {kept.messages:,}"
         cure = "the next agent that runs here while the database answers stores them"
-        return Finding("outbox", WARNING, f"{waiting}, since {since}", cure)
+        return Finding("outbox", WARNING, f"{waiting}, since {format_time(kept.oldest_at)}", cure)
     if kept.refused:
         message = f"the database refused {kept.refused:,} entries for good"
         return Finding("outbox", WARNING, message, f"they stay in {outbox.path} for you to see")
@@ -217,7 +203,7 @@ def _judge_outbox(outbox: Outbox) -> Finding:
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Judge what a server says about itself."""
+    """Judge the facts about a server and its store."""
     return [*_durability(facts), *_access(facts), *_store(facts)]
 
 
@@ -227,27 +213,24 @@ def refusals(facts: Facts) -> list[Finding]:
 
 
 def _durability(facts: Facts) -> Iterator[Finding]:
-    major = facts.version // 10_000
+    major, minor = divmod(facts.version, 10_000)
     if facts.version < OLDEST_SERVER:
         yield Finding("server", PROBLEM, f"PostgreSQL {major} is too old", "13 or newer is needed")
     else:
-        yield Finding("server", OK, f"PostgreSQL {major}.{facts.version % 10_000}")
+        yield Finding("server", OK, f"PostgreSQL {major}.{minor}")
     for name, is_on in (("fsync", facts.fsync), ("full_page_writes", facts.full_page_writes)):
         if is_on:
             yield Finding(name, OK, "on")
-            continue
-        lost = "a crash of its machine can destroy everything that is stored"
-        yield Finding(name, PROBLEM, f"off: {lost}", f"set {name} = on in postgresql.conf")
-    if facts.synchronous_commit == "off":
-        yield Finding(
-            "synchronous_commit",
-            WARNING,
-            "off: a crash takes back the last half second, events and notices too",
-            "set synchronous_commit = on for this user, database or server; heartbeats are"
-            " committed without it anyway",
-        )
+        else:
+            message = "off: a crash of its machine can destroy everything that is stored"
+            yield Finding(name, PROBLEM, message, f"set {name} = on in postgresql.conf")
+    name, setting = "synchronous_commit", facts.synchronous_commit
+    if setting == "off":
+        setting = "off: a crash takes back the last half second, events and notices too"
+        cure = f"set {name} = on for this user, database or server; heartbeats never wait for it"
+        yield Finding(name, WARNING, setting, cure)
     else:
-        yield Finding("synchronous_commit", OK, facts.synchronous_commit)
+        yield Finding(name, OK, setting)
 
 
 def _access(facts: Facts) -> Iterator[Finding]:
@@ -256,20 +239,18 @@ def _access(facts: Facts) -> Iterator[Finding]:
         cure = "let agents use the primary, e.g. by target_session_attrs=read-write in the URL"
         yield Finding("writing", WARNING, f"this server is {kind}: agents can store nothing", cure)
     if facts.encoding != "UTF8":
-        cure = "make the database with ENCODING 'UTF8'"
         message = f"the database is {facts.encoding}: texts beyond it are refused"
-        yield Finding("encoding", WARNING, message, cure)
-    skew = facts.skew_seconds
-    if abs(skew) > MAX_SKEW_SECONDS:
-        where = "ahead of" if skew > 0 else "behind"
-        message = f"the server's is {abs(skew):.1f} s {where} this host's; the server's counts"
+        yield Finding("encoding", WARNING, message, "make the database with ENCODING 'UTF8'")
+    apart = f"{abs(facts.skew_seconds):.1f} s"
+    if abs(facts.skew_seconds) > MAX_SKEW_SECONDS:
+        where = "ahead of" if facts.skew_seconds > 0 else "behind"
+        message = f"the server's is {apart} {where} this host's; the server's counts"
         yield Finding("clock", WARNING, message, "let both hosts follow a time server")
     else:
-        yield Finding("clock", OK, f"{abs(skew):.1f} s apart")
+        yield Finding("clock", OK, f"{apart} apart")
     yield _encryption(facts)
-    ratio = facts.connections / facts.max_connections
     used = f"{facts.connections} of {facts.max_connections} are in use"
-    if ratio > MAX_CONNECTIONS_RATIO:
+    if facts.connections / facts.max_connections > MAX_CONNECTIONS_RATIO:
         cure = "put PgBouncer in transaction mode in front of many processes, or raise it"
         yield Finding("max_connections", WARNING, used, cure)
     else:
@@ -294,16 +275,16 @@ def _encryption(facts: Facts) -> Finding:
 
 
 def _store(facts: Facts) -> Iterator[Finding]:
-    version = facts.tables_version
+    version, user = facts.tables_version, facts.user
     if version is None:
-        cure = f"GRANT {WRITER} TO {facts.user} (or {READER}, {ADMIN})"
-        yield Finding("tables", PROBLEM, f"{facts.user} may not see them", cure)
+        cure = f"GRANT {WRITER} TO {user} (or {READER}, {ADMIN})"
+        yield Finding("tables", PROBLEM, f"{user} may not see them", cure)
         return
     if version == 0:
-        yield Finding("tables", PROBLEM, "there are none", INIT)
+        yield Finding("tables", PROBLEM, "there are none", _INIT)
     elif version < SCHEMA_VERSION:
         message = f"version {version}, this ultramon needs {SCHEMA_VERSION}"
-        yield Finding("tables", PROBLEM, message, MIGRATE)
+        yield Finding("tables", PROBLEM, message, _MIGRATE)
     elif version > SCHEMA_VERSION:
         message = f"a newer ultramon made them, this one knows version {SCHEMA_VERSION}"
         yield Finding("tables", PROBLEM, message, "upgrade ultramon on this host")
@@ -312,34 +293,33 @@ def _store(facts: Facts) -> Iterator[Finding]:
         yield _rights(facts)
     if facts.foreign:
         message = f"{facts.foreign} events and cursors come from a dump of another server"
-        yield Finding("restored rows", PROBLEM, f"{message}: events stay unseen", MIGRATE)
-    yield judge_holder(facts.holder)
+        yield Finding("restored rows", PROBLEM, f"{message}: events stay unseen", _MIGRATE)
+    yield _event_tail(facts.oldest_writer)
 
 
 def _rights(facts: Facts) -> Finding:
-    if facts.role in (ADMIN, WRITER):
-        return Finding("rights", OK, f"{facts.user} has those of {facts.role}")
+    user, role = facts.user, facts.role
     shown = ", ".join(facts.lacks[:3]) + (", …" if len(facts.lacks) > 3 else "")
-    if facts.role == READER:
-        message = f"{facts.user} may only look: no agent can run as it ({shown})"
-        return Finding("rights", WARNING, message, f"GRANT {WRITER} TO {facts.user} for agents")
-    return Finding("rights", PROBLEM, f"{facts.user} lacks {shown}", f"{INIT} by an administrator")
+    if role is None:
+        return Finding("rights", PROBLEM, f"{user} lacks {shown}", f"{_INIT} by an administrator")
+    if role == READER:
+        message = f"{user} may only look: no agent can run as it ({shown})"
+        return Finding("rights", WARNING, message, f"GRANT {WRITER} TO {user} for agents")
+    return Finding("rights", OK, f"{user} has those of {role}")
 
 
-def judge_holder(holder: Holder | None) -> Finding:
-    """Judge what holds the delivery of events back."""
-    if holder is None:
+def _event_tail(writer: OldestWriter | None) -> Finding:
+    """Judge whether a transaction holds the delivery of events back."""
+    if writer is None:
         return Finding("event tail", OK, "nothing holds it back")
-    who = holder.application if holder.pid is None else f"process {holder.pid} of the server"
-    if holder.pid is not None and holder.application:
-        who += f" ({holder.application})"
-    if holder.seconds is None:
+    pid, who = writer.pid, writer.application
+    if pid is not None:
+        who = f"process {pid} of the server" + (f" ({who})" if who else "")
+    if writer.seconds is None:
         cure = "GRANT pg_read_all_stats TO this user to see since when"
         return Finding("event tail", OK, f"held back by {who}", cure)
-    message = f"held back by {who} for {holder.seconds:.0f} s"
-    if holder.seconds <= MAX_TAIL_SECONDS:
+    message = f"held back by {who} for {writer.seconds:.0f} s"
+    if writer.seconds <= MAX_TAIL_SECONDS:
         return Finding("event tail", OK, message)
-    end = (
-        "ROLLBACK PREPARED" if holder.pid is None else f"SELECT pg_terminate_backend({holder.pid})"
-    )
-    return Finding("event tail", WARNING, f"{message}: no newer event is delivered", end)
+    cure = "ROLLBACK PREPARED" if pid is None else f"SELECT pg_terminate_backend({pid})"
+    return Finding("event tail", WARNING, f"{message}: no newer event is delivered", cure)

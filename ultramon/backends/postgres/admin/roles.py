@@ -1,8 +1,8 @@
-"""Who may do what in a PostgreSQL store: three group roles, and the grants of each to each table.
+"""The rights on a PostgreSQL store: three group roles, and their grants on each table.
 
-A role is of the whole server, its rights are per store. Identity columns need no grant of their
-own, and functions do what their caller may. Tables get no default privileges: a table of a later
-version is closed until it stands here.
+A role belongs to the whole server, its rights to one store. Identity columns need no grant, and
+functions run with the rights of their caller. Tables get no default privileges: a table of a later
+version is closed until it is listed here.
 """
 
 from __future__ import annotations
@@ -17,74 +17,74 @@ if TYPE_CHECKING:
 WRITER = "ultramon_writer"
 """Agents and orchestrators: states, events, messages, registrations; no credentials, no pruning."""
 READER = "ultramon_reader"
-"""Dashboards: everything but credentials and what messages say; changes nothing."""
+"""Dashboards: read everything but credentials and the texts of messages."""
 ADMIN = "ultramon_admin"
 """People and the HTTP server: everything, pruning, tokens and new versions of the tables too."""
 ROLES = (WRITER, READER, ADMIN)
 
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
 _KEEP = "SELECT, INSERT, UPDATE"
-_SEEN_OF_MESSAGES = (
-    "SELECT (id, recipient, sender, category, priority, state, attempts, claimed_until,"
-    " available_at, queued_at, expires_at)"
-)
-GRANTS: dict[str, tuple[str, str]] = {
-    "meta": ("SELECT", "SELECT"),
-    "agents": (_KEEP, "SELECT"),
-    "heartbeats": (_KEEP, "SELECT"),
-    "pruned_agents": ("SELECT", "SELECT"),
-    "corrupt_states": ("SELECT, INSERT, DELETE", "SELECT"),
-    "requests": (_ALL, "SELECT"),
-    "events": ("SELECT, INSERT", "SELECT"),
-    "handoff_claims": (_KEEP, "SELECT"),
-    "consumers": (_KEEP, "SELECT"),
-    "messages": (_ALL, _SEEN_OF_MESSAGES),
-    "message_losses": (_KEEP, "SELECT"),
-    "senders": (_KEEP, "SELECT"),
-    "registrations": (_ALL, "SELECT"),
-    "announcements": (_ALL, "SELECT"),
-    "credentials": ("", ""),
+GRANTS = {
+    "meta": "SELECT",
+    "agents": _KEEP,
+    "heartbeats": _KEEP,
+    "pruned_agents": "SELECT",
+    "corrupt_states": "SELECT, INSERT, DELETE",
+    "requests": _ALL,
+    "events": "SELECT, INSERT",
+    "handoff_claims": _KEEP,
+    "consumers": _KEEP,
+    "messages": _ALL,
+    "message_losses": _KEEP,
+    "senders": _KEEP,
+    "registrations": _ALL,
+    "announcements": _ALL,
+    "credentials": "",
 }
-"""What writers and readers may do with each table; admins may do everything with all."""
+"""The rights of writers on each table; admins have all rights on all of them."""
+_NOT_ALL_READ = {
+    "messages": "SELECT (id, recipient, sender, category, priority, state, attempts, claimed_until,"
+    " available_at, queued_at, expires_at)",
+    "credentials": "",
+}
+"""The rights of readers where they are not SELECT."""
 
 
 class Roles(NamedTuple):
-    """What became of the roles of a store."""
+    """The roles of a store after its setup."""
 
     created: list[str]
     missing: list[str]
-    """Those that are not there, because this user may create none."""
+    """Roles that do not exist, because this user may create none."""
     user: str
 
 
-def rights_of(role: str, table: str) -> list[str]:
-    """Return what a role may do with a table, e.g. ``["SELECT", "INSERT"]``."""
-    granted = _ALL if role == ADMIN else GRANTS[table][role == READER]
-    return granted.partition(" (")[0].split(", ") if granted else []
+def rights_of(role: str, table: str) -> str:
+    """Return the rights of a role on a table, as GRANT takes them; empty = none."""
+    if role == READER:
+        return _NOT_ALL_READ.get(table, "SELECT")
+    return _ALL if role == ADMIN else GRANTS[table]
 
 
 def grants_sql(schema: str, roles: Sequence[str] = ROLES) -> list[str]:
     """Return the statements that give some of the roles exactly their rights on a store."""
     statements = []
     for role in roles:
-        if role == ADMIN:
-            statements.append(f'GRANT ALL ON SCHEMA "{schema}" TO {ADMIN}')
-            statements += [f'GRANT ALL ON "{schema}".{table} TO {ADMIN}' for table in GRANTS]
-            continue
-        statements.append(f'GRANT USAGE ON SCHEMA "{schema}" TO {role}')
-        for table, rights in GRANTS.items():
-            granted = rights[role == READER]
+        is_admin = role == ADMIN
+        statements.append(f'GRANT {"ALL" if is_admin else "USAGE"} ON SCHEMA "{schema}" TO {role}')
+        for table in GRANTS:
+            rights = "ALL" if is_admin else rights_of(role, table)
             statements.append(f'REVOKE ALL ON "{schema}".{table} FROM {role}')
-            if granted:
-                statements.append(f'GRANT {granted} ON "{schema}".{table} TO {role}')
+            if rights:
+                statements.append(f'GRANT {rights} ON "{schema}".{table} TO {role}')
     return statements
 
 
 def _ownership_sql(schema: str) -> list[str]:
     # Every admin can then bring the tables up to date, not only the user who made them.
-    owned = [f'TABLE "{schema}".{table}' for table in GRANTS]
+    owned = [f'SCHEMA "{schema}"', *(f'TABLE "{schema}".{table}' for table in GRANTS)]
     return [
-        *(f"ALTER {name} OWNER TO {ADMIN}" for name in (f'SCHEMA "{schema}"', *owned)),
+        *(f"ALTER {name} OWNER TO {ADMIN}" for name in owned),
         "DO $$ DECLARE name text; BEGIN FOR name IN SELECT oid::regprocedure::text FROM pg_proc"
         f" WHERE pronamespace = '\"{schema}\"'::regnamespace"
         f" LOOP EXECUTE 'ALTER ROUTINE ' || name || ' OWNER TO {ADMIN}'; END LOOP; END $$",
@@ -100,9 +100,9 @@ def _create_sql(role: str) -> str:
 
 
 def administrators_sql(schema: str) -> str:
-    """Return what an administrator runs in psql where the user of a store may create no roles.
+    """Return the psql script for an administrator where the user of a store may create no roles.
 
-    It can be run any number of times, once the tables are there.
+    It can be run any number of times, once the tables exist.
     """
     creation = [_create_sql(role) for role in ROLES]
     statements = [*creation, *grants_sql(schema), *_ownership_sql(schema)]
@@ -114,32 +114,27 @@ def set_up_roles(connection: Connection, schema: str, *, create: bool) -> Roles:
 
     Args:
         connection: Of a user that owns the tables.
-        schema: That holds them.
-        create: Create the roles that are not there, where this user may.
+        schema: Holds them.
+        create: Create missing roles, if this user may.
     """
     row = connection.execute(
         "SELECT current_user::text, rolsuper OR rolcreaterole,"
-        " current_setting('server_version_num')::int,"
+        # Since 16 the creator of a role is its member, and may all the same not act as it.
+        " CASE WHEN current_setting('server_version_num')::int >= 160000"
+        "  THEN 'SET' ELSE 'MEMBER' END,"
         " ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%s))"
         " FROM pg_roles WHERE rolname = current_user",
         (list(ROLES),),
     ).fetchone()
     assert row is not None
-    user, may_create, version, there = row
-    missing = [role for role in ROLES if role not in there]
-    created = missing if create and may_create else []
-    present = [role for role in ROLES if role in (*there, *created)]
-    statements = [*map(_create_sql, created), *grants_sql(schema, present)]
-    if statements:
+    user, may_create, right, existing = row
+    missing = [role for role in ROLES if role not in existing]
+    created, missing = (missing, []) if create and may_create else ([], missing)
+    present = [role for role in ROLES if role not in missing]
+    if present:
+        statements = [*map(_create_sql, created), *grants_sql(schema, present)]
         connection.execute("; ".join(statements))
-    if ADMIN in present and _may_hand_over(connection, version):
+    may_own = "SELECT pg_has_role(%s, %s)"
+    if ADMIN in present and connection.execute(may_own, (ADMIN, right)).fetchone() == (True,):
         connection.execute("; ".join(_ownership_sql(schema)))
-    return Roles(created, [role for role in missing if role not in created], user)
-
-
-def _may_hand_over(connection: Connection, version: int) -> bool:
-    """Return whether this user may make the admins the owners of its tables."""
-    # Since 16 who creates a role is its member, and may all the same not act as it.
-    right = "SET" if version >= 160_000 else "MEMBER"
-    row = connection.execute("SELECT pg_has_role(%s, %s)", (ADMIN, right)).fetchone()
-    return row == (True,)
+    return Roles(created, missing, user)

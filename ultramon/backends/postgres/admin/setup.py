@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 # Numbers of transactions that this server has not given yet: a dump of another one brings them.
 _FOREIGN = ">= pg_snapshot_xmax(pg_current_snapshot())"
 _TXID_OF_CURSOR = "split_part(cursor, ':', 1)::xid8"
+_NUMBERED = {
+    "events": "txid",
+    "agents": "changed",
+    "heartbeats": "changed",
+    "pruned_agents": "changed",
+}
+"""The columns that hold numbers of transactions, by table."""
 
 
 class Made(NamedTuple):
-    """What `initialize` found and did."""
+    """The result of `initialize`."""
 
     before: int
     """The version of the tables it found; 0 = there were none."""
@@ -31,7 +38,7 @@ class Made(NamedTuple):
 def initialize(database: Database) -> Made:
     """Make schema, tables and roles as one step, or bring them up to date; see `migrate`.
 
-    Roles are created where this user may create any; those that are there get their rights.
+    Roles are created if this user may create any; existing ones get their rights.
     """
     with database.unchecked() as connection, connection.transaction():
         before = _bring_up_to_date(connection, database)
@@ -42,8 +49,8 @@ def initialize(database: Database) -> Made:
 def migrate(database: Database) -> tuple[int, int]:
     """Bring the tables up to date as one step; several processes may try at once.
 
-    Roles that are there get their rights on what is new. Rows that were restored from the dump of
-    another server get numbers that this one knows, so that no event stays unseen.
+    Existing roles get their rights on new tables. Rows that were restored from the dump of another
+    server get numbers that this one knows, so that no event stays unseen.
 
     Returns:
         The versions before (0 = there were none) and after.
@@ -65,16 +72,10 @@ def stored_version(connection: Connection, database: Database) -> int:
     Raises:
         StateSchemaError: A newer ultramon made them.
     """
-    found = connection.execute(
-        "SELECT 1 FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid"
-        " WHERE n.nspname = %s AND c.relname = 'meta'",
-        (database.address.schema,),
-    ).fetchone()
-    if found is None:
+    meta = database.sql("ultramon.meta")
+    if connection.execute("SELECT to_regclass(%s)", (meta,)).fetchone() == (None,):
         return 0
-    row = connection.execute(
-        database.sql("SELECT value FROM ultramon.meta WHERE key = 'schema_version'")
-    ).fetchone()
+    row = connection.execute(f"SELECT value FROM {meta} WHERE key = 'schema_version'").fetchone()
     version = 0 if row is None else int(row[0])
     if version > SCHEMA_VERSION:
         raise StateSchemaError(
@@ -92,32 +93,28 @@ def _bring_up_to_date(connection: Connection, database: Database) -> int:
         "SELECT pg_advisory_xact_lock(hashtextextended('ultramon schema ' || %s, 0))", (schema,)
     )
     before = stored_version(connection, database)
+    steps = list(MIGRATIONS[before:])
     if before == 0:
         found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,))
-        # Who owns a schema may lack the right to make one, even if it is there.
+        # The owner of a schema may lack the right to make one, even if it exists.
         if found.fetchone() is None:
             _create_schema(connection, database)
-        connection.execute(
-            sql(
-                "CREATE TABLE IF NOT EXISTS ultramon.meta"
-                " (key text PRIMARY KEY, value text NOT NULL)"
-            )
+        meta = (
+            "CREATE TABLE IF NOT EXISTS ultramon.meta (key text PRIMARY KEY, value text NOT NULL)"
         )
-    for step in MIGRATIONS[before:]:
+        steps.insert(0, meta)
+    # Functions every time: they belong to this version of ultramon, not to that of the tables.
+    for step in (*steps, *FUNCTIONS):
         connection.execute(sql(step))
-    # Every time: they belong to this version of ultramon, not to that of the tables.
-    for function in FUNCTIONS:
-        connection.execute(sql(function))
     if before < SCHEMA_VERSION:
         connection.execute(
             sql(
-                "INSERT INTO ultramon.meta VALUES ('schema_version', %s)"
+                f"INSERT INTO ultramon.meta VALUES ('schema_version', '{SCHEMA_VERSION}')"
                 " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-            ),
-            (str(SCHEMA_VERSION),),
+            )
         )
     if before and count_foreign(connection, database):
-        _adopt(connection, database)
+        _renumber(connection, database)
     return before
 
 
@@ -135,9 +132,9 @@ def _create_schema(connection: Connection, database: Database) -> None:
 
 
 def count_foreign(connection: Connection, database: Database) -> int:
-    """Return how many events and cursors another server's transactions numbered.
+    """Return the number of events and cursors that carry transaction numbers of another server.
 
-    They come from a dump. Nobody sees such an event, and behind such a cursor no new one.
+    They come from a dump. No consumer sees such an event, and none behind such a cursor.
     """
     row = connection.execute(
         database.sql(
@@ -149,37 +146,24 @@ def count_foreign(connection: Connection, database: Database) -> int:
     return int(row[0])
 
 
-def _adopt(connection: Connection, database: Database) -> None:
+def _renumber(connection: Connection, database: Database) -> None:
     """Number restored rows as this transaction's.
 
-    All events then come in the order of their ids. A consumer may have read them in another one: it
-    goes on before the first that it had not read, and may get some twice.
+    All events then come in the order of their ids. A consumer may have read them in another order:
+    it continues before the first that it had not read, and may get some twice.
     """
-    sql = database.sql
-    # A writer with an older number must not add an event behind the cursors that are set here.
-    connection.execute(
-        sql(
-            "LOCK TABLE ultramon.agents, ultramon.messages, ultramon.events"
-            " IN SHARE ROW EXCLUSIVE MODE"
-        )
-    )
-    connection.execute(
-        sql(
-            "UPDATE ultramon.consumers c SET cursor = (SELECT pg_current_xact_id()::text || ':' ||"
-            " coalesce(min(e.id) FILTER (WHERE (e.txid, e.id) >"
-            f"  ({_TXID_OF_CURSOR}, split_part(c.cursor, ':', 2)::bigint)) - 1, max(e.id))"
-            f" FROM ultramon.events e) WHERE {_TXID_OF_CURSOR} {_FOREIGN}"
-        )
-    )
-    for table, column in (
-        ("events", "txid"),
-        ("agents", "changed"),
-        ("heartbeats", "changed"),
-        ("pruned_agents", "changed"),
-    ):
-        connection.execute(
-            sql(
-                f"UPDATE ultramon.{table} SET {column} = pg_current_xact_id()"
-                f" WHERE {column} {_FOREIGN}"
-            )
-        )
+    statements = [
+        # A writer with an older number must not add an event behind the cursors that are set here.
+        "LOCK TABLE ultramon.agents, ultramon.messages, ultramon.events"
+        " IN SHARE ROW EXCLUSIVE MODE",
+        "UPDATE ultramon.consumers c SET cursor = (SELECT pg_current_xact_id()::text || ':' ||"
+        " coalesce(min(e.id) FILTER (WHERE (e.txid, e.id) >"
+        f"  ({_TXID_OF_CURSOR}, split_part(c.cursor, ':', 2)::bigint)) - 1, max(e.id))"
+        f" FROM ultramon.events e) WHERE {_TXID_OF_CURSOR} {_FOREIGN}",
+        *(
+            f"UPDATE ultramon.{table} SET {column} = pg_current_xact_id() WHERE {column} {_FOREIGN}"
+            for table, column in _NUMBERED.items()
+        ),
+    ]
+    for statement in statements:
+        connection.execute(database.sql(statement))
