@@ -194,4 +194,4 @@ if not TYPE_CHECKING:
         return value
 
     def __dir__() -> list[str]:
-        return sorted([*globals(), *__all__])
+        return __all__.copy()
