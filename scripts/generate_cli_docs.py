@@ -11,22 +11,23 @@ from typing import Any
 
 import click
 
-from ultramon.cli import COMMANDS, PLUMBING, cli
+from ultramon.cli import COMMANDS, GROUPS, cli
 
 DOCS = Path(__file__).parent.parent / "docs" / "cli.md"
 _SETTINGS: dict[str, Any] = {"terminal_width": 80}
-_SECTION = re.compile(r"(<!-- help: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SECTION = re.compile(r"(<!-- help: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def help_text(name: str) -> str:
-    """Return what `ultramon <name> --help` prints on a terminal of 80 columns."""
-    root = cli.make_context("ultramon", [], resilient_parsing=True, **_SETTINGS)
-    if name == "ultramon":
-        return cli.get_help(root)
-    command = cli.get_command(root, name)
-    if command is None:
-        raise SystemExit(f"docs/cli.md names an unknown command: {name}")
-    return command.get_help(click.Context(command, parent=root, info_name=name, terminal_width=80))
+def help_text(words: str) -> str:
+    """Return what `<words> --help` prints on a terminal of 80 columns."""
+    context = cli.make_context("ultramon", [], resilient_parsing=True, **_SETTINGS)
+    for name in words.split()[1:]:
+        group = context.command
+        command = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if command is None:
+            raise SystemExit(f"docs/cli.md names an unknown command: {words}")
+        context = click.Context(command, parent=context, info_name=name, **_SETTINGS)
+    return context.get_help()
 
 
 def render(document: str) -> str:
@@ -37,8 +38,8 @@ def render(document: str) -> str:
 
 
 if __name__ == "__main__":
-    names = (*COMMANDS, *PLUMBING)
-    missing = [name for name in names if f"<!-- help: {name} -->" not in DOCS.read_text()]
-    if missing:
-        raise SystemExit(f"docs/cli.md has no section for: {', '.join(missing)}")
+    inner = [f"{group} {name}" for group, (_, places) in GROUPS.items() for name in places]
+    for words in ("ultramon", *(f"ultramon {name}" for name in (*COMMANDS, *GROUPS, *inner))):
+        if f"<!-- help: {words} -->" not in DOCS.read_text():
+            raise SystemExit(f"docs/cli.md has no section for: {words}")
     DOCS.write_text(render(DOCS.read_text()))

@@ -11,18 +11,24 @@ from helpers import ROOT
 from helpers.program import CAPTURES, PROGRAM, draw, environment, loaded_by, run
 
 from ultramon import __version__
-from ultramon.cli import COMMANDS, cli
+from ultramon.cli import GROUPS, SHORT_NAMES, cli
 from ultramon.cli.output import ExitCode
 
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def commands():
-    """Every command of the program with its context."""
+    """Every command of the program by the words that call it, with its context."""
     root = cli.make_context("ultramon", [], resilient_parsing=True)
-    for name in COMMANDS:
+    for name in cli.list_commands(root):
         command = cli.get_command(root, name)
-        yield name, command, click.Context(command, parent=root, info_name=name)
+        context = click.Context(command, parent=root, info_name=name)
+        if not isinstance(command, click.Group):
+            yield name, command, context
+            continue
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            yield f"{name} {inner}", found, click.Context(found, parent=context, info_name=inner)
 
 
 def test_version_is_the_packages():
@@ -44,7 +50,8 @@ def test_the_package_runs_as_a_module():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], *[[name, "--help"] for name in COMMANDS]]
+    "arguments",
+    [["--version"], ["--help"], *[[*name.split(), "--help"] for name, _, _ in commands()]],
 )
 def test_help_and_version_load_nothing_heavy(arguments):
     """Asking what there is imports neither pydantic nor transitions, rich, blinker or sqlite3."""
@@ -52,21 +59,98 @@ def test_help_and_version_load_nothing_heavy(arguments):
     assert loaded_by(arguments, heavy) == ""
 
 
+SHORT = {
+    "context check": "check",
+    "context alert": "alert",
+    "context monitor": "context-monitor",
+    "queue messages": "messages",
+    "queue clear": "clear",
+}
+"""Commands of groups whose variables bear their short names."""
+OWN_VARIABLES = {
+    ("context check", "--session"): "AGENT_ID",
+    ("context check", "--directory"): "ALERT_DIR",
+    ("context alert", "--session"): "AGENT_ID",
+    ("context alert", "--directory"): "ALERT_DIR",
+    ("context alert", "--no-alert"): "NO_ALERT",
+    ("token mint", "--file"): "TOKEN_MINT_FILE",
+}
+"""Options whose variables are not made of the names of command and option."""
+
+
 def test_every_option_names_its_environment_variable():
-    """--help says under which variable each option can be set."""
-    for name, command, context in commands():
+    """--help says under which variable each option can be set; groups do not change it."""
+    for words, command, context in commands():
         text = "".join(command.get_help(context).split())
+        called = SHORT.get(words) or words.split()[0]
         for option in command.params:
             if isinstance(option, click.Option):
-                flag = option.opts[-1].removeprefix("--").replace("-", "_").upper()
-                own = "STATE_DIR" if flag == "STATE_DIR" else f"{name.upper()}_{flag}"
-                assert f"ULTRAMON_{own}" in text, (name, option.opts)
+                flag = option.opts[-1]
+                own = f"{called}_{flag.removeprefix('--')}".replace("-", "_").upper()
+                if flag == "--state-dir":
+                    own = "STATE_DIR"
+                assert f"ULTRAMON_{OWN_VARIABLES.get((words, flag), own)}" in text, (words, flag)
 
 
 def test_every_command_that_shows_something_takes_json():
-    """--json is on every command."""
-    for name, command, _ in commands():
-        assert any("--json" in option.opts for option in command.params), name
+    """--json is on every command but the two that hosts run."""
+    without = {"host hook", "host statusline"}
+    for words, command, _ in commands():
+        has_json = any("--json" in option.opts for option in command.params)
+        assert has_json is (words not in without), words
+
+
+def test_help_lists_what_people_run_and_groups_what_programs_call():
+    """A newcomer reads at most fourteen commands; short names work and are not listed."""
+    text = run("--help").stdout
+    first, rest = text.split("Groups of commands:")
+    assert len(re.findall(r"^  [a-z-]+ ", first.split("Commands:")[1], re.MULTILINE)) <= 14
+    assert re.findall(r"^  ([a-z-]+) ", rest, re.MULTILINE) == list(GROUPS)
+    for name in SHORT_NAMES:
+        assert not re.search(rf"^  {name} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        (["check"], ["context", "check"]),
+        (["check", "--session", "a", "--json"], ["context", "check", "--session=a", "--json"]),
+        (["alert", "--history"], ["context", "alert", "--history"]),
+        (["context-monitor", "status"], ["context", "monitor", "status"]),
+        (["context-monitor", "start"], ["context", "monitor", "start"]),
+        (["context", "nobody"], ["context", "show", "nobody"]),
+        (["context", "--details"], ["context", "show", "--details"]),
+        (["context"], ["context", "show"]),
+        (["messages", "nobody"], ["queue", "messages", "nobody"]),
+        (["clear", "nobody"], ["queue", "clear", "nobody"]),
+        (["queue", "--json", "depth"], ["queue", "depth", "--json"]),
+        (["queue", "--state-dir", "depth", "dead"], ["queue", "dead", "--state-dir", "depth"]),
+        (["token", "--file", "mint", "mint"], ["token", "mint", "--file", "mint"]),
+        (["backend", "--json", "check", "memory:"], ["backend", "check", "memory:", "--json"]),
+        (["hook", "claude-code"], ["host", "hook", "claude-code"]),
+        (["statusline"], ["host", "statusline"]),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_short_name_does_what_the_command_in_its_group_does(short, whole, tmp_path):
+    """Scripts that call a command without its group get the same output and exit code."""
+    variables = {"ULTRAMON_STATE_DIR": str(tmp_path)}
+    answers = [run(*words, **variables) for words in (short, whole)]
+    assert len({(done.returncode, done.stdout, _message(done)) for done in answers}) == 1
+    assert "No such" not in answers[0].stderr
+
+
+def _message(done):
+    """What is said on stderr, without the usage lines, which show how the command was called."""
+    return re.sub(r"^(Usage: |Try ).*\n", "", done.stderr, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["backend", "queue", "token", "host"])
+def test_a_group_without_a_command_is_wrong_usage(name):
+    """It lists its commands on stderr."""
+    done = run(name)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "Commands:" in done.stderr
 
 
 def test_the_documentation_holds_every_help_text():
@@ -77,7 +161,7 @@ def test_the_documentation_holds_every_help_text():
     spec.loader.exec_module(generator)
     assert generator.render(DOCS) == DOCS
     for name, command, _ in commands():
-        assert f"Usage: ultramon {name}" in DOCS
+        assert f"Usage: ultramon {name} " in DOCS
         for option in command.params:
             if isinstance(option, click.Option):
                 assert option.opts[-1] in DOCS

@@ -13,7 +13,6 @@ from helpers import ROOT
 from helpers.alert_project import SESSION, Project, store_agent
 from helpers.program import PROGRAM, environment, loaded_by, run
 
-from ultramon.cli import PLUMBING
 from ultramon.cli.output import ExitCode
 
 SEQUENCES = json.loads((Path(__file__).parent / "data" / "alerts.json").read_text())
@@ -378,7 +377,7 @@ def test_the_line_for_a_shell_keeps_the_commands_exit_code(project, program, tmp
 
 def test_both_are_filed_under_programs(program):
     """People have `status`; these are for scripts."""
-    assert {"alert", "check"} <= set(PLUMBING)
-    shown = program("--help").stdout.partition("For programs:")[2]
-    assert re.search(r"^  alert +Tell", shown, re.MULTILINE)
-    assert re.search(r"^  check +Say", shown, re.MULTILINE)
+    shown = program("context", "--help").stdout
+    assert re.search(r"^  alert +[A-Z]", shown, re.MULTILINE)
+    assert re.search(r"^  check +[A-Z]", shown, re.MULTILINE)
+    assert not re.search(r"^  (alert|check) ", program("--help").stdout, re.MULTILINE)

@@ -323,7 +323,7 @@ def test_memory_has_nothing_to_make():
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("stats", "memory:", "--print-sql"), ExitCode.USAGE, "--print-sql goes with init"),
+        (("stats", "memory:", "--print-sql"), ExitCode.USAGE, "No such option '--print-sql'"),
         (("stats", "memory:", "--state-dir", "/x"), ExitCode.USAGE, "a URL or --state-dir"),
         (("init", "memory:", "--print-sql"), ExitCode.FAILURE, "only PostgreSQL has"),
         (("check", "redis://x"), ExitCode.FAILURE, "must be file:///directory, memory:, "),

@@ -196,7 +196,7 @@ def test_depth_counts_by_recipient(send, call, backend):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("bury",), ("retry",), ("drop",), ("retry", "one"), ("drop", "-1"), ("retry", "9" * 30)],
+    [("bury",), ("retry",), ("drop",), ("retry", "one"), ("drop", "-1"), ("retry", "9" * 30)],
 )
 def test_wrong_usage_of_the_queue(call, arguments):
     """It ends with 2 and changes nothing."""

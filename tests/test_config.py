@@ -8,7 +8,7 @@ import pytest
 
 from ultramon.alerts import AlertConfig
 from ultramon.alerts.config import STATUSES
-from ultramon.cli import COMMANDS, PLUMBING, cli
+from ultramon.cli import cli
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung
 from ultramon.errors import ConfigurationError
@@ -323,16 +323,13 @@ def test_no_variable_of_ours_is_taken_for_a_misspelt_one(monkeypatch, caplog):
     """Neither a setting nor the variable of any option of any command; nor what is like none."""
     names = {f"ULTRAMON_{name}" for name in VARIABLES} | {"ULTRAMON_BUILD_NUMBER"}
     root = cli.make_context("ultramon", [], resilient_parsing=True)
-
-    def collect(command, prefix):
-        for name, child in getattr(command, "commands", {}).items():
-            collect(child, f"{prefix}_{name}")
-        for option in command.params:
-            if isinstance(option, click.Option) and option.envvar is None:
-                names.add(f"{prefix}_{option.name}".upper().replace("-", "_"))
-
-    for command in (*COMMANDS, *PLUMBING):
-        collect(cli.get_command(root, command), f"ULTRAMON_{command}")
+    waiting = [cli]
+    while waiting:
+        command = waiting.pop()
+        if isinstance(command, click.Group):
+            inner = command.list_commands(root)
+            waiting += [command.get_command(root, name) for name in inner]
+        names |= {option.envvar for option in command.params if option.envvar is not None}
     assert len(names) > 100
     for name in names - {"ULTRAMON_CONFIG"}:
         monkeypatch.setenv(name, "")

@@ -20,61 +20,140 @@ from ultramon.errors import AgentNotFoundError, UltramonError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 COMMANDS = (
     "demo",
     "replay",
     "status",
     "watch",
-    "events",
     "explain",
+    "events",
+    "resume",
     "install",
     "uninstall",
     "doctor",
-    "resume",
-    "chaos",
-    "prune",
     "serve",
-    "backend",
+    "prune",
+    "chaos",
 )
-"""In the order of `--help`; each is the function `command` of a module of its name."""
-PLUMBING = (
-    "alert",
-    "check",
-    "clear",
-    "context",
-    "context-monitor",
-    "hook",
-    "messages",
-    "queue",
-    "statusline",
-    "token",
-)
-"""The same, for commands that programs call; listed apart."""
+"""What a person runs, in the order of `--help`; each is the `command` of a module of its name."""
+GROUPS = {
+    "backend": (
+        "Set up, check or measure the store that agents share.",
+        {name: ("backend", name) for name in ("init", "migrate", "check", "stats")},
+    ),
+    "context": (
+        "One agent's window: for scripts and for agents.\n\n"
+        "`ultramon context AGENT` is short for `ultramon context show AGENT`.",
+        {
+            "show": ("context", "command"),
+            "check": ("check", "command"),
+            "alert": ("alert", "command"),
+            "monitor": ("context_monitor", "command"),
+        },
+    ),
+    "queue": (
+        "Notices and messages on their way to agents.",
+        {
+            "messages": ("messages", "command"),
+            "clear": ("clear", "command"),
+            **{name: ("queue", name) for name in ("depth", "dead", "retry", "drop")},
+        },
+    ),
+    "token": (
+        "Tokens of agents, and the secrets of a server.",
+        {name: ("token", name) for name in ("mint", "revoke", "admin", "hook")},
+    ),
+    "host": (
+        "What an installed coding agent runs, to try by hand.",
+        {"hook": ("hook", "command"), "statusline": ("statusline", "command")},
+    ),
+}
+"""What programs call: the help of each group, and its commands as module and function."""
+_DEFAULTS = {"context": "show"}
+"""The command that a group runs when none is named."""
+SHORT_NAMES = ("alert", "check", "clear", "context-monitor", "hook", "messages", "statusline")
+"""Commands of groups that scripts may call without the group; not listed in `--help`."""
 _ROOMS = ("demo", "chaos", "replay")
 _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module when the command is asked for, and words its errors."""
+def load_command(file: str, function: str = "command") -> click.Command:
+    """Import one command, and name the environment variable of each of its options.
+
+    A variable bears the names of the command's module and of the option, so that it is the same
+    wherever the command is listed.
+    """
+    place = f"{file}.command" if file in _ROOMS else f"commands.{file}"
+    command: click.Command = getattr(importlib.import_module(f"ultramon.cli.{place}"), function)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            flag = option.opts[-1].removeprefix("--")
+            option.envvar = option.envvar or f"ULTRAMON_{file}_{flag}".upper().replace("-", "_")
+            option.show_envvar = True
+    return command
+
+
+class CommandGroup(click.Group):
+    """Commands below one name, each imported when it is called."""
+
+    def __init__(self, name: str, summary: str, places: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(name, help=summary)
+        self._places = places
+        self._default = _DEFAULTS.get(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, most useful first."""
-        return [*COMMANDS, *PLUMBING]
+        """Return the names in the order of `--help`."""
+        return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
-        if cmd_name not in (*COMMANDS, *PLUMBING):
-            return None
-        file = f"{cmd_name}.command" if cmd_name in _ROOMS else f"commands.{cmd_name}"
-        module = importlib.import_module(f"ultramon.cli.{file.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        place = self._places.get(cmd_name)
+        return None if place is None else load_command(*place)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the command among the arguments; options may stand in front of it."""
+        if self._default is not None:
+            if not args or args[0] not in (*self._places, *ctx.help_option_names):
+                args = [self._default, *args]
+        elif args and args[0].startswith("-"):
+            at = self._end_of_options(ctx, args)
+            args = [*args[at : at + 1], *args[:at], *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+    def _end_of_options(self, ctx: click.Context, args: list[str]) -> int:
+        with_value = {
+            flag
+            for name in self._places
+            for option in getattr(self.get_command(ctx, name), "params", ())
+            if isinstance(option, click.Option) and not option.is_flag
+            for flag in option.opts
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-"):
+            at += 2 if args[at] in with_value else 1
+        return at
+
+
+class Program(click.Group):
+    """The program itself: finds commands, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of `--help`."""
+        return [*COMMANDS, *GROUPS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name in GROUPS:
+            return CommandGroup(cmd_name, *GROUPS[cmd_name])
+        if cmd_name in (*COMMANDS, *SHORT_NAMES):
+            return load_command(cmd_name.replace("-", "_"))
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List what people call, then what programs call."""
-        for title, names in (("Commands", COMMANDS), ("For programs", PLUMBING)):
+        for title, names in (("Commands", COMMANDS), ("Groups of commands", GROUPS)):
             commands = [(name, self.get_command(ctx, name)) for name in names]
             limit = formatter.width - max(map(len, names)) - _HELP_MARGIN
             rows = [(name, found.get_short_help_str(limit)) for name, found in commands if found]
@@ -100,8 +179,8 @@ class LazyGroup(click.Group):
 
 
 @click.group(
-    cls=LazyGroup,
-    context_settings={"auto_envvar_prefix": "ULTRAMON", "help_option_names": ["-h", "--help"]},
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:

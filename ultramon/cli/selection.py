@@ -36,16 +36,18 @@ def state_dir_option(
         "--state-dir",
         type=click.Path(file_okay=False),
         envvar="ULTRAMON_STATE_DIR",
-        show_envvar=True,
         help=f"Where the states are kept.  [default: {default}]",
     )
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--json`` to a command."""
-    return click.option(
-        "--json", is_flag=True, show_envvar=True, help="Print JSON instead of text."
-    )(command)
+    return click.option("--json", is_flag=True, help="Print JSON instead of text.")(command)
+
+
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--state-dir`` and ``--json`` to a command."""
+    return state_dir_option()(json_option(command))
 
 
 def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -54,7 +56,6 @@ def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
         "--limit",
         type=click.IntRange(min=1),
         metavar="N",
-        show_envvar=True,
         help=f"Show the N most urgent agents at most.  [default: {default}]",
     )
 

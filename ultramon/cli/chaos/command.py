@@ -17,7 +17,7 @@ import click
 from ultramon.cli.chaos.victims import Victims
 from ultramon.cli.demo.command import open_shared_store
 from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, say
-from ultramon.cli.selection import json_option, state_dir_option
+from ultramon.cli.selection import store_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,34 +34,22 @@ _MAX_READS_OF_THE_REST = 16
 @click.command("chaos", context_settings={"allow_interspersed_args": False})
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, required=True)
 @click.option(
-    "--kills",
-    type=click.IntRange(0, 10_000),
-    default=3,
-    show_default=True,
-    show_envvar=True,
-    help="How many workers to kill.",
+    "--kills", type=click.IntRange(0, 10_000), default=3, help="How many workers to kill."
 )
 @click.option(
     "--every",
     type=click.FloatRange(0.01, 86_400.0),
     default=1.0,
-    show_default=True,
-    show_envvar=True,
     help="Seconds between two kills, on average.",
 )
-@click.option(
-    "--run", show_envvar=True, help="The run that it takes part in.  [default: a new one]"
-)
+@click.option("--run", help="The run that it takes part in.  [default: a new one]")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 604_800.0),
     default=300.0,
-    show_default=True,
-    show_envvar=True,
     help="Seconds after which the command is ended.",
 )
-@state_dir_option()
-@json_option
+@store_options
 def command(
     *,
     command_line: tuple[str, ...],

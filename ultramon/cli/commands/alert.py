@@ -13,29 +13,17 @@ from ultramon.errors import ConfigurationError
 
 
 @click.command("alert")
-@click.option("--force", is_flag=True, show_envvar=True, help="Alert whatever the status is.")
-@click.option(
-    "--command", metavar="NAME", show_envvar=True, help="The command that ran, for its settings."
-)
+@click.option("--force", is_flag=True, help="Alert whatever the status is.")
+@click.option("--command", metavar="NAME", help="The command that ran, for its settings.")
 @click.option(
     "--every",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    show_envvar=True,
     help="Look only after every N runs of the command in the session.",
 )
+@click.option("--no-alert", is_flag=True, envvar="ULTRAMON_NO_ALERT", help="Do nothing.")
 @click.option(
-    "--no-alert",
-    is_flag=True,
-    envvar="ULTRAMON_NO_ALERT",
-    show_envvar=True,
-    help="Do nothing.",
-)
-@click.option(
-    "--history",
-    is_flag=True,
-    show_envvar=True,
-    help="Show the alerts so far: of the session, else of all.",
+    "--history", is_flag=True, help="Show the alerts so far: of the session, else of all."
 )
 @session_options
 @json_option

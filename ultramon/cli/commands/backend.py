@@ -1,4 +1,4 @@
-"""`ultramon backend`: makes, checks and measures the store that agents share."""
+"""`ultramon backend init|migrate|check|stats`: the store that agents share."""
 
 from __future__ import annotations
 
@@ -12,69 +12,129 @@ from ultramon.cli.output import (
     ExitCode,
     age,
     field,
+    plural,
     print_json,
     sanitize_values,
     say,
 )
-from ultramon.cli.selection import json_option, open_store, state_dir_given, state_dir_option
+from ultramon.cli.selection import open_store, state_dir_given, store_options
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ultramon.backends.base import Backend
     from ultramon.backends.health import Finding
     from ultramon.backends.postgres.backend import PostgresBackend
-    from ultramon.backends.postgres.connection.database import Database
 
-ACTIONS = ("init", "migrate", "check", "stats")
 _MAX_LINE_CHARS = 2_000
 _SHOWN_RECIPIENTS = 10
 _SHOWN_INDEXES = 5
+_URL = "postgresql://user@host/database, file:///directory or memory:"
 
 
-@click.command("backend")
-@click.argument("action", type=click.Choice(ACTIONS), metavar="init|migrate|check|stats")
-@click.argument("url", required=False)
+def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``[URL]``, ``--state-dir`` and ``--json``, and say in its help what a URL is."""
+    command.__doc__ = f"""{command.__doc__}
+    URL is {_URL}; without it the store of ULTRAMON_BACKEND is meant. A password belongs into
+    PGPASSWORD or ~/.pgpass: everybody on this host can read a command line. It is never printed.
+    """
+    return click.argument("url", required=False)(store_options(command))
+
+
+@click.command("init")
 @click.option(
     "--print-sql",
     is_flag=True,
-    show_envvar=True,
-    help="With init: change nothing, print what an administrator runs to make the roles.",
+    help="Change nothing; print what an administrator runs to make the roles.",
 )
-@state_dir_option()
-@json_option
-def command(
-    *, action: str, url: str | None, print_sql: bool, state_dir: str | None, json: bool
-) -> ExitCode:
-    """Make, bring up to date, check or measure the store that agents share.
+@store_argument
+def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool) -> ExitCode:
+    """Make the tables of a PostgreSQL database; files need no setup.
 
-    URL is postgresql://user@host/database, file:///directory or memory:; without it the store of
-    ULTRAMON_BACKEND is meant. A password belongs into PGPASSWORD or ~/.pgpass: everybody on this
-    host can read a command line. It is never printed.
-
-    `init` makes the tables of a PostgreSQL database, and roles for agents, dashboards and admins
-    where this user may create roles; it can be run any number of times. `migrate` brings tables of
-    an older version, or of a restored dump, up to date. `check` says whether the server can be
-    trusted, and what to do where not; it fails when something is a problem, a warning is none.
-    `stats` shows sizes, what waits for whom, and what holds events back. Files need neither init
-    nor migrate.
+    Makes roles for agents, dashboards and admins too, where this user may create roles. It can be
+    run any number of times.
     """
-    if print_sql and action != "init":
-        raise click.UsageError(f"--print-sql goes with init, not with {action}")
-    if url is not None and state_dir_given(state_dir) is not None:
+    backend = _open(url, state_dir)
+    return _print_sql(backend) if print_sql else _set_up(backend, with_roles=True, as_json=json)
+
+
+@click.command("migrate")
+@store_argument
+def migrate(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
+    """Bring tables of an older version, or of a restored dump, up to date.
+
+    Files are brought up to date when they are used.
+    """
+    return _set_up(_open(url, state_dir), with_roles=False, as_json=json)
+
+
+@click.command("check")
+@store_argument
+def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
+    """Say whether a store can be trusted, and what to do where not.
+
+    Fails when something is a problem; a warning is none.
+    """
+    from ultramon.backends.health import PROBLEM, WARNING
+
+    backend = _open(url, state_dir)
+    findings = list(_examine(backend))
+    count = Counter(finding.status for finding in findings)
+    problems, warnings = count[PROBLEM], count[WARNING]
+    if json:
+        print_json(
+            {
+                "url": backend.url,
+                "findings": [sanitize_values(finding._asdict()) for finding in findings],
+                "problems": problems,
+                "warnings": warnings,
+            }
+        )
+    else:
+        for finding in findings:
+            click.echo(f"{finding.status:<8} {_line(finding)}")
+    if problems or (warnings and not json):
+        say(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
+    return ExitCode.FAILURE if problems else ExitCode.OK
+
+
+@click.command("stats")
+@store_argument
+def stats(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
+    """Show sizes, what waits for whom, and what holds events back."""
+    from ultramon.backends.queue import queue_of
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    backend = _open(url, state_dir)
+    depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())
+    waiting = {one.recipient: one.ready + one.waiting + one.claimed for one in depths}
+    top = sorted(waiting.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_RECIPIENTS]
+    measured = {
+        **_measure(backend),
+        "messages": {
+            "waiting": sum(waiting.values()),
+            "dead": sum(one.dead for one in depths),
+            "recipients": [{"agentId": who, "waiting": number} for who, number in top if number],
+        },
+    }
+    if json:
+        print_json({"url": backend.url, **sanitize_values(measured)})
+        return ExitCode.OK
+    for line in _stats_lines(measured):
+        click.echo(sanitize(line))
+    return ExitCode.OK
+
+
+def _open(url: str | None, state_dir: str | None) -> Backend:
+    if url is None:
+        return open_store(state_dir)
+    if state_dir_given(state_dir) is not None:
         raise click.UsageError("give either a URL or --state-dir")
     from ultramon.backends.opening import open_backend
 
-    backend = open_store(state_dir) if url is None else open_backend(url)
-    if print_sql:
-        return _print_sql(backend)
-    if action == "check":
-        return _check(backend, as_json=json)
-    if action == "stats":
-        return _stats(backend, as_json=json)
-    return _set_up(backend, with_roles=action == "init", as_json=json)
+    return open_backend(url)
 
 
 def _postgres(backend: Backend) -> PostgresBackend | None:
@@ -86,29 +146,25 @@ def _postgres(backend: Backend) -> PostgresBackend | None:
     return backend if isinstance(backend, PostgresBackend) else None
 
 
-def _database_of(backend: Backend) -> Database | None:
-    store = _postgres(backend)
-    return None if store is None else store.database
-
-
 def _print_sql(backend: Backend) -> ExitCode:
-    database = _database_of(backend)
-    if database is None:
+    store = _postgres(backend)
+    if store is None:
         raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
     from ultramon.backends.postgres.admin.roles import administrators_sql
 
-    click.echo(administrators_sql(database.address.schema), nl=False)
+    click.echo(administrators_sql(store.database.address.schema), nl=False)
     return ExitCode.OK
 
 
 def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
-    database = _database_of(backend)
-    if database is None:
+    store = _postgres(backend)
+    if store is None:
         return _set_up_local(backend, is_init=with_roles, as_json=as_json)
     from ultramon.backends.health import WARNING
     from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
     from ultramon.backends.postgres.admin.setup import initialize, migrate
 
+    database = store.database
     facts = read_facts(database)
     refused = refusals(facts)
     if refused:
@@ -171,29 +227,6 @@ def _line(finding: Finding) -> str:
     return sanitize(f"{finding.check}: {finding.message}{cure}", max_chars=_MAX_LINE_CHARS)
 
 
-def _check(backend: Backend, *, as_json: bool) -> ExitCode:
-    from ultramon.backends.health import PROBLEM, WARNING
-
-    findings = list(_examine(backend))
-    count = Counter(finding.status for finding in findings)
-    problems, warnings = count[PROBLEM], count[WARNING]
-    if as_json:
-        print_json(
-            {
-                "url": backend.url,
-                "findings": [sanitize_values(finding._asdict()) for finding in findings],
-                "problems": problems,
-                "warnings": warnings,
-            }
-        )
-    else:
-        for finding in findings:
-            click.echo(f"{finding.status:<8} {_line(finding)}")
-    if problems or (warnings and not as_json):
-        say(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
-    return ExitCode.FAILURE if problems else ExitCode.OK
-
-
 def _examine(backend: Backend) -> Iterable[Finding]:
     from ultramon.backends.health import OK, Finding, examine_local
     from ultramon.backends.local.backend import LocalBackend
@@ -206,31 +239,6 @@ def _examine(backend: Backend) -> Iterable[Finding]:
     if isinstance(backend, LocalBackend):
         return examine_local(backend)
     return [Finding("store", OK, f"{backend.url} ends with its process and shares nothing")]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _stats(backend: Backend, *, as_json: bool) -> ExitCode:
-    from ultramon.backends.queue import queue_of
-    from ultramon.system.clock import SYSTEM_CLOCK
-
-    stats = _measure(backend)
-    depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())
-    waiting = {one.recipient: one.ready + one.waiting + one.claimed for one in depths}
-    top = sorted(waiting.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_RECIPIENTS]
-    stats["messages"] = {
-        "waiting": sum(waiting.values()),
-        "dead": sum(one.dead for one in depths),
-        "recipients": [{"agentId": who, "waiting": number} for who, number in top if number],
-    }
-    if as_json:
-        print_json({"url": backend.url, **sanitize_values(stats)})
-        return ExitCode.OK
-    for line in _stats_lines(stats):
-        click.echo(sanitize(line))
-    return ExitCode.OK
 
 
 def _measure(backend: Backend) -> dict[str, Any]:

@@ -28,14 +28,12 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--session",
             metavar="ID",
             envvar="ULTRAMON_AGENT_ID",
-            show_envvar=True,
             help="The session.  [default: the one in .current-session of the project directory]",
         ),
         click.option(
             "--directory",
             metavar="DIR",
             envvar="ULTRAMON_ALERT_DIR",
-            show_envvar=True,
             help="The project directory.  [default: .ultramon]",
         ),
         state_dir_option(),
@@ -63,14 +61,9 @@ def find_session(session: str | None, directory: str | None, state_dir: str | No
 @click.command("check")
 @session_options
 @json_option
-@click.option("--quiet", is_flag=True, show_envvar=True, help="Print nothing.")
+@click.option("--quiet", is_flag=True, help="Print nothing.")
 def command(
-    *,
-    session: str | None,
-    directory: str | None,
-    state_dir: str | None,
-    json: bool,
-    quiet: bool,
+    *, session: str | None, directory: str | None, state_dir: str | None, json: bool, quiet: bool
 ) -> ExitCode:
     """Say how full the window of a session is, by the exit code.
 

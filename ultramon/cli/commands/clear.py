@@ -6,13 +6,12 @@ import click
 
 from ultramon.cli.caller import caller_id
 from ultramon.cli.output import ExitCode, print_json
-from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+from ultramon.cli.selection import find_agent_id, open_store, store_options
 
 
 @click.command("clear")
 @click.argument("agent")
-@state_dir_option()
-@json_option
+@store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     """Tell ultramon that an agent was cleared, so that no stale notice about it arrives.
 

@@ -8,7 +8,7 @@ import click
 
 from ultramon.cli.caller import resolve_agent
 from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
-from ultramon.cli.selection import json_option, open_store, state_dir_option
+from ultramon.cli.selection import open_store, store_options
 
 if TYPE_CHECKING:
     from ultramon.fleet.snapshot import ContextSnapshot
@@ -19,9 +19,8 @@ CACHED_SECONDS = 600.0
 
 @click.command("context")
 @click.argument("agent", required=False)
-@click.option("--details", is_flag=True, show_envvar=True, help="Say everything that is known.")
-@state_dir_option()
-@json_option
+@click.option("--details", is_flag=True, help="Say everything that is known.")
+@store_options
 def command(*, agent: str | None, details: bool, state_dir: str | None, json: bool) -> ExitCode:
     """Show how full an agent's window is: a percentage, or `unknown` before the first reading.
 

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from ultramon.backends.registry import registry_of
 from ultramon.cli.caller import caller_id, require_caller
 from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
-from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.system.environment import disabled
 
 if TYPE_CHECKING:
@@ -33,35 +33,26 @@ _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
 @click.option(
     "--threshold",
     "thresholds",
-    envvar="ULTRAMON_CONTEXT_MONITOR_THRESHOLD",
     multiple=True,
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    show_envvar=True,
     help="Tell when so much is used; can be given several times.  [default: the agent's levels]",
 )
 @click.option(
     "--critical-threshold",
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    show_envvar=True,
     help="Tell urgently when so much is used, and earlier as the agent's levels say.",
 )
 @click.option(
     "--use-default-thresholds",
     is_flag=True,
-    show_envvar=True,
     help="Tell at the agent's own levels, as without any of these options.",
 )
 @click.option(
-    "--notify",
-    envvar="ULTRAMON_CONTEXT_MONITOR_NOTIFY",
-    metavar="AGENT",
-    show_envvar=True,
-    help="Send the notices to this agent.  [default: the caller]",
+    "--notify", metavar="AGENT", help="Send the notices to this agent.  [default: the caller]"
 )
-@state_dir_option()
-@json_option
+@store_options
 @click.pass_context
 def command(
     context: click.Context,

@@ -18,7 +18,7 @@ from ultramon.cli.output import (
     tokens,
     wait_while_read,
 )
-from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.errors import AgentNotFoundError
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import parse_time
@@ -79,24 +79,20 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     "--since",
     type=Moment(),
     metavar="DURATION|TIME",
-    show_envvar=True,
     help="Only what happened since then, e.g. 2h or 2026-11-21T20:28:51Z.  [default: everything]",
 )
-@click.option("--run", show_envvar=True, help="Only events of this run.  [default: all runs]")
-@click.option("--agent", metavar="AGENT", show_envvar=True, help="Only events of this agent.")
+@click.option("--run", help="Only events of this run.  [default: all runs]")
+@click.option("--agent", metavar="AGENT", help="Only events of this agent.")
 @click.option(
     "--type",
     "types",
-    envvar="ULTRAMON_EVENTS_TYPE",
     multiple=True,
     type=click.Choice(EVENT_TYPES),
     metavar="TYPE",
-    show_envvar=True,
     help="Only events of this type; can be given several times.",
 )
-@click.option("--follow", is_flag=True, show_envvar=True, help="Go on until interrupted.")
-@state_dir_option()
-@json_option
+@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@store_options
 def command(
     *,
     since: float | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, sanitize_values
-from ultramon.cli.selection import find_agent, json_option, open_store, state_dir_option
+from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @click.argument("agent")
-@state_dir_option()
-@json_option
+@store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     """Say why an agent stands at its percentage.
 

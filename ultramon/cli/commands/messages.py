@@ -19,7 +19,7 @@ from ultramon.cli.output import (
     say,
     wait_while_read,
 )
-from ultramon.cli.selection import json_option, open_store, state_dir_option
+from ultramon.cli.selection import open_store, store_options
 from ultramon.errors import AgentNotFoundError
 from ultramon.system.terminal_text import sanitize
 
@@ -36,10 +36,9 @@ _CHECKS_PER_READ = 10
 
 @click.command("messages")
 @click.argument("agent", required=False)
-@click.option("--ack", is_flag=True, show_envvar=True, help="Receive them: they do not come again.")
-@click.option("--follow", is_flag=True, show_envvar=True, help="Go on until interrupted.")
-@state_dir_option()
-@json_option
+@click.option("--ack", is_flag=True, help="Receive them: they do not come again.")
+@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@store_options
 def command(
     *, agent: str | None, ack: bool, follow: bool, state_dir: str | None, json: bool
 ) -> ExitCode:

@@ -7,7 +7,7 @@ import re
 import click
 
 from ultramon.cli.output import ExitCode, print_json, say
-from ultramon.cli.selection import json_option, open_store, state_dir_option
+from ultramon.cli.selection import open_store, store_options
 from ultramon.system.terminal_text import sanitize
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -33,31 +33,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("prune")
 @click.option(
-    "--older-than",
-    type=Duration(),
-    default="7d",
-    show_default=True,
-    show_envvar=True,
-    help="Delete agents that were over so long ago.",
+    "--older-than", type=Duration(), default="7d", help="Delete agents that were over so long ago."
 )
-@click.option(
-    "--events-older-than",
-    type=Duration(),
-    default="30d",
-    show_default=True,
-    show_envvar=True,
-    help="Delete events so old.",
-)
-@click.option("--dry-run", is_flag=True, show_envvar=True, help="Only say what would be deleted.")
-@state_dir_option()
-@json_option
+@click.option("--events-older-than", type=Duration(), default="30d", help="Delete events so old.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@store_options
 def command(
-    *,
-    older_than: float,
-    events_older_than: float,
-    dry_run: bool,
-    state_dir: str | None,
-    json: bool,
+    *, older_than: float, events_older_than: float, dry_run: bool, state_dir: str | None, json: bool
 ) -> ExitCode:
     """Delete agents that ended or were lost, and events, of long ago.
 

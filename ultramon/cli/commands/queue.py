@@ -1,4 +1,4 @@
-"""`ultramon queue`: what waits, and what could not be delivered."""
+"""`ultramon queue depth|dead|retry|drop`: messages that wait, and messages that died."""
 
 from __future__ import annotations
 
@@ -16,51 +16,115 @@ from ultramon.cli.output import (
     sanitize_values,
     say,
 )
-from ultramon.cli.selection import json_option, open_store, state_dir_option
+from ultramon.cli.selection import open_store, store_options
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from ultramon.backends.queue import Queue
+    from collections.abc import Callable
+
+    from ultramon.backends.queue import Depth, Queue
     from ultramon.notices.message import Message
 
 _DEPTHS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 
 
-@click.command("queue")
-@click.argument("action", type=click.Choice(["depth", "dead", "retry", "drop"]))
-@click.argument("which", nargs=-1, metavar="[AGENT|MESSAGE...]")
-@state_dir_option()
-@json_option
-def command(*, action: str, which: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
-    """Show what waits for whom, and deal with messages that died: five attempts, none acknowledged.
+@click.command("depth")
+@click.argument("agents", metavar="[AGENT]...", nargs=-1)
+@store_options
+def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+    """Count the messages of each recipient.
 
-    `depth` counts the messages by recipient. `dead` lists the dead ones, of one recipient or of
-    all, with their numbers. `retry` gives those with the numbers given five new attempts; `drop`
-    deletes them.
+    AGENT is the id of a recipient; without one all are shown.
     """
-    from ultramon.backends.queue import queue_of
-    from ultramon.system.clock import SYSTEM_CLOCK
+    now = SYSTEM_CLOCK.now()
+    depths = [one for one in _queue(state_dir).depth(now=now) if _is_wanted(one, agents)]
+    if json:
+        print_json({"recipients": [_depth_json(one._asdict()) for one in depths]})
+        return ExitCode.OK
+    for one in depths:
+        counts = [f"{getattr(one, name):,} {name}" for name in _DEPTHS if getattr(one, name)]
+        if one.oldest_at is not None:
+            counts.append(f"the oldest {age(max(0.0, now - one.oldest_at))} ago")
+        click.echo(f"{field(one.recipient)}  {', '.join(counts)}")
+    if not depths:
+        say("nothing waits")
+    return ExitCode.OK
 
-    queue, now = queue_of(open_store(state_dir)), SYSTEM_CLOCK.now()
-    if action == "depth":
-        _show_depth(queue, which, now, as_json=json)
-    elif action == "dead":
-        _show_dead(queue, which, as_json=json)
+
+@click.command("dead")
+@click.argument("agents", metavar="[AGENT]...", nargs=-1)
+@store_options
+def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+    """List the messages that nobody acknowledged in five attempts.
+
+    Each comes with its number. AGENT is the id of a recipient; without one all are shown.
+    """
+    found = [one for one in _queue(state_dir).dead() if _is_wanted(one, agents)]
+    if json:
+        print_json({"dead": [sanitize_values(_dead_json(one)) for one in found]})
+        return ExitCode.OK
+    for one in found:
+        reason = field(one.last_error) or "no reason given"
+        sender = f" from {field(one.sender)}" if one.sender else ""
+        click.echo(
+            f"{one.id}  to {field(one.recipient)}{sender}, {moment(one.queued_at)}, "
+            f"{one.attempts} attempts, {reason}: {field(one.text)}"
+        )
+    if not found:
+        say("no dead messages")
+    return ExitCode.OK
+
+
+@click.command("retry")
+@click.argument("numbers", metavar="MESSAGE...", nargs=-1)
+@store_options
+def retry(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+    """Give dead messages five new attempts.
+
+    MESSAGE is a number that `ultramon queue dead` shows.
+    """
+    queue, now = _queue(state_dir), SYSTEM_CLOCK.now()
+    return _change(lambda number: queue.retry(number, now=now), numbers, "is tried again", json)
+
+
+@click.command("drop")
+@click.argument("numbers", metavar="MESSAGE...", nargs=-1)
+@store_options
+def drop(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+    """Delete dead messages.
+
+    MESSAGE is a number that `ultramon queue dead` shows.
+    """
+    return _change(_queue(state_dir).drop, numbers, "dropped", json)
+
+
+def _queue(state_dir: str | None) -> Queue:
+    from ultramon.backends.queue import queue_of
+
+    return queue_of(open_store(state_dir))
+
+
+def _is_wanted(one: Depth | Message, agents: tuple[str, ...]) -> bool:
+    return not agents or one.recipient in agents
+
+
+def _change(
+    change: Callable[[int], bool], texts: tuple[str, ...], done_word: str, as_json: bool
+) -> ExitCode:
+    numbers = [_number(text) for text in texts]
+    if not numbers:
+        raise click.UsageError("give the numbers that `ultramon queue dead` shows")
+    done = [number for number in numbers if change(number)]
+    missed = [number for number in numbers if number not in done]
+    if as_json:
+        print_json({"done": done, "notDead": missed})
     else:
-        numbers = [_number(text) for text in which]
-        if not numbers:
-            raise click.UsageError(f"{action} needs the numbers that `ultramon queue dead` shows")
-        change = queue.drop if action == "drop" else lambda number: queue.retry(number, now=now)
-        done = [number for number in numbers if change(number)]
-        missed = [number for number in numbers if number not in done]
-        if json:
-            print_json({"done": done, "notDead": missed})
-        else:
-            for number in done:
-                click.echo(f"{number} {'dropped' if action == 'drop' else 'is tried again'}")
-        if missed:
-            raise CommandFailed(f"not dead, or replaced: {', '.join(map(str, missed))}")
+        for number in done:
+            click.echo(f"{number} {done_word}")
+    if missed:
+        raise CommandFailed(f"not dead, or replaced: {', '.join(map(str, missed))}")
     return ExitCode.OK
 
 
@@ -70,39 +134,9 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _show_depth(queue: Queue, which: tuple[str, ...], now: float, *, as_json: bool) -> None:
-    depths = [one for one in queue.depth(now=now) if not which or one.recipient in which]
-    if as_json:
-        print_json({"recipients": [_depth_json(one._asdict()) for one in depths]})
-        return
-    for one in depths:
-        counts = [f"{getattr(one, name):,} {name}" for name in _DEPTHS if getattr(one, name)]
-        if one.oldest_at is not None:
-            counts.append(f"the oldest {age(max(0.0, now - one.oldest_at))} ago")
-        click.echo(f"{field(one.recipient)}  {', '.join(counts)}")
-    if not depths:
-        say("nothing waits")
-
-
 def _depth_json(depth: dict[str, Any]) -> dict[str, Any]:
     oldest_at = depth.pop("oldest_at")
     return {**depth, "oldestAt": None if oldest_at is None else format_time(oldest_at)}
-
-
-def _show_dead(queue: Queue, which: tuple[str, ...], *, as_json: bool) -> None:
-    dead = [one for one in queue.dead() if not which or one.recipient in which]
-    if as_json:
-        print_json({"dead": [sanitize_values(_dead_json(one)) for one in dead]})
-        return
-    for one in dead:
-        reason = field(one.last_error) or "no reason given"
-        sender = f" from {field(one.sender)}" if one.sender else ""
-        click.echo(
-            f"{one.id}  to {field(one.recipient)}{sender}, {moment(one.queued_at)}, "
-            f"{one.attempts} attempts, {reason}: {field(one.text)}"
-        )
-    if not dead:
-        say("no dead messages")
 
 
 def _dead_json(message: Message) -> dict[str, Any]:

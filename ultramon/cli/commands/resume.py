@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
-from ultramon.cli.selection import find_agent, json_option, look_at, open_store, state_dir_option
+from ultramon.cli.selection import find_agent, look_at, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:
@@ -19,16 +19,8 @@ HOST = "claude-code"
 
 @click.command("resume")
 @click.argument("agent", required=False)
-@click.option(
-    "--all",
-    "show_all",
-    is_flag=True,
-    envvar="ULTRAMON_RESUME_ALL",
-    show_envvar=True,
-    help="Also sessions that ended by plan.",
-)
-@state_dir_option()
-@json_option
+@click.option("--all", "show_all", is_flag=True, help="Also sessions that ended by plan.")
+@store_options
 def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> ExitCode:
     """List the coding sessions that were cut off, the last active first, and how to go on.
 

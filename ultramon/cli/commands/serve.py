@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.output import ExitCode, json_line, say
-from ultramon.cli.selection import (
-    directory_of,
-    json_option,
-    open_store,
-    state_dir_given,
-    state_dir_option,
-)
+from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 from ultramon.errors import MissingExtraError
 from ultramon.system.terminal_text import sanitize
 
@@ -38,42 +32,32 @@ class LineFormatter(logging.Formatter):
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
-    show_envvar=True,
     help="Where to listen; beyond this machine only with a certificate.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=8420,
-    show_default=True,
-    show_envvar=True,
     help="The port; 0 takes any that is free.",
 )
 @click.option(
     "--tls-cert",
     type=click.Path(exists=True, dir_okay=False),
-    show_envvar=True,
     help="Serve HTTPS with this certificate chain (PEM).",
 )
 @click.option(
     "--tls-key",
     type=click.Path(exists=True, dir_okay=False),
-    show_envvar=True,
     help="Its key, where it is not in the same file.",
 )
 @click.option(
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    show_envvar=True,
     help="Answer requests for this name too, with a port of its own or --port.",
 )
-@click.option(
-    "--log-requests", is_flag=True, show_envvar=True, help="Write one line per request to stderr."
-)
-@state_dir_option()
-@json_option
+@click.option("--log-requests", is_flag=True, help="Write one line per request to stderr.")
+@store_options
 def command(
     *,
     host: str,

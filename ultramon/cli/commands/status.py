@@ -28,11 +28,10 @@ from ultramon.cli.selection import (
     agents_json,
     earlier_lives,
     find_agent,
-    json_option,
     limit_option,
     look_at,
     open_store,
-    state_dir_option,
+    store_options,
     unreadable_json,
 )
 from ultramon.state.liveness import ENDED, LOST, STALE
@@ -58,14 +57,11 @@ _WIDE = 100
     "--all",
     "show_all",
     is_flag=True,
-    envvar="ULTRAMON_STATUS_ALL",
-    show_envvar=True,
     help="Show ended agents too; with --run also those whose ids went on in another run.",
 )
-@click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
+@click.option("--run", help="Only agents of this run.  [default: all runs]")
 @limit_option(f"{MAX_ROWS} on a terminal, else all")
-@state_dir_option()
-@json_option
+@store_options
 def command(
     *,
     agent: str | None,

@@ -14,13 +14,7 @@ import click
 from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.commands.status import print_agents, print_left_out, status_table
 from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
-from ultramon.cli.selection import (
-    agents_json,
-    json_option,
-    limit_option,
-    open_store,
-    state_dir_option,
-)
+from ultramon.cli.selection import agents_json, limit_option, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.system.terminal_text import sanitize
 
@@ -37,49 +31,32 @@ _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
 
 
 @click.command("watch")
-@click.option("--run", show_envvar=True, help="Only agents of this run.  [default: all runs]")
-@click.option(
-    "--all",
-    "show_all",
-    is_flag=True,
-    envvar="ULTRAMON_WATCH_ALL",
-    show_envvar=True,
-    help="Show ended agents too.",
-)
+@click.option("--run", help="Only agents of this run.  [default: all runs]")
+@click.option("--all", "show_all", is_flag=True, help="Show ended agents too.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.1, 3_600),
     metavar="SECONDS",
     default=1.0,
-    show_default=True,
-    show_envvar=True,
     help="Time from look to look.",
 )
 @click.option(
     "--notify",
     type=click.Choice(("none", "bell", "osc9")),
     default="none",
-    show_default=True,
-    show_envvar=True,
     help="Ring the bell, or ask the terminal for a notification, when an agent reaches a rung.",
 )
 @click.option(
     "--format",
     "output_format",
-    envvar="ULTRAMON_WATCH_FORMAT",
     type=click.Choice(("table", "tmux", "json")),
     default="table",
-    show_default=True,
-    show_envvar=True,
     help="A table, one line for a status bar (printed once), or JSON lines.",
 )
-@click.option(
-    "--color", is_flag=True, show_envvar=True, help="Use colour codes of tmux in its line."
-)
-@click.option("--once", is_flag=True, show_envvar=True, help="Look once and end.")
+@click.option("--color", is_flag=True, help="Use colour codes of tmux in its line.")
+@click.option("--once", is_flag=True, help="Look once and end.")
 @limit_option("what fits on a terminal, else all")
-@state_dir_option()
-@json_option
+@store_options
 def command(
     *,
     run: str | None,

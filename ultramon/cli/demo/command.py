@@ -20,27 +20,10 @@ if TYPE_CHECKING:
 
 @click.command("demo")
 @click.option(
-    "--agents",
-    type=click.IntRange(1, 16),
-    default=3,
-    show_default=True,
-    show_envvar=True,
-    help="Agents that work at the same time.",
+    "--agents", type=click.IntRange(1, 16), default=3, help="Agents that work at the same time."
 )
-@click.option(
-    "--items",
-    type=click.IntRange(1, 500),
-    default=90,
-    show_default=True,
-    show_envvar=True,
-    help="Files to read.",
-)
-@click.option(
-    "--kill",
-    is_flag=True,
-    show_envvar=True,
-    help="SIGKILL workers on the way, as many as work at a time.",
-)
+@click.option("--items", type=click.IntRange(1, 500), default=90, help="Files to read.")
+@click.option("--kill", is_flag=True, help="SIGKILL workers on the way, as many as work at a time.")
 @state_dir_option("a temporary one")
 @json_option
 def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json: bool) -> ExitCode:

@@ -46,31 +46,27 @@ _BAR_WIDTH = 10
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=1_000_000_000),
-    show_envvar=True,
     help="Cap on the context limit, in tokens.",
 )
 @click.option(
     "--window",
     type=click.IntRange(min=1, max=1_000_000_000),
-    show_envvar=True,
     help="What the model holds, in tokens.  [default: as recorded, else by model]",
 )
-@click.option("--model", show_envvar=True, help="Model to assume.  [default: as recorded]")
+@click.option("--model", help="Model to assume.  [default: as recorded]")
 @click.option(
     "--warning",
     type=float,
     metavar="RATIO",
-    show_envvar=True,
     help="Usage ratio of the warning rung.  [default: Claude Code 0.65, others 0.70]",
 )
 @click.option(
     "--critical",
     type=float,
     metavar="RATIO",
-    show_envvar=True,
     help="Usage ratio of the critical rung.  [default: Claude Code 0.75, others 0.85]",
 )
-@click.option("--no-plot", is_flag=True, show_envvar=True, help="Leave the chart out.")
+@click.option("--no-plot", is_flag=True, help="Leave the chart out.")
 @json_option
 def command(
     *,
