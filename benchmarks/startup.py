@@ -11,9 +11,7 @@ ROUNDS = 31
 ROWS = {
     "python -I -c pass": "pass",
     "import ultramon": "import ultramon",
-    "what a hook loads": (
-        "import ultramon.hosts.claude_code.hooks.handlers, ultramon.hosts.claude_code.hooks.store"
-    ),
+    "what a hook loads": ("import ultramon.hosts.handling, ultramon.hosts.store"),
     "from ultramon import create_context_monitor": "from ultramon import create_context_monitor",
     "import json": "import json",
     "import pydantic": "from pydantic import BaseModel",

@@ -16,9 +16,9 @@ from helpers.requirements import NOBODY, read_only, require_root, require_root_m
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.output import ExitCode
+from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, WARNING, DoctorContext
 from ultramon.hosts.claude_code.doctor.settings_checks import CHECKS, examine
-from ultramon.hosts.claude_code.hooks import failure_log
 from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS, script_path
 from ultramon.state.record import encode_state
 from ultramon.system.files import write_new_file

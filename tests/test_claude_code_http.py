@@ -17,7 +17,8 @@ from test_hook_hostile import BAD_IDS, NOT_UNDERSTOOD, ODD
 from test_hook_recorded import Replay
 
 from ultramon import mint_token
-from ultramon.hosts.claude_code.hooks import failure_log, last_request
+from ultramon.hosts import failure_log
+from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, PATH, REQUESTS
 from ultramon.system.processes import this_host
 

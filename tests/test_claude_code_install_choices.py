@@ -16,7 +16,6 @@ from helpers.client_home import OTHER_HOOKS, ClientHome
 from ultramon import __version__
 from ultramon.cli.output import ExitCode
 from ultramon.errors import ConfigurationError, StateSchemaError
-from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, script_path
 from ultramon.hosts.claude_code.setup.interpreter import (
     check_interpreter,
@@ -24,6 +23,7 @@ from ultramon.hosts.claude_code.setup.interpreter import (
     this_interpreter,
 )
 from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.installed_choices import InstalledChoices
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 

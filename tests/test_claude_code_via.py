@@ -16,7 +16,7 @@ from helpers.running_server import ServeProgram, Serving
 from ultramon import __version__
 from ultramon.cli import cli
 from ultramon.cli.output import ExitCode
-from ultramon.hosts.claude_code.hooks import last_request
+from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.setup.commands import EVENTS
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, REQUESTS
 from ultramon.hosts.claude_code.setup.transport import Server

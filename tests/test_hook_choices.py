@@ -7,7 +7,7 @@ import pytest
 from helpers.hooked_session import HookedSession, said, tokens_at
 
 from ultramon.context.ladder import Ladder, Rung
-from ultramon.hosts.claude_code.hooks.store import WINDOWS_NAME
+from ultramon.hosts.store import WINDOWS_NAME
 from ultramon.system.files import replace_file
 
 

@@ -23,7 +23,7 @@ SLOW = {
 }  # fmt: skip
 DATABASE = {"sqlite3", "_sqlite3", "ultramon.backends.local.journal"}
 DELIVERY = {
-    "ultramon.hosts.claude_code.hooks.notices",
+    "ultramon.hosts.notices",
     "ultramon.backends.local.hook_inbox",
     "ultramon.backends.local.message_rows",
 }
@@ -61,7 +61,7 @@ def test_a_call_without_an_event_loads_little(session, event):
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
     unneeded = {"ultramon.context.model_windows", "ultramon.context.estimator"}
     assert not names & (SLOW | DATABASE | DELIVERY | unneeded)
-    assert "ultramon.hosts.claude_code.hooks.store" in names
+    assert "ultramon.hosts.store" in names
     assert session.record().pending is None
     assert session.failures() == []
 
@@ -110,11 +110,7 @@ def test_a_hook_that_is_switched_off_loads_nothing(session):
     """Not even what reads the payload."""
     session.environ["ULTRAMON_DISABLED"] = "1"
     names = {name for name in loaded(session, "PostToolUse") if name.startswith("ultramon")}
-    assert names == {
-        "ultramon", "ultramon.hosts", "ultramon.hosts.claude_code",
-        "ultramon.hosts.claude_code.hooks",
-        "ultramon.hosts.claude_code.hooks.entry",
-    }  # fmt: skip
+    assert names == {"ultramon", "ultramon.hosts", "ultramon.hosts.hook_program"}
 
 
 def test_a_transcript_of_100_mb_is_read_from_its_end(session, monkeypatch):

@@ -12,12 +12,12 @@ from helpers.transcript_lines import line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.hosts.claude_code.hooks.payload import Payload, read_payload
 from ultramon.hosts.claude_code.transcripts.last_reading import (
     MAX_LINES,
     MAX_TAIL_BYTES,
     read_last_reading,
 )
+from ultramon.hosts.payload import Payload, read_payload
 
 MIB = 1 << 20
 CLIENT_TIMEOUT_SECONDS = 10

@@ -30,7 +30,7 @@ from helpers.notified_session import (  # noqa: F401 - fixtures
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
-from ultramon.hosts.claude_code.hooks.notices import MAX_NOTICES
+from ultramon.hosts.notices import MAX_NOTICES
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.texts import CONTEXT, HANDOFF, LIFECYCLE
 from ultramon.routing import Inbox, cancel_notices, queue_message, register

@@ -23,7 +23,7 @@ from helpers.requirements import (
 )
 
 from ultramon.backends.local.journal import JOURNAL
-from ultramon.hosts.claude_code.hooks.failure_log import FAILURES_NAME, MAX_BYTES
+from ultramon.hosts.failure_log import FAILURES_NAME, MAX_BYTES
 
 
 @pytest.fixture

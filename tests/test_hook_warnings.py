@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from helpers.hooked_session import LIMIT_TOKENS, TRANSCRIPTS, HookedSession, said, tokens_at
 
-from ultramon.hosts.claude_code.hooks.hosted_agent import SILENT_CALLS
+from ultramon.hosts.hosted_agent import SILENT_CALLS
 from ultramon.system.timestamps import format_time
 
 

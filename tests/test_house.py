@@ -57,7 +57,7 @@ BROAD_EXCEPTS = {
     "ultramon/alerts/check.py": 1,
     "ultramon/fleet/deliveries.py": 1,
     "ultramon/monitor/background.py": 1,
-    "ultramon/hosts/claude_code/hooks/entry.py": 2,
+    "ultramon/hosts/hook_program.py": 2,
     "ultramon/routing.py": 1,
     "ultramon/server/routes/claude_code.py": 1,
     "ultramon/signals.py": 2,
@@ -149,7 +149,7 @@ def reached_from(start: str, function: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "module",
     [
-        "ultramon.hosts.claude_code.hooks.entry",
+        "ultramon.hosts.hook_program",
         "ultramon.hosts.claude_code.status_line",
         "ultramon.hosts.claude_code.hook",
         "ultramon.hosts.claude_code.statusline",

@@ -9,7 +9,7 @@ from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.context.limits import LARGE_WINDOW_TOKENS
 from ultramon.context.stored_gauge import NEAR_RATIO, StoredGauge
-from ultramon.hosts.claude_code.installed_choices import DEFAULT_LADDER
+from ultramon.hosts.installed_choices import DEFAULT_LADDER
 from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing.clock import START, FakeClock
 

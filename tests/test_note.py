@@ -12,7 +12,7 @@ from ultramon.context.note import (
     write_note,
 )
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.installed_choices import DEFAULT_LADDER as CLAUDE_CODE_LADDER
+from ultramon.hosts.installed_choices import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 
 LIMIT = 200_000
 AT = 1_700_000_000.0  # 22:13:20Z

@@ -15,9 +15,9 @@ from helpers import DATA
 from helpers.transcript_lines import line, reply
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
+from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code import hook
-from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME, InstalledChoices
+from ultramon.hosts.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.system.timestamps import format_time
 
 TRANSCRIPTS = DATA / "captures" / "claude-code-2.1.330"

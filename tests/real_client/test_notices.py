@@ -11,7 +11,7 @@ from real_client.client import finish, until
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.inbox_flags import is_raised
-from ultramon.hosts.claude_code.hooks.failure_log import read as read_failures
+from ultramon.hosts.failure_log import read as read_failures
 from ultramon.routing import Inbox
 
 pytestmark = pytest.mark.real_client

@@ -10,7 +10,6 @@ from helpers.requirements import read_only
 from real_client.api import Reply, bash, marked
 from real_client.client import WINDOW_TOKENS
 from real_client.watch import Note, new_notes, notes
-from ultramon.hosts.claude_code.hooks.failure_log import read as read_failures
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
@@ -18,6 +17,7 @@ from ultramon.hosts.claude_code.setup.commands import (
     package_directory,
     script_path,
 )
+from ultramon.hosts.failure_log import read as read_failures
 
 pytestmark = pytest.mark.real_client
 

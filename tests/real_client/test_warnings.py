@@ -8,7 +8,7 @@ import pytest
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, finish
 from real_client.watch import Note, new_notes, notes
-from ultramon.hosts.claude_code.hooks.failure_log import read as read_failures
+from ultramon.hosts.failure_log import read as read_failures
 
 pytestmark = pytest.mark.real_client
 

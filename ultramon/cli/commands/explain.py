@@ -59,8 +59,8 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
 
 def _session_tokens_left(record: StateRecord) -> int | None:
     """Return what the agent's client wrote last of a token budget, where it runs on this host."""
-    from ultramon.hosts.claude_code.hooks.hosted_agent import HOST, MEMORY
     from ultramon.hosts.claude_code.transcripts.last_reading import read_token_budget
+    from ultramon.hosts.hosted_agent import HOST, MEMORY
     from ultramon.system.processes import this_host
 
     if record.host != HOST or record.hostname != this_host().hostname:

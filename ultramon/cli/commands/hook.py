@@ -17,7 +17,7 @@ def command(host: str) -> int:
     Installed hooks run the same code without this command line, which would cost the host time.
     Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
     """
-    from ultramon.hosts.claude_code.hooks.entry import main
-    from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME
+    from ultramon.hosts.hook_program import main
+    from ultramon.hosts.installed_choices import CHOICES_NAME
 
     return main(["hook", os.path.join(state_directory(), CHOICES_NAME)])

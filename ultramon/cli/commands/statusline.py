@@ -16,7 +16,7 @@ def command() -> int:
     The status line that was there before ultramon's is run too, and shown as the installation
     says. Installed status lines run the same code without this command line.
     """
-    from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME
     from ultramon.hosts.claude_code.status_line import main
+    from ultramon.hosts.installed_choices import CHOICES_NAME
 
     return main(["statusline", os.path.join(state_directory(), CHOICES_NAME)])

@@ -8,8 +8,8 @@ import sys
 
 
 def main(argv: list[str]) -> int:
-    """Handle one hook call; see `ultramon.hosts.claude_code.hooks.entry.main`."""
-    from ultramon.hosts.claude_code.hooks.entry import main
+    """Handle one hook call; see `ultramon.hosts.hook_program.main`."""
+    from ultramon.hosts.hook_program import main
 
     return main(argv)
 

@@ -10,19 +10,19 @@ import os
 import time
 
 from ultramon.errors import UltramonError
-from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.hooks.entry import is_off, load_choices, state_directory
-from ultramon.hosts.claude_code.hooks.hosted_agent import WAITING
-from ultramon.hosts.claude_code.hooks.payload import INPUT_SECONDS, Payload, read_bounded
-from ultramon.hosts.claude_code.hooks.store import HookStore
+from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
+from ultramon.hosts.hook_program import is_off, load_choices, state_directory
+from ultramon.hosts.hosted_agent import WAITING
+from ultramon.hosts.payload import INPUT_SECONDS, Payload, read_bounded
+from ultramon.hosts.store import HookStore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
+    from ultramon.hosts.hosted_agent import HostedAgent
     from ultramon.state.record import StateRecord
 
 STATUS_LINE = "statusLine"

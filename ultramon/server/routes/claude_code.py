@@ -13,15 +13,16 @@ from starlette.background import BackgroundTask
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
-from ultramon.hosts.claude_code.hooks import failure_log, last_request
-from ultramon.hosts.claude_code.hooks.entry import load_choices
-from ultramon.hosts.claude_code.hooks.handlers import HookCall
-from ultramon.hosts.claude_code.hooks.hosted_agent import MEMORY
-from ultramon.hosts.claude_code.hooks.payload import Payload
-from ultramon.hosts.claude_code.hooks.session_environment import kept
-from ultramon.hosts.claude_code.hooks.store import HookStore
+from ultramon.hosts import failure_log
+from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.claude_code.setup.planned_change import choices_path
+from ultramon.hosts.handling import HookCall
+from ultramon.hosts.hook_program import load_choices
+from ultramon.hosts.hosted_agent import MEMORY
+from ultramon.hosts.payload import Payload
+from ultramon.hosts.session_environment import kept
+from ultramon.hosts.store import HookStore
 from ultramon.server.caller import AGENT
 from ultramon.server.http.authorization import HookCaller, Served
 from ultramon.server.http.error_responses import refuse

@@ -6,9 +6,9 @@ import os
 from typing import Any, NamedTuple
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.planned_change import choices_path, record_of
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
+from ultramon.hosts.installed_choices import InstalledChoices
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 INSTALL = "ultramon install claude-code"

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.doctor.examination import (
     OK,
     PROBLEM,
@@ -18,7 +19,6 @@ from ultramon.hosts.claude_code.doctor.examination import (
     Finding,
     SeenLayer,
 )
-from ultramon.hosts.claude_code.hooks import last_request
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.system.timestamps import format_time

@@ -30,11 +30,11 @@ from ultramon.hosts.claude_code.doctor.state_checks import (
     check_silence,
     check_states,
 )
-from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import choices_path, read_backup
+from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.ids import random_hex

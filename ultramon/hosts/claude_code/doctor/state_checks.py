@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ultramon.backends.local.journal import Journal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateError, StateSchemaError, UltramonError
+from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code.doctor.examination import (
     OK,
     PROBLEM,
@@ -16,9 +17,8 @@ from ultramon.hosts.claude_code.doctor.examination import (
     DoctorContext,
     Finding,
 )
-from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.installed_choices import AGENT, BOTH
 from ultramon.hosts.claude_code.setup.settings import USER, config_directory
+from ultramon.hosts.installed_choices import AGENT, BOTH
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.record import SCHEMA, StateRecord
 from ultramon.system import compact_json

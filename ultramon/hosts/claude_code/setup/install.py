@@ -14,12 +14,6 @@ from typing import Any, NamedTuple
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
-from ultramon.hosts.claude_code.installed_choices import (
-    AUDIENCES,
-    STATUS_LINES,
-    InstalledChoices,
-    check_choice,
-)
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
@@ -37,6 +31,12 @@ from ultramon.hosts.claude_code.setup.planned_change import (
 )
 from ultramon.hosts.claude_code.setup.settings import PROJECT, Layer, Settings, find_layers
 from ultramon.hosts.claude_code.setup.transport import Server, choose_link
+from ultramon.hosts.installed_choices import (
+    AUDIENCES,
+    STATUS_LINES,
+    InstalledChoices,
+    check_choice,
+)
 from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 

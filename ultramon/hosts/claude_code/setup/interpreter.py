@@ -13,7 +13,7 @@ _PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", "
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 _CACHES = frozenset((".cache", "Caches"))
 _START_SECONDS = 30
-_MODULES = "ultramon.hosts.claude_code.hooks.entry, ultramon.hosts.claude_code.status_line"
+_MODULES = "ultramon.hosts.hook_program, ultramon.hosts.claude_code.status_line"
 _ADVICE = (
     "one that outlives the project: install the tool for yourself with `pipx install ultramon` or "
     "`uv tool install ultramon` and run that one, or insist with --force"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.installed_choices import CHOICES_NAME, InstalledChoices
 from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.installed_choices import check_choice
 from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, check_url
 from ultramon.hosts.claude_code.setup.settings import PROJECT
+from ultramon.hosts.installed_choices import check_choice
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.setup.planned_change import PlannedChange

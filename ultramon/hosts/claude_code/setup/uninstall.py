@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.installed_choices import InstalledChoices
 from ultramon.hosts.claude_code.setup.planned_change import (
     PlannedChange,
     backup_path,
@@ -22,6 +21,7 @@ from ultramon.hosts.claude_code.setup.planned_change import (
 )
 from ultramon.hosts.claude_code.setup.settings import Layer, Settings, find_layers
 from ultramon.hosts.claude_code.setup.transport import restore_mode
+from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.system.files import delete_file
 
 _HOOKS = "hooks"

@@ -12,8 +12,6 @@ import time
 
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
-from ultramon.hosts.claude_code.hooks.hosted_agent import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
-from ultramon.hosts.claude_code.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.claude_code.transcripts.last_reading import (
     LastReading,
     read_last_reading,
@@ -21,6 +19,8 @@ from ultramon.hosts.claude_code.transcripts.last_reading import (
     read_token_budget,
 )
 from ultramon.hosts.claude_code.transcripts.reader import OVERFLOW
+from ultramon.hosts.hosted_agent import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
+from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.jsonl import optional_token_count
 from ultramon.state.record import StateRecord
 from ultramon.system import compact_json
@@ -31,9 +31,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.hosts.claude_code.hooks.notices import Delivery
-    from ultramon.hosts.claude_code.hooks.payload import Payload
-    from ultramon.hosts.claude_code.hooks.store import HookStore
+    from ultramon.hosts.notices import Delivery
+    from ultramon.hosts.payload import Payload
+    from ultramon.hosts.store import HookStore
 
 WAIT_SECONDS = 0.15
 """How long to wait for the reply that the client is about to write, where it matters."""
@@ -157,7 +157,7 @@ class HookCall:
             raise_flag(self._store.directory.path, self.agent_id)
         if source != "compact" or self._audience() not in (AGENT, BOTH):
             return b""
-        from ultramon.hosts.claude_code.hooks.note_text import write_compaction
+        from ultramon.hosts.warning_text import write_compaction
 
         return self._context(write_compaction(self._store.now))
 
@@ -165,7 +165,7 @@ class HookCall:
         """Take over from the session before a clear; tried again at the next call if it fails."""
         if agent is None or IS_CLEARED not in agent.memory:
             return
-        from ultramon.hosts.claude_code.hooks.succession import succeed
+        from ultramon.hosts.succession import succeed
 
         try:
             succeed(self._store, agent.record)
@@ -411,7 +411,7 @@ class HookCall:
         return self._note(agent) if heights[-1] > heights[-2] else ""
 
     def _note(self, agent: HostedAgent) -> str:
-        from ultramon.hosts.claude_code.hooks.note_text import write_note
+        from ultramon.hosts.warning_text import write_note
 
         path = self._own_transcript_path()
         return write_note(
@@ -435,7 +435,7 @@ class HookCall:
         is_prompt = event == "UserPromptSubmit"
         if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
             return []
-        from ultramon.hosts.claude_code.hooks.notices import Delivery
+        from ultramon.hosts.notices import Delivery
 
         if recipient != self.agent_id:
             before = self._store.find(recipient)

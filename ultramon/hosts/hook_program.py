@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
+    from ultramon.hosts.installed_choices import InstalledChoices
 
 
 def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -30,9 +30,9 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     directory = state_directory(environ, argv[1])
     event = agent_id = ""
     try:
-        from ultramon.hosts.claude_code.hooks.handlers import HookCall
-        from ultramon.hosts.claude_code.hooks.payload import read_payload
-        from ultramon.hosts.claude_code.hooks.store import HookStore
+        from ultramon.hosts.handling import HookCall
+        from ultramon.hosts.payload import read_payload
+        from ultramon.hosts.store import HookStore
 
         payload = read_payload(0)
         event, agent_id = payload.event, payload.session_id
@@ -64,8 +64,8 @@ def is_off(environ: Mapping[str, str]) -> bool:
 def load_choices(path: str, directory: str, event: str, now: float) -> InstalledChoices:
     """Read the choices of the installation; without readable ones nobody is told anything."""
     from ultramon.errors import StateError
-    from ultramon.hosts.claude_code.hooks import failure_log
-    from ultramon.hosts.claude_code.installed_choices import NOBODY, InstalledChoices
+    from ultramon.hosts import failure_log
+    from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 
     try:
         return InstalledChoices.load(path)
@@ -78,7 +78,7 @@ def load_choices(path: str, directory: str, event: str, now: float) -> Installed
 
 def _note_failure(directory: str, event: str, agent_id: str, error: BaseException) -> None:
     try:
-        from ultramon.hosts.claude_code.hooks import failure_log
+        from ultramon.hosts import failure_log
 
         problem = f"{type(error).__name__}: {error}"
         failure_log.record(directory, event, agent_id, problem, time.time())

@@ -7,13 +7,13 @@ until the last is done: a hook may be killed at any of them.
 from __future__ import annotations
 
 from ultramon.errors import AgentNotFoundError, StateError
-from ultramon.hosts.claude_code.hooks.hosted_agent import CLEAR, HOST, IS_CLEARED, MEMORY, SUCCESSOR
 from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
+from ultramon.hosts.hosted_agent import CLEAR, HOST, IS_CLEARED, MEMORY, SUCCESSOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
-    from ultramon.hosts.claude_code.hooks.store import HookStore
+    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.store import HookStore
     from ultramon.state.record import StateRecord
 
 

@@ -16,8 +16,8 @@ from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
-    from ultramon.hosts.claude_code.hooks.store import HookStore
+    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.store import HookStore
     from ultramon.notices.message import Message
 
 MAX_NOTICES = 10

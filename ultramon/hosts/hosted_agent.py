@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
+    from ultramon.hosts.installed_choices import InstalledChoices
     from ultramon.hosts.records import Report
     from ultramon.state.record import StateRecord
 
@@ -109,7 +109,7 @@ class HostedAgent:
         """Take the client's process as the agent's; return whether it is another one now."""
         record = self.record
         if record.agent_id == record.session_id:
-            from ultramon.hosts.claude_code.hooks.session_environment import keep
+            from ultramon.hosts.session_environment import keep
 
             keep(self.memory, self._environ)
         text = self._environ.get("CLAUDE_PID", "")

@@ -10,8 +10,8 @@ import os
 from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
-from ultramon.hosts.claude_code.hooks import failure_log
-from ultramon.hosts.claude_code.hooks.hosted_agent import HostedAgent
+from ultramon.hosts import failure_log
+from ultramon.hosts.hosted_agent import HostedAgent
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.claude_code.installed_choices import InstalledChoices
+    from ultramon.hosts.installed_choices import InstalledChoices
 
 LOCK_SECONDS = 1.0
 """How long a hook waits for the parallel hooks of the same agent."""

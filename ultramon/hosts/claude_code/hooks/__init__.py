@@ -1,1 +1,0 @@
-"""What a hook of Claude Code does; standard library only."""
