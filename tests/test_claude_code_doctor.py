@@ -296,8 +296,9 @@ def test_what_was_set_aside_is_told(client):
 
 def test_the_last_failures_of_hooks_are_shown(client):
     """What could not be said to the client is said here, with its time and event."""
+    log = failure_log.log_path(str(client.states), "claude-code")
     for number in range(5):
-        failure_log.record(str(client.states), "PostToolUse", "s1", f"fault \x1b[31m{number}", 1e9)
+        failure_log.record(log, "PostToolUse", "s1", f"fault \x1b[31m{number}", 1e9)
     finding = only(client)
     assert finding.status == WARNING
     assert finding.message.startswith("5 noted, the last: 2001-09-09T01:46:40.000Z PostToolUse")

@@ -216,7 +216,7 @@ def hostile(tmp_path_factory):
 def noted(session):
     """What the failure log holds, and empty it."""
     found = session.failures()
-    (session.state / failure_log.FAILURES_NAME).unlink(missing_ok=True)
+    (session.state / failure_log.log_path("", "claude-code")).unlink(missing_ok=True)
     return found
 
 

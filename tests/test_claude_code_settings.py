@@ -212,7 +212,7 @@ def test_a_command_in_arguments_is_recognised():
     hook = {"type": "command", "command": "/usr/bin/python3", "args": ["-I", "-S", HOOK, "/a; b"]}
     command = recognise(hook, HOOK_SCRIPT)
     assert command is not None
-    assert (command.program, command.script, command.installed) == (
+    assert (command.program, command.script, command.choices_path) == (
         "/usr/bin/python3",
         HOOK,
         "/a; b",

@@ -7,7 +7,7 @@ import pytest
 from helpers.hooked_session import HookedSession, said, tokens_at
 
 from ultramon.context.ladder import Ladder, Rung
-from ultramon.hosts.store import WINDOWS_NAME
+from ultramon.hosts.store import WINDOWS_SUFFIX
 from ultramon.system.files import replace_file
 
 
@@ -113,7 +113,7 @@ def test_a_new_installation_counts_from_the_next_call(session):
 
 def learn(session, **windows):
     told = {name.replace("_", "-"): tokens for name, tokens in windows.items()}
-    replace_file(str(session.state / WINDOWS_NAME), json.dumps(told).encode())
+    replace_file(str(session.state / f"claude-code{WINDOWS_SUFFIX}"), json.dumps(told).encode())
 
 
 def test_a_window_that_the_status_line_told_outranks_the_table(session):

@@ -12,12 +12,14 @@ from helpers.transcript_lines import line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.transcripts.last_reading import (
     MAX_LINES,
     MAX_TAIL_BYTES,
     read_last_reading,
 )
-from ultramon.hosts.payload import Payload, read_payload
+from ultramon.hosts.payload import read_payload
+from ultramon.hosts.port import HookEvent
 
 MIB = 1 << 20
 CLIENT_TIMEOUT_SECONDS = 10
@@ -190,7 +192,8 @@ def test_reading_a_payload_raises_value_error_or_nothing(data):
     os.write(write, data)
     os.close(write)
     try:
-        assert isinstance(read_payload(read), Payload)
+        payload, tail = read_payload(read)
+        assert isinstance(CLAUDE_CODE.read_event(payload, {}, tail), HookEvent)
     except ValueError:
         pass
     finally:

@@ -23,7 +23,9 @@ from helpers.requirements import (
 )
 
 from ultramon.backends.local.journal import JOURNAL
-from ultramon.hosts.failure_log import FAILURES_NAME, MAX_BYTES
+from ultramon.hosts.failure_log import MAX_BYTES, log_path
+
+FAILURES_NAME = log_path("", "claude-code")
 
 
 @pytest.fixture

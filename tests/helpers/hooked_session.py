@@ -17,7 +17,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code import hook
-from ultramon.hosts.installed_choices import CHOICES_NAME, InstalledChoices
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.timestamps import format_time
 
 TRANSCRIPTS = DATA / "captures" / "claude-code-2.1.330"
@@ -54,7 +54,7 @@ class HookedSession:
         self.session_id = session_id
         self.state = path / "hooked"
         self.state.mkdir(mode=0o700, exist_ok=True)
-        self.installed = self.state / CHOICES_NAME
+        self.installed = Path(choices_path(str(self.state), "claude-code"))
         self.home = path / "home"
         self.project = path / "project"
         self.transcript = path / "transcripts" / f"{session_id}.jsonl"
@@ -204,7 +204,10 @@ class HookedSession:
 
     def failures(self):
         """The problems in the failure log."""
-        return [failure["problem"] for failure in failure_log.read(str(self.state))]
+        return [
+            failure["problem"]
+            for failure in failure_log.read(failure_log.log_path(str(self.state), "claude-code"))
+        ]
 
 
 def encoded(payload):

@@ -11,6 +11,7 @@ from real_client.client import finish, until
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.inbox_flags import is_raised
+from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
 from ultramon.routing import Inbox
 
@@ -87,7 +88,7 @@ def test_a_headless_session_is_told_at_its_next_call(installed, api, states, bac
         assert told_at(api, text.format("scout-1")) == [turn]
         assert told_by(installed, text.format("scout-1")) == ["PostToolUse"]
     assert Inbox(session.agent_id, backend=backend).peek() == []
-    assert read_failures(str(states.directory)) == []
+    assert read_failures(log_path(str(states.directory), "claude-code")) == []
 
 
 def test_on_a_terminal_what_is_urgent_comes_at_once_and_the_rest_with_a_prompt(
@@ -167,4 +168,4 @@ def test_a_session_hears_that_its_subagent_was_compacted(installed, api, states)
     assert len(told_at(api, text)) == 1
     assert len(told_by(installed, text)) == 1
     assert not is_raised(str(states.directory), session.session_id, also_later=True)
-    assert read_failures(str(states.directory)) == []
+    assert read_failures(log_path(str(states.directory), "claude-code")) == []

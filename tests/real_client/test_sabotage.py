@@ -17,6 +17,7 @@ from ultramon.hosts.claude_code.setup.commands import (
     package_directory,
     script_path,
 )
+from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
 
 pytestmark = pytest.mark.real_client
@@ -103,7 +104,10 @@ def test_the_frozen_file_is_corrupt(installed, api, states, data):
     """Nobody is told anything by rules that cannot be read; the failure is written down."""
     (states.directory / "claude-code.json").write_bytes(data)
     assert_undisturbed(installed, api)
-    assert "claude-code.json" in read_failures(str(states.directory))[-1]["problem"]
+    assert (
+        "claude-code.json"
+        in read_failures(log_path(str(states.directory), "claude-code"))[-1]["problem"]
+    )
 
 
 def test_the_state_directory_is_read_only(installed, api, states):
@@ -139,7 +143,7 @@ def test_the_hook_gets_garbage(installed, api, states, data):
     change_commands(installed, lambda command: f"printf '{data}' | {{ {command}; }}")
     assert_undisturbed(installed, api)
     assert states.all() == {}
-    assert read_failures(str(states.directory))
+    assert read_failures(log_path(str(states.directory), "claude-code"))
 
 
 def test_the_state_of_the_session_is_corrupt(installed, api, states):

@@ -8,6 +8,7 @@ import pytest
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, finish
 from real_client.watch import Note, new_notes, notes
+from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
 
 pytestmark = pytest.mark.real_client
@@ -40,7 +41,7 @@ def test_the_first_calls_of_a_session_are_told_at_once(installed, api, states, t
     api.play(*ramp(*tokens), Reply(141_000, "Done."))
     installed.run(marked("read a large book"))
     assert new_notes(api.turns()[-1]) == [Note(140_000, WINDOW_TOKENS, 70)]
-    assert read_failures(str(states.directory)) == []
+    assert read_failures(log_path(str(states.directory), "claude-code")) == []
 
 
 def test_the_state_is_the_truth_at_every_request_and_ends_with_the_session(installed, api, states):

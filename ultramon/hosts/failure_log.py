@@ -22,22 +22,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FAILURES_NAME = "claude-code.failures.jsonl"
+FAILURES_SUFFIX = ".failures.jsonl"
+"""Of the file, after the host's name."""
 MAX_BYTES = 64 * 1024
 _MAX_PROBLEM_CHARS = 500
 
 
-def record(directory: str, event: str, agent_id: str, problem: str, now: float) -> None:
+def log_path(directory: str, host: str) -> str:
+    """Return the path of a host's failure log."""
+    return os.path.join(directory, host + FAILURES_SUFFIX)
+
+
+def record(path: str, event: str, agent_id: str, problem: str, now: float) -> None:
     """Add a line; nothing happens where even that is refused.
 
     Args:
-        directory: The state directory; nothing is written where it does not exist.
+        path: See `log_path`; nothing is written where its directory does not exist.
         event: The hook event, empty when it is not known.
         agent_id: The agent, empty when it is not known.
         problem: What went wrong, for people.
         now: Epoch seconds.
     """
-    path = os.path.join(directory, FAILURES_NAME)
     line = compact_json.dumps(
         {
             "at": format_time(now),
@@ -62,14 +67,13 @@ def record(directory: str, event: str, agent_id: str, problem: str, now: float) 
         return
 
 
-def read(directory: str) -> list[dict[str, Any]]:
+def read(path: str) -> list[dict[str, Any]]:
     """Return the failures, oldest first, each with ``at``, ``event``, ``agentId``, ``problem``.
 
     Raises:
         StateCorruptError: The file is no file of ours.
         OSError: The system refused.
     """
-    path = os.path.join(directory, FAILURES_NAME)
     try:
         data, _ = read_private_file(path)
     except FileNotFoundError:

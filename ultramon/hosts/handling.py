@@ -1,28 +1,36 @@
-"""What each event of the client does to the agents, and what the client is answered.
+"""What each event does to the agents, and what the client is answered: the same for every host.
 
-Standard library only. Nothing is injected on Stop or SubagentStop, where the client would go on
-and on, nor around a compaction, where it would be dropped or change the summary; but for one line
-at the start that follows it, which the client adds behind the summary.
+Standard library only. Nothing is injected at the end of a turn, where a client would go on and on,
+nor around a compaction, where it would be dropped or change the summary; but for one line at the
+start that follows it, which the client adds behind the summary.
 """
 
 from __future__ import annotations
 
 import os
-import time
 
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
-from ultramon.hosts.claude_code.transcripts.last_reading import (
-    LastReading,
-    read_last_reading,
-    read_last_replies,
-    read_token_budget,
-)
-from ultramon.hosts.claude_code.transcripts.reader import OVERFLOW
-from ultramon.hosts.hosted_agent import CLEAR, IS_CLEARED, SUCCESSOR, HostedAgent
+from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.jsonl import optional_token_count
-from ultramon.state.record import StateRecord
+from ultramon.hosts.port import (
+    CLEAR,
+    COMPACT,
+    COMPACTED,
+    COMPACTING,
+    PROMPT,
+    RESUME,
+    SESSION_ENDED,
+    SESSION_STARTED,
+    SUBAGENT_ENDED,
+    SUBAGENT_STARTED,
+    TOOL_ENDED,
+    TOOL_STARTED,
+    TOOLS_ENDED,
+    WAITING,
+)
+from ultramon.hosts.readings import END_WAIT_SECONDS, BehindError, Readings
+from ultramon.hosts.records import OVERFLOW
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id
@@ -32,49 +40,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.hosts.notices import Delivery
-    from ultramon.hosts.payload import Payload
+    from ultramon.hosts.port import HookEvent, LaunchedSubagent
+    from ultramon.hosts.records import LastReading
     from ultramon.hosts.store import HookStore
 
-WAIT_SECONDS = 0.15
-"""How long to wait for the reply that the client is about to write, where it matters."""
-END_WAIT_SECONDS = 0.5
-"""How long to wait for the last reply of a turn or a subagent, once: no model waits for that."""
-_LOOK_AGAIN_SECONDS = 0.003
-BYTES_PER_TOKEN = 3
-"""Of a transcript, at least, so that a large result is never taken for a small one."""
-PROJECT_FILE = os.path.join(".ultramon", "claude-code.json")
+    Change = Callable[[HostedAgent, LastReading], None]
+
+PROJECT_FOLDER = ".ultramon"
+"""Of a project; ``<host>.json`` in it holds the project's audience."""
 
 
 class HookCall:
-    """One call of the hook.
+    """One call of a hook.
 
     Args:
-        payload: What the client told.
+        event: What the client reports.
         store: Where the agents are.
-        is_patient: Whether to wait for the reply away from a rung too: a request is here before
-            the client has written it down, a process seldom.
+        is_patient: See `ultramon.hosts.readings.Readings`.
 
     Raises:
         InvalidAgentIdError: The session's or the subagent's id may not become a file name.
     """
 
-    def __init__(self, payload: Payload, store: HookStore, *, is_patient: bool = False) -> None:
-        self._payload = payload
+    def __init__(self, event: HookEvent, store: HookStore, *, is_patient: bool = False) -> None:
+        self._event = event
         self._store = store
-        self._is_patient = is_patient
-        self._session_id = check_agent_id(payload.session_id)
+        self._readings = Readings(store, event, is_patient=is_patient)
+        self._session_id = check_agent_id(event.session_id)
         self.agent_id = self._session_id
         self._parent_id: str | None = None
-        self._problem = ""
         self._is_warning = False
         self._deliveries: list[Delivery] = []
-        if payload.host_agent_id is not None:
-            self.agent_id = self._child_id(payload.host_agent_id)
+        if event.subagent_id is not None:
+            self.agent_id = self._child_id(event.subagent_id)
             self._parent_id = self._session_id
 
-    def _child_id(self, host_agent_id: str) -> str:
+    def _child_id(self, subagent_id: str) -> str:
         """Return a subagent's id, which it keeps when its session is cleared and renamed."""
-        name = check_agent_id(host_agent_id)
+        name = check_agent_id(subagent_id)
         own = check_agent_id(f"{self._session_id}.{name}")
         if self._store.is_known(own):
             return own
@@ -86,29 +89,19 @@ class HookCall:
         return [check_agent_id(f"{one}.{name}") for one in names]
 
     def answer(self) -> bytes:
-        """Do what the event asks for; return what the client is to read, often nothing.
+        """Do what the event asks for; return what to print for the client, often nothing.
 
         Raises:
             StateError: The state could not be stored.
         """
-        event = self._payload.event
-        if event in ("PostToolUse", "PostToolUseFailure", "PostToolBatch"):
-            return self._after_call()
-        if event == "UserPromptSubmit":
-            return self._prompt()
-        if event == "SessionStart":
-            return self.start()
-        if event == "PreCompact":
-            return self._before_compaction()
-        change = _CHANGES.get(event)
-        if change is not None:
-            change(self)
-        return b""
+        act = _ACTS.get(self._event.kind)
+        text = act(self) if act else None
+        return self._store.host.write_answer(self._event, text) if text else b""
 
     def acknowledge(self) -> None:
-        """End the notices and the warning in the answer; call it once the client has that.
+        """End the notices and the warning in the answer, once the client has it.
 
-        Whoever ends before repeats them later, and loses none.
+        They are repeated where a hook ends before; none is lost.
         """
         for delivery in self._deliveries:
             delivery.acknowledge()
@@ -120,21 +113,22 @@ class HookCall:
             except StateError as error:
                 self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
-    def start(self) -> bytes:
-        """SessionStart: the session begins, goes on, or was compacted.
+    # --- sessions
+
+    def _start(self) -> str | None:
+        """Begin a session, go on with it, or with what its compaction left.
 
         Returns:
-            After a compaction a line for the agent: the summary may repeat what it was told before.
+            After a compaction a line for the agent: the summary may repeat earlier warnings.
         """
-        payload = self._payload
-        source = payload.text("source")
+        event = self._event
 
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
             # What the transcript says of the model is better: it keeps the suffix [1m].
-            agent.set_model(agent.record.model or payload.text("model") or None)
-            if source == "compact":
-                agent.compacted("SessionStart")
+            agent.set_model(agent.record.model or event.model)
+            if event.source == COMPACT:
+                agent.compacted(event.name)
                 return
             agent.resume()
             agent.resolve_limit()  # another process may be set to another window
@@ -142,24 +136,23 @@ class HookCall:
                 # A forked session copies the lines of the other one: they are no readings of this.
                 # It may be known all the same: the status line is sometimes drawn first.
                 agent.memory["readingsAfter"] = self._store.now
-            elif source != "resume":
+            elif event.source != RESUME:
                 agent.gauge.begin_epoch(CLEAR)
-            if source == CLEAR:
+            if event.source == CLEAR:
                 agent.memory[IS_CLEARED] = True
-            tokens = optional_token_count(payload.fields, "context_tokens")
-            if tokens is not None:
-                agent.gauge.take(tokens, 0, self._store.now)
+            if event.tokens is not None:
+                agent.gauge.take(event.tokens, 0, self._store.now)
             agent.wait()
 
         self._follow_clear(self._store.update(self.agent_id, change))
-        if source == "resume":
+        if event.source == RESUME:
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
-        if source != "compact" or self._audience() not in (AGENT, BOTH):
-            return b""
+        if event.source != COMPACT or self._audience() not in (AGENT, BOTH):
+            return None
         from ultramon.hosts.warning_text import write_compaction
 
-        return self._context(write_compaction(self._store.now))
+        return write_compaction(self._store.now)
 
     def _follow_clear(self, agent: HostedAgent | None) -> None:
         """Take over from the session before a clear; tried again at the next call if it fails."""
@@ -172,16 +165,16 @@ class HookCall:
         except StateError as error:
             self._store.fail(self.agent_id, f"the session before the clear: {error}")
 
-    def end(self) -> None:
-        """SessionEnd: the session has ended, and with it its subagents but for a clear."""
-        reason = self._payload.text("reason")
-        tail = self._read_tail()
+    def _end(self) -> None:
+        """End a session, and its subagents unless it was cleared."""
+        reason = self._event.reason
+        reading = self._look()
 
         def finish(agent: HostedAgent) -> None:
             if agent.record.active:
-                agent.take(tail.report)
-            if tail.error == OVERFLOW:
-                agent.note_failure(tail.error)
+                agent.take(reading.report)
+            if reading.error == OVERFLOW:
+                agent.note_failure(reading.error)
             agent.finish(reason)
 
         agent = self._store.update(self.agent_id, finish, create=False)
@@ -196,22 +189,12 @@ class HookCall:
                 # A session that was cleared may have been resumed in another process.
                 if session_id == self.agent_id or child.pid == pid:
                     name = child_id.removeprefix(f"{session_id}.")
-                    self._end_child(child_id, self._look_at_child(name, session_id))
+                    self._end_child(child_id, self._readings.of_child(name, session_id))
 
-    def _end_child(self, child_id: str, tail: LastReading) -> None:
-        """End a subagent that the client ended without a SubagentStop."""
+    # --- subagents
 
-        def change(agent: HostedAgent) -> None:
-            agent.take(tail.report)
-            if tail.error is None:
-                agent.end("cancelled", "session ended")
-            else:
-                agent.end("failed", "request failed", tail.error)
-
-        self._store.update(child_id, change, create=False)
-
-    def start_subagent(self) -> None:
-        """SubagentStart: a subagent begins, or one that had ended goes on."""
+    def _start_subagent(self) -> None:
+        """Begin a subagent, or go on with one that had ended."""
 
         def change(agent: HostedAgent) -> None:
             self._ensure(agent)
@@ -219,208 +202,233 @@ class HookCall:
 
         self._store.update(self.agent_id, change)
 
-    def end_subagent(self) -> None:
-        """SubagentStop: it has ended; the client also sends one for every compaction."""
-        payload = self._payload
-        if not payload.agent_type or self._parent_id is None:
+    def _end_subagent(self) -> None:
+        if self._parent_id is None:
             return
-        tail = self._read_last_tail()
 
-        def change(agent: HostedAgent) -> None:
-            agent.take_last(tail.report)
+        def change(agent: HostedAgent, reading: LastReading) -> None:
+            agent.take_last(reading.report)
             agent.end("completed", "")
 
-        self._store.update(self.agent_id, change, create=False)
+        self._update_with_reading(change, self._readings.check_end, create=False)
 
-    def before_call(self) -> None:
-        """PreToolUse: a tool begins to run, maybe for long; the reading is that of its call."""
-        tail = self._read_current_tail()
-
-        def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.tool_started(self._payload.call_id)
-            if tail.is_current:
-                agent.memory["isLagging"] = False
-            agent.take(tail.report)
-
-        self._store.update(self.agent_id, change)
-
-    def rest(self) -> None:
-        """Stop and its like: the turn is over, or the client waits for a person."""
-        tail = self._read_last_tail()
-        payload = self._payload
+    def _end_child(self, child_id: str, reading: LastReading) -> None:
+        """End a subagent that the client ended without an event of its own."""
 
         def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.take_last(tail.report)
-            agent.wait()
-            if payload.event in ("Stop", "StopFailure"):
-                agent.note_failure(payload.text("error"))
+            agent.take(reading.report)
+            if reading.error is None:
+                agent.end("cancelled", "session ended")
+            else:
+                agent.end("failed", "request failed", reading.error)
 
-        self._store.update(self.agent_id, change)
+        self._store.update(child_id, change, create=False)
 
-    def note_notification(self) -> None:
-        """Notification: those that ask the person for something mean waiting, others nothing."""
-        if self._payload.text("notification_type") in _QUESTIONS:
-            self.rest()
+    def _end_failed_child(self, subagent_id: str) -> None:
+        """End a subagent whose failure a prompt reports.
 
-    def after_compaction(self) -> None:
-        """PostCompact: what the transcript says last is the old window still."""
-
-        def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.compacted("PostCompact")
-
-        self._store.update(self.agent_id, change)
-
-    def _before_compaction(self) -> bytes:
-        tail = self._read_tail()
-
-        def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.take(tail.report)
-            agent.compacting()
-
-        self._store.update(self.agent_id, change)
-        note = self._store.installed.handoff_note
-        return note.encode("utf-8", "replace") + b"\n" if note else b""
-
-    def _prompt(self) -> bytes:
-        prompt = self._payload.text("prompt")
-        if prompt.startswith(_TASK_NEWS):
-            self._end_failed_child(prompt)
-        return self._measure(lambda agent: agent.begin_turn(prompt), is_call=False)
-
-    def _end_failed_child(self, news: str) -> None:
-        """End the subagent whose failure the client tells its session: it sends no SubagentStop.
-
-        A person may type such a text, so that its transcript must say the same.
+        A person may type such a prompt, so that the subagent's transcript must say the same.
         """
-        name = news.partition("<task-id>")[2].partition("</task-id>")[0]
         try:
-            child_id = self._child_id(name)
+            child_id = self._child_id(subagent_id)
         except InvalidAgentIdError:
             return
         child = self._store.find(child_id)
-        if child is None or not child.active or "<status>failed</status>" not in news:
+        if child is None or not child.active:
             return
-        tail = self._await(
-            lambda: self._look(name), lambda tail: tail.error is not None, END_WAIT_SECONDS
+        reading = self._readings.wait_until(
+            lambda reading: reading.error is not None, END_WAIT_SECONDS, subagent_id
         )
-        if tail.error is not None:
-            self._end_child(child_id, tail)
+        self._readings.report_problem(self.agent_id)
+        if reading.error is not None:
+            self._end_child(child_id, reading)
 
-    def _after_call(self) -> bytes:
-        payload = self._payload
-        is_batch = payload.event == "PostToolBatch"
-        if payload.text("tool_name") in ("Agent", "Task"):
-            self._introduce_subagent()
-
-        def change(agent: HostedAgent) -> None:
-            if is_batch:
-                agent.begin_turn("")
-            else:
-                agent.end_call(payload.call_id)
-
-        return self._measure(change, is_call=not is_batch)
-
-    def _introduce_subagent(self) -> None:
-        """Take a subagent's model and task from the answer of the tool that launched it."""
-        response = self._payload.fields.get("tool_response")
-        if not isinstance(response, dict) or not isinstance(response.get("agentId"), str):
-            return
-        model, task = response.get("resolvedModel"), response.get("description")
+    def _introduce_subagent(self, launched: LaunchedSubagent) -> None:
+        """Take a subagent's model and task from the result of the tool that launched it."""
 
         def change(agent: HostedAgent) -> None:
             if agent.record.generation == 0:
-                agent.start(self._session_id, self.agent_id, self._payload.cwd)
+                agent.start(self._session_id, self.agent_id, self._event.cwd)
             agent.record.parent_id = self.agent_id
-            if agent.record.model is None and isinstance(model, str) and model:
-                agent.set_model(model)
-            if isinstance(task, str):
+            if agent.record.model is None and launched.model:
+                agent.set_model(launched.model)
+            if launched.task is not None:
                 agent.record.label = None  # at its start only its type was known
-                agent.begin_task(task)
+                agent.begin_task(launched.task)
 
         try:
-            self._store.update(self._child_id(response["agentId"]), change)
+            self._store.update(self._child_id(launched.subagent_id), change)
         except (InvalidAgentIdError, StateError) as error:
             self._store.fail(self.agent_id, f"its subagent: {error}")
 
-    def _measure(self, change: Callable[[HostedAgent], None], *, is_call: bool) -> bytes:
-        tail = self._read_current_tail()
-        audience = self._audience()
-        note = ""
+    # --- turns
 
-        def measure(agent: HostedAgent) -> None:
-            nonlocal note
+    def _wait(self) -> None:
+        """Note that the turn is over, or that the client waits for a person."""
+
+        def change(agent: HostedAgent, reading: LastReading) -> None:
             self._ensure(agent)
-            change(agent)
-            agent.memory["isLagging"] = self._payload.call_id is not None and not tail.is_current
-            agent.take(tail.report)
-            message_id = tail.report.message_id if tail.report is not None else None
-            if audience in (AGENT, BOTH) and agent.must_warn(
-                is_call=is_call, message_id=message_id
-            ):
-                note = self._note(agent)
+            agent.take_last(reading.report)
+            agent.wait()
+            if self._event.error is not None:
+                agent.note_failure(self._event.error)
+
+        self._update_with_reading(change, self._readings.check_end)
+
+    def _before_compaction(self) -> str | None:
+        reading = self._look()
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.take(reading.report)
+            agent.compacting()
+
+        self._store.update(self.agent_id, change)
+        return self._store.installed.handoff_note
+
+    def _after_compaction(self) -> None:
+        """Begin an epoch: the last reading in the transcript is still of the old window."""
+
+        def change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            agent.compacted(self._event.name)
+
+        self._store.update(self.agent_id, change)
+
+    def _before_call(self) -> None:
+        """Note a tool that begins to run, maybe for long; the reading is that of its call."""
+
+        def change(agent: HostedAgent, reading: LastReading) -> None:
+            self._ensure(agent)
+            agent.tool_started(self._event.call_id)
+            if reading.is_current:
+                agent.memory["isLagging"] = False
+            agent.take(reading.report)
+
+        self._update_with_reading(change, self._readings.check_call)
+
+    def _after_call(self) -> str:
+        event = self._event
+        if event.launched is not None:
+            self._introduce_subagent(event.launched)
+        return self._measure(lambda agent: agent.end_call(event.call_id), is_call=True)
+
+    def _after_calls(self) -> str:
+        return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
+
+    def _prompt(self) -> str:
+        event = self._event
+        if event.failed_subagent_id is not None:
+            self._end_failed_child(event.failed_subagent_id)
+        return self._measure(lambda agent: agent.begin_turn(event.prompt), is_call=False)
+
+    def _measure(self, act: Callable[[HostedAgent], None], *, is_call: bool) -> str:
+        """Take the reading, and return what the agent is to read: notices, then a warning."""
+        event = self._event
+        audience = self._audience() if event.can_answer else NOBODY
+        warns = audience in (AGENT, BOTH)
+        warning = ""
+
+        def change(agent: HostedAgent, reading: LastReading) -> None:
+            nonlocal warning
+            self._ensure(agent)
+            act(agent)
+            agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
+            agent.take(reading.report)
+            message_id = reading.report.message_id if reading.report is not None else None
+            if warns and agent.must_warn(is_call=is_call, message_id=message_id):
+                from ultramon.hosts.warning_text import write_warning
+
+                warning = write_warning(self._store, agent, self._readings.path)
                 self._is_warning = True
 
         agent = None
         try:
-            agent = self._store.update(self.agent_id, measure)
+            agent = self._update_with_reading(change, self._readings.check_call)
         except StateError as error:
-            # One that is locked, unsafe or of a newer version is kept, and told of, by another.
+            # One that is locked, unsafe or of a newer version is kept, and warned of, by another.
             if not isinstance(error.__cause__, OSError):
                 raise
             self._store.fail(self.agent_id, str(error))
             self._is_warning = False
-            note = self._unstored_note(tail) if audience in (AGENT, BOTH) else ""
+            warning = self._warn_unstored() if warns else ""
         self._follow_clear(agent)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
-        # What waited is older than the note.
-        told = "\n".join([*lines, note] if note else lines)
-        return self._context(told) if told else b""
+        # What waited is older than the warning.
+        return "\n".join([*lines, warning] if warning else lines)
 
-    def _context(self, text: str) -> bytes:
-        """Return the answer that puts a text into the agent's conversation."""
-        answer = {"hookEventName": self._payload.event, "additionalContext": text}
-        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+    def _warn_unstored(self) -> str:
+        """Return the warning where the system stores nothing: the transcript alone decides."""
+        from ultramon.hosts.warning_text import write_unstored_warning
 
-    def _unstored_note(self, tail: LastReading) -> str:
-        """Return the warning where the system stores nothing: the transcript alone decides.
-
-        The agent is told a rung once, where its last reply reached it and the one before had not.
-        Of parallel calls the first tells, and a prompt tells what no call could.
-        """
-        path = self._own_transcript_path()
+        reading = self._readings.look()
+        stored = self._store.find(self.agent_id)
         try:
-            is_subagent = self._parent_id is not None
-            replies = read_last_replies(path, is_subagent=is_subagent) if path else []
-        except (OSError, ValueError):
-            return ""  # noted when the tail was read
-        if not replies:
-            return ""
-        calls = replies[0][1]
-        if calls and calls[0] != self._payload.call_id and tail.stopped_at is None:
-            return ""
-        agent = self._store.hosted(StateRecord(self.agent_id))
-        agent.start(self._session_id, self._parent_id, self._payload.cwd)
-        heights = [0]
-        for report, _ in reversed(replies):
-            agent.take(report)
-            heights.append(agent.gauge.rank(agent.record.threshold_status or ""))
-        return self._note(agent) if heights[-1] > heights[-2] else ""
-
-    def _note(self, agent: HostedAgent) -> str:
-        from ultramon.hosts.warning_text import write_note
-
-        path = self._own_transcript_path()
-        return write_note(
-            agent.record,
-            pace=agent.gauge.describe_pace(),
-            now=self._store.now,
-            has_token_budget=path is not None and read_token_budget(path) is not None,
-            critical_note=self._store.installed.critical_note,
+            if stored is not None:
+                self._readings.check_call(self._store.hosted(stored), reading)
+        except BehindError as behind:
+            reading = self._readings.wait_until(behind.is_done, behind.seconds)
+        agent_ids = (self.agent_id, self._session_id, self._parent_id)
+        return write_unstored_warning(
+            self._store, self._event, agent_ids, self._readings.path, reading.stopped_at
         )
+
+    # --- what every event needs
+
+    def _update_with_reading(
+        self,
+        change: Change,
+        check: Callable[[HostedAgent, LastReading], None],
+        *,
+        create: bool = True,
+    ) -> HostedAgent | None:
+        """Change the agent by the newest reading; wait for a newer one outside of its lock.
+
+        Args:
+            change: Changes the agent.
+            check: Raises `BehindError` where a newer reading is worth waiting for. It asks the
+                state under the lock, so that a call that need not wait decodes it once.
+            create: Whether an agent without a state gets one.
+        """
+        reading = self._readings.look()
+        model = reading.report and (reading.report.requested_model or reading.report.model)
+        if model and reading.window_tokens is not None:
+            self._store.learn_window(model, reading.window_tokens)
+
+        def change_if_current(agent: HostedAgent) -> None:
+            check(agent, reading)
+            change(agent, reading)
+
+        try:
+            try:
+                return self._store.update(self.agent_id, change_if_current, create=create)
+            except BehindError as behind:
+                newer = self._readings.wait_until(behind.is_done, behind.seconds)
+            return self._store.update(
+                self.agent_id, lambda agent: change(agent, newer), create=create
+            )
+        finally:
+            self._readings.report_problem(self.agent_id)
+
+    def _look(self) -> LastReading:
+        reading = self._readings.look()
+        self._readings.report_problem(self.agent_id)
+        return reading
+
+    def _ensure(self, agent: HostedAgent) -> None:
+        """Fill the state of an agent whose beginning no hook has seen."""
+        event, record = self._event, agent.record
+        if record.generation == 0:
+            agent.start(self._session_id, self._parent_id, event.cwd)
+        elif not record.active and event.kind in _AT_WORK and SUCCESSOR not in agent.memory:
+            agent.resume()  # another hook made it go on, or its return was not reported
+        if event.cwd:
+            record.cwd = event.cwd
+        if self._parent_id is not None:
+            agent.name(event.subagent_type)
+        path = self._readings.path
+        if path:
+            agent.memory["transcriptPath"] = path
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
@@ -431,8 +439,7 @@ class HookCall:
         return []
 
     def _notices_for(self, recipient: str, agent: HostedAgent) -> list[str]:
-        event = self._payload.event
-        is_prompt = event == "UserPromptSubmit"
+        is_prompt = self._event.kind == PROMPT
         if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
             return []
         from ultramon.hosts.notices import Delivery
@@ -442,165 +449,43 @@ class HookCall:
             if before is None:
                 return []
             agent = self._store.hosted(before)
-        delivery = Delivery(self._store, agent, event)
+        delivery = Delivery(self._store, agent, is_prompt=is_prompt)
         self._deliveries.append(delivery)
         return delivery.lines()
 
-    def _ensure(self, agent: HostedAgent) -> None:
-        """Fill the state of an agent whose beginning no hook has seen."""
-        payload, record = self._payload, agent.record
-        if record.generation == 0:
-            agent.start(self._session_id, self._parent_id, payload.cwd)
-        elif not record.active and payload.event in _AT_WORK and SUCCESSOR not in agent.memory:
-            agent.resume()  # another hook made it go on, or its return was not told
-        if payload.cwd:
-            record.cwd = payload.cwd
-        if self._parent_id is not None:
-            agent.name(payload.agent_type)
-        path = self._own_transcript_path()
-        if path:
-            agent.memory["transcriptPath"] = path
-
-    def _read_tail(self) -> LastReading:
-        tail = self._look()
-        self._note_problem()
-        return tail
-
-    def _look(self, name: str | None = None, session_id: str | None = None) -> LastReading:
-        """Read the end of a transcript; what is wrong with it is said once, after the last look.
-
-        Args:
-            name: The client's name of a subagent; None = whom the event is about.
-            session_id: The session under which it was written; None = that of the event.
-        """
-        name = name or self._payload.host_agent_id
-        path = self._transcript_path(name, session_id or self._session_id)
-        self._problem = ""
-        if path is None:
-            return LastReading()
-        try:
-            return read_last_reading(
-                path, is_subagent=name is not None, call_id=self._payload.call_id
-            )
-        except FileNotFoundError:
-            # Before the first reply there is none; when a tool has run there must be one.
-            if self._payload.event in _INJECTABLE and self._payload.call_id is not None:
-                self._problem = f"no transcript {path}"
-        except (OSError, ValueError) as error:
-            self._problem = f"transcript not read: {error}"
-        return LastReading()
-
-    def _note_problem(self) -> None:
-        if self._problem:
-            self._store.fail(self.agent_id, self._problem)
-
-    def _look_at_child(self, name: str, session_id: str) -> LastReading:
-        """Read what the client wrote of a subagent last: after a clear in another folder."""
-        tail = self._look(name)
-        if tail.report is None and tail.error is None and session_id != self._session_id:
-            return self._look(name, session_id)
-        return tail
-
-    def _own_transcript_path(self) -> str | None:
-        return self._transcript_path(self._payload.host_agent_id, self._session_id)
-
-    def _transcript_path(self, name: str | None, session_id: str) -> str | None:
-        path = self._payload.transcript_path
-        if path is None or name is None:
-            return path
-        folder = path.removesuffix(".jsonl")
-        if session_id != self._session_id:
-            folder = os.path.join(os.path.dirname(path), session_id)
-        return os.path.join(folder, "subagents", f"agent-{name}.jsonl")
-
-    def _await(
-        self,
-        look: Callable[[], LastReading],
-        is_done: Callable[[LastReading], bool],
-        seconds: float,
-    ) -> LastReading:
-        """Look until a transcript says what is waited for, or the time is over."""
-        tail = look()
-        deadline = time.monotonic() + seconds
-        while not is_done(tail) and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_SECONDS)
-            tail = look()
-        self._note_problem()
-        return tail
-
-    def _read_last_tail(self) -> LastReading:
-        """Wait for the reply that the payload calls the last one, and that is no earlier one."""
-        text = self._payload.text("last_assistant_message").rstrip()
-        if not text:
-            return self._read_tail()
-        stored = self._store.find(self.agent_id)
-        before = None if stored is None else self._store.hosted(stored).memory.get("lastReplyAt")
-
-        def is_last(tail: LastReading) -> bool:
-            said = tail.text.strip()
-            is_new = tail.report is not None and tail.report.at != before
-            return tail.error is not None or (is_new and bool(said) and text.endswith(said))
-
-        return self._await(self._look, is_last, END_WAIT_SECONDS)
-
-    def _read_current_tail(self) -> LastReading:
-        """Wait for the reply with the call that has just run, where it may reach a rung.
-
-        The client writes the transcript while the hook runs already: without waiting, about half
-        of all readings were one call old, all of them up to date within 60 ms.
-        """
-        tail = self._look()
-        if self._payload.call_id and not tail.is_current and self._may_hide_a_rung(tail):
-            return self._await(self._look, lambda tail: tail.is_current, WAIT_SECONDS)
-        self._note_problem()
-        return tail
-
-    def _may_hide_a_rung(self, tail: LastReading) -> bool:
-        stored = self._store.find(self.agent_id)
-        if stored is None:
-            return True
-        agent = self._store.hosted(stored)
-        if tail.report is None or stored.measured_at is None:
-            # Nothing is known of this window; but what was waited for in vain may never come.
-            return not agent.memory.get("isLagging")
-        if self._is_patient:
-            return True
-        # The result that was just written may be most of a window.
-        return agent.gauge.is_near(tail.report.tokens + tail.bytes_behind // BYTES_PER_TOKEN)
-
     def _audience(self) -> str:
-        """Return who is told: the environment's word, the project's, the installation's."""
-        chosen = self._store.environ.get("ULTRAMON_AUDIENCE")
+        """Return who is warned: as the environment says, else the project, else the choices."""
+        host, environ = self._store.host, self._store.environ
+        chosen = environ.get("ULTRAMON_AUDIENCE")
         if chosen in AUDIENCES:
             return chosen
-        project = self._store.environ.get("CLAUDE_PROJECT_DIR") or self._payload.cwd
+        project = host.project(environ) or self._event.cwd
         if project:
+            name = os.path.join(PROJECT_FOLDER, f"{host.name}.json")
             try:
-                data, _ = read_private_file(os.path.join(project, PROJECT_FILE))
+                data, _ = read_private_file(os.path.join(project, name))
                 chosen = compact_json.loads(data)["audience"]
             except FileNotFoundError:
                 pass
             except (OSError, ValueError, KeyError, TypeError) as error:
-                self._store.fail(self.agent_id, f"{PROJECT_FILE} in {project}: {error!r}")
+                self._store.fail(self.agent_id, f"{name} in {project}: {error!r}")
             else:
                 if chosen in AUDIENCES:
                     return str(chosen)
         return self._store.installed.audience
 
 
-_INJECTABLE = ("PostToolUse", "PostToolUseFailure", "PostToolBatch", "UserPromptSubmit")
-# Old clients have no types, and notify only of these.
-_QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
-_AT_WORK = (*_INJECTABLE, "PreToolUse")
-_TASK_NEWS = "<task-notification>"
-_CHANGES = {
-    "SessionEnd": HookCall.end,
-    "SubagentStart": HookCall.start_subagent,
-    "SubagentStop": HookCall.end_subagent,
-    "PreToolUse": HookCall.before_call,
-    "PostCompact": HookCall.after_compaction,
-    "Stop": HookCall.rest,
-    "StopFailure": HookCall.rest,
-    "Notification": HookCall.note_notification,
-    "PermissionRequest": HookCall.rest,
+_AT_WORK = (TOOL_STARTED, TOOL_ENDED, TOOLS_ENDED, PROMPT)
+_ACTS: dict[str, Callable[[HookCall], str | None]] = {
+    SESSION_STARTED: HookCall._start,
+    SESSION_ENDED: HookCall._end,
+    SUBAGENT_STARTED: HookCall._start_subagent,
+    SUBAGENT_ENDED: HookCall._end_subagent,
+    PROMPT: HookCall._prompt,
+    TOOL_STARTED: HookCall._before_call,
+    TOOL_ENDED: HookCall._after_call,
+    TOOLS_ENDED: HookCall._after_calls,
+    WAITING: HookCall._wait,
+    COMPACTING: HookCall._before_compaction,
+    COMPACTED: HookCall._after_compaction,
 }

@@ -1,4 +1,4 @@
-"""The hook as a program: one call of the client in, at most one line of JSON out, always exit 0.
+"""A hook as a program: one call of a client in, at most one answer out, always exit 0.
 
 Standard library only, and as little of that as possible: every tool call of every agent pays.
 """
@@ -10,42 +10,50 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ultramon.hosts.installed_choices import InstalledChoices
+    from ultramon.hosts.port import Host
 
 
-def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Handle one call; what goes wrong goes to the failure log and nowhere else.
+def run(
+    load_host: Callable[[], Host], choices_path: str, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Handle one call: the payload on standard input, the answer on standard output.
+
+    Failures go to the failure log and nowhere else.
 
     Args:
-        argv: The program, and the path of the installed choices.
+        load_host: Returns the host; not called where ultramon is switched off.
+        choices_path: The installed choices, ``<host>.json``; without the file the defaults hold.
         environ: The client's environment.
 
     Returns:
         0.
     """
-    if is_off(environ) or len(argv) < 2:
+    if is_off(environ):
         return 0
-    directory = state_directory(environ, argv[1])
-    event = agent_id = ""
+    directory = state_directory(environ, choices_path)
+    name = agent_id = ""
     try:
+        host = load_host()
         from ultramon.hosts.handling import HookCall
         from ultramon.hosts.payload import read_payload
         from ultramon.hosts.store import HookStore
 
-        payload = read_payload(0)
-        event, agent_id = payload.event, payload.session_id
+        payload, tail = read_payload(0)
+        event = host.read_event(payload, environ, tail)
+        name, agent_id = event.name, event.session_id
         now = time.time()
-        installed = load_choices(argv[1], directory, event, now)
-        call = HookCall(payload, HookStore(directory, installed, environ, event, now))
+        installed = load_choices(choices_path, directory, name, now)
+        call = HookCall(event, HookStore(host, directory, installed, environ, event=name, now=now))
         agent_id = call.agent_id
         answer = call.answer()
         if answer:
             os.write(1, answer)
         call.acknowledge()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
-        _note_failure(directory, event, agent_id, error)
+        _note_failure(directory, choices_path, name, agent_id, error)
     return 0
 
 
@@ -57,30 +65,34 @@ def state_directory(environ: Mapping[str, str], choices_path: str) -> str:
 
 def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` is set."""
-    # As `ultramon.core.switches`, which a hook that is switched off does not even load.
+    # As `ultramon.system.environment`, which a hook that is switched off does not even load.
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
 
 
 def load_choices(path: str, directory: str, event: str, now: float) -> InstalledChoices:
-    """Read the choices of the installation; without readable ones nobody is told anything."""
+    """Read the choices of the installation; without readable ones nobody is warned."""
     from ultramon.errors import StateError
-    from ultramon.hosts import failure_log
     from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 
     try:
         return InstalledChoices.load(path)
     except (StateError, OSError) as error:
-        failure_log.record(directory, event, "", str(error), now)
+        from ultramon.hosts.failure_log import log_path, record
+
         installed = InstalledChoices(path)
+        record(log_path(directory, installed.host), event, "", str(error), now)
         installed.audience = NOBODY
         return installed
 
 
-def _note_failure(directory: str, event: str, agent_id: str, error: BaseException) -> None:
+def _note_failure(
+    directory: str, choices_path: str, event: str, agent_id: str, error: BaseException
+) -> None:
     try:
-        from ultramon.hosts import failure_log
+        from ultramon.hosts.failure_log import log_path, record
+        from ultramon.hosts.installed_choices import host_of
 
-        problem = f"{type(error).__name__}: {error}"
-        failure_log.record(directory, event, agent_id, problem, time.time())
+        path = log_path(directory, host_of(choices_path))
+        record(path, event, agent_id, f"{type(error).__name__}: {error}", time.time())
     except BaseException:  # noqa: BLE001 - there is nowhere left to say it
         return

@@ -9,7 +9,6 @@ import os
 
 from ultramon.context.stored_gauge import StoredGauge
 from ultramon.errors import InvalidAgentIdError
-from ultramon.hosts.claude_code.compaction_trigger import compaction_limits, host_window_tokens
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at
 
@@ -19,27 +18,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.installed_choices import InstalledChoices
+    from ultramon.hosts.port import Host
     from ultramon.hosts.records import Report
     from ultramon.state.record import StateRecord
-
-HOST = "claude-code"
-RUN = "claude-code"
-MEMORY = "claudeCode"
-"""Name of the field of a state file that holds what only this host needs."""
 
 WORKING = "working"
 IN_TOOL = "in_tool"
 WAITING = "waiting"
 
-CLEAR = "clear"
-"""Why a session ended or began, where its user emptied the conversation."""
 PREDECESSORS = "predecessors"
 SUCCESSOR = "successorId"
 IS_CLEARED = "isCleared"
 """Kept until all that belonged to the predecessor is moved."""
 
-_TERMINAL = "cli"
-"""What the client's ``CLAUDE_CODE_ENTRYPOINT`` says on a terminal."""
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_RUNNING = 32
@@ -53,6 +44,7 @@ class HostedAgent:
     """A state in the hands of one hook call.
 
     Args:
+        host: The client.
         record: The state; changed in place. One that was never stored has generation 0.
         installed: The choices of the installation.
         environ: The client's environment.
@@ -62,20 +54,23 @@ class HostedAgent:
 
     def __init__(
         self,
+        host: Host,
         record: StateRecord,
         installed: InstalledChoices,
         environ: Mapping[str, str],
         windows: Mapping[str, int],
+        *,
         now: float,
     ) -> None:
         self.record = record
+        self._host = host
         self._installed = installed
         self._environ = environ
         self._windows = windows
         self._now = now
-        memory = record.extra.get(MEMORY)
+        memory = record.extra.get(host.memory_field)
         self.memory: dict[str, Any] = memory if isinstance(memory, dict) else {}
-        record.extra[MEMORY] = self.memory
+        record.extra[host.memory_field] = self.memory
         self.gauge = StoredGauge(
             record, self.memory, installed.ladder, installed.context_limit_tokens, now
         )
@@ -83,10 +78,10 @@ class HostedAgent:
     def start(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
         """Fill the state of an agent that is seen for the first time, and note its start."""
         record, environ, now = self.record, self._environ, self._now
-        record.run = _id_or(environ.get("ULTRAMON_RUN"), RUN)
+        record.run = _id_or(environ.get("ULTRAMON_RUN"), self._host.name)
         record.session_id = session_id
         record.parent_id = parent_id or _id_or(environ.get("ULTRAMON_PARENT_ID"), None)
-        record.host = HOST
+        record.host = self._host.name
         record.cwd = cwd
         record.active = True
         record.phase = WORKING
@@ -111,12 +106,9 @@ class HostedAgent:
         if record.agent_id == record.session_id:
             from ultramon.hosts.session_environment import keep
 
-            keep(self.memory, self._environ)
-        text = self._environ.get("CLAUDE_PID", "")
-        if not (text.isascii() and text.isdigit() and 0 < len(text) <= 10):
-            return False
-        pid = int(text)
-        started = process_started_at(pid)
+            keep(self._host, self.memory, self._environ)
+        pid = self._host.process_id(self._environ)
+        started = None if pid is None else process_started_at(pid)
         if started is None or (pid, started) == (record.pid, record.pid_started_at):
             return False
         record.pid, record.pid_started_at = pid, started
@@ -125,7 +117,7 @@ class HostedAgent:
     def has_prompts(self) -> bool:
         """Return whether a person submits prompts: not to a subagent, nor without a terminal."""
         is_session = self.record.agent_id == self.record.session_id
-        return is_session and self._environ.get("CLAUDE_CODE_ENTRYPOINT") == _TERMINAL
+        return is_session and self._host.has_prompts(self._environ)
 
     def resume(self) -> None:
         """Go on with an agent that ended, or whose process is another one now."""
@@ -156,7 +148,7 @@ class HostedAgent:
         """End a session that was cleared, where its own end was not told, and name who goes on."""
         if self.record.active:
             self.take(report)
-            self.finish(CLEAR)
+            self.finish("clear")
         self.record.label = None
         self.memory[SUCCESSOR] = successor_id
 
@@ -170,17 +162,17 @@ class HostedAgent:
             memory["windowTokens"] = window
         else:
             memory.pop("windowTokens", None)
-        memory["triggerTokens"], memory["refusalTokens"] = compaction_limits(
+        memory["triggerTokens"], memory["refusalTokens"] = self._host.compaction_limits(
             self._environ,
-            self._environ.get("CLAUDE_PROJECT_DIR") or record.cwd,
+            self._host.project(self._environ) or record.cwd,
             record.model,
-            window or window_for_model(record.model, HOST),
+            window or window_for_model(record.model, self._host.name),
         )
         memory["installedAt"] = self._installed.installed_at
         self.gauge.resolve_limit()
 
     def _host_window(self) -> int | None:
-        return host_window_tokens(self._environ, self._windows.get(self.record.model or ""))
+        return self._host.window_tokens(self._environ, self._windows.get(self.record.model or ""))
 
     def set_model(self, model: str | None) -> None:
         """Note the model, and what follows from another one or from another installation."""
@@ -219,10 +211,10 @@ class HostedAgent:
             self.record.label = label[:_MAX_LABEL_CHARS]
 
     def begin_turn(self, prompt: str) -> None:
-        """A prompt was submitted; those that the client writes itself are no task."""
+        """A prompt was submitted; empty for one that the client wrote itself, which is no task."""
         self._run_nothing(WORKING)
         self.note_failure("")
-        if prompt and not prompt.lstrip().startswith("<"):
+        if prompt:
             self.begin_task(prompt)
 
     def begin_task(self, task: str) -> None:

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CHOICES_NAME = "claude-code.json"
 SCHEMA = 1
 MAX_LIMIT_TOKENS = 1_000_000_000
 
@@ -27,6 +26,19 @@ BOTH = "both"
 NOBODY = "none"
 AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NOBODY)
 STATUS_LINES = ("own", "chained", "both", "none")
+
+_SUFFIX = ".json"
+
+
+def choices_path(state_directory: str, host: str) -> str:
+    """Return where the choices of a host's installations lie."""
+    return os.path.join(os.path.abspath(state_directory), host + _SUFFIX)
+
+
+def host_of(path: str) -> str:
+    """Return the name of the host whose choices lie at a path."""
+    return os.path.basename(path).removesuffix(_SUFFIX)
+
 
 DEFAULT_LADDER = Ladder(
     (Rung(WARNING, 0.65, None, PREPARE_HANDOFF), Rung(CRITICAL, 0.75, None, FORCE_RETURN)),
@@ -40,6 +52,7 @@ class InstalledChoices:
 
     Attributes:
         path: The file.
+        host: Name of the host, which the file is named after.
         state_directory: Where the agents' states are; the file lies in it.
         audience: Who is told that a rung is reached: ``agent`` (the session itself, in its
             conversation), ``orchestrator`` (events for a fleet only), ``both`` or ``none``.
@@ -60,6 +73,7 @@ class InstalledChoices:
         "context_limit_tokens",
         "critical_note",
         "handoff_note",
+        "host",
         "installations",
         "installed_at",
         "ladder",
@@ -71,6 +85,7 @@ class InstalledChoices:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
+        self.host = host_of(path)
         self.state_directory = os.path.dirname(self.path)
         self.audience = AGENT
         self.context_limit_tokens: int | None = None
@@ -103,7 +118,7 @@ class InstalledChoices:
                 raise
             reason = f"no {error} in it" if isinstance(error, KeyError) else str(error)
             raise StateCorruptError(
-                installed.path, reason, "install again: ultramon install claude-code"
+                installed.path, reason, f"install again: ultramon install {installed.host}"
             ) from error
         return installed
 

@@ -5,7 +5,18 @@ Standard library only, because hooks import it. Knows no host.
 
 from __future__ import annotations
 
-from ultramon.hosts.records import Broken
+import os
+import stat
+
+from ultramon.hosts.records import (
+    OVERFLOW,
+    Boundary,
+    Broken,
+    LastReading,
+    Overflow,
+    Report,
+    Window,
+)
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -105,6 +116,52 @@ def decode_object(line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+def open_transcript(path: str) -> tuple[int, int]:
+    """Open a regular file for reading; return its descriptor and its size.
+
+    Raises:
+        OSError: It is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # merely opening a device can do something
+        raise ValueError(f"{path} is not a regular file")
+    # Non-blocking: opening a pipe would wait for a writer.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise ValueError(f"{path} is not a regular file")
+    return fd, found.st_size
+
+
+def last_reading_of(
+    path: str, read_transcript: Callable[[Iterable[bytes]], Iterator[Record]]
+) -> LastReading:
+    """Return what the end of a transcript says, by reading all of it.
+
+    Nothing newer counts as missing: a reader that knows no tool calls cannot wait for one.
+
+    Raises:
+        OSError: As `open_transcript`.
+        ValueError: As `open_transcript`.
+    """
+    reading = LastReading()
+    reading.is_current = True
+    fd, _ = open_transcript(path)
+    with open(fd, "rb") as stream:
+        for record in read_transcript(bounded_lines(stream)):
+            if isinstance(record, Report):
+                reading.report, reading.boundary, reading.error = record, None, None
+            elif isinstance(record, Boundary):
+                reading.report, reading.boundary, reading.error = None, record, None
+            elif isinstance(record, Overflow):
+                reading.error, reading.stopped_at = OVERFLOW, record.at
+            elif isinstance(record, Window):
+                reading.window_tokens = record.tokens
+    return reading
 
 
 def head_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

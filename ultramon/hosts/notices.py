@@ -48,20 +48,20 @@ class Delivery:
     Args:
         store: Where the agents are.
         agent: The agent, as this call has stored it.
-        event: The event that is answered.
+        is_prompt: Whether a prompt is answered; else tool calls.
     """
 
-    def __init__(self, store: HookStore, agent: HostedAgent, event: str) -> None:
+    def __init__(self, store: HookStore, agent: HostedAgent, *, is_prompt: bool) -> None:
         self._store = store
         self._agent_id = agent.record.agent_id
         self._session_id = agent.record.session_id
-        self._is_prompt = event == "UserPromptSubmit"
+        self._is_prompt = is_prompt
         has_prompts = agent.has_prompts()
         told = agent.memory.get(_TOLD)
         self._inbox = HookInbox(
             store.directory.path,
             self._agent_id,
-            due_deliveries(is_prompt=self._is_prompt, has_prompts=has_prompts),
+            due_deliveries(is_prompt=is_prompt, has_prompts=has_prompts),
             due_deliveries(is_prompt=False, has_prompts=has_prompts),
             {mode: seen for mode, seen in told.items() if type(seen) is int}
             if isinstance(told, dict)

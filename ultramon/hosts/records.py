@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+OVERFLOW = "Prompt is too long"
+"""Error of a request that was larger than the window, whatever words the client has for it."""
+
 
 class Record:
     """One fact read from a transcript; equal when class and fields are."""
@@ -223,3 +226,43 @@ class TranscriptIdentity(Record):
     def qualified_id(self) -> str:
         """``<session_id>`` or ``<session_id>.<agent_id>``; not checked to be an allowed id."""
         return self.session_id if self.agent_id is None else f"{self.session_id}.{self.agent_id}"
+
+
+class LastReading:
+    """What the end of a transcript says.
+
+    Attributes:
+        report: The provider's count for the last complete reply after the last compaction; None
+            where there is none yet.
+        boundary: The compaction that was reached first, going back; None when a reply was.
+        is_current: Whether nothing newer can be missing: the reply holds the tool call that was
+            asked for. True as well where the host cannot say.
+        bytes_behind: What was written after that reply; all of it where there is no reply.
+        text: The last text of that reply that was written down, empty when there is none yet.
+        error: Why the request after that reply failed, `OVERFLOW` or the host's name for the
+            kind; None when none did.
+        stopped_at: When a person interrupted the agent after that reply, or the request after it
+            failed, epoch seconds; None when neither did.
+        window_tokens: The window that the client reports beside its replies, or None.
+    """
+
+    __slots__ = (
+        "boundary",
+        "bytes_behind",
+        "error",
+        "is_current",
+        "report",
+        "stopped_at",
+        "text",
+        "window_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.boundary: Boundary | None = None
+        self.is_current = False
+        self.bytes_behind = 0
+        self.text = ""
+        self.error: str | None = None
+        self.stopped_at: float | None = None
+        self.window_tokens: int | None = None

@@ -10,7 +10,6 @@ import os
 from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
-from ultramon.hosts import failure_log
 from ultramon.hosts.hosted_agent import HostedAgent
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.hosts.installed_choices import InstalledChoices
+    from ultramon.hosts.port import Host
 
 LOCK_SECONDS = 1.0
 """How long a hook waits for the parallel hooks of the same agent."""
-WINDOWS_NAME = "claude-code.windows.json"
+WINDOWS_SUFFIX = ".windows.json"
+"""Of the file, after the host's name, that holds the windows the client reported."""
 _MAX_WINDOWS = 200
 
 
@@ -33,27 +34,31 @@ class HookStore:
     """The state directory as one hook call sees it.
 
     Args:
+        host: The client.
         directory: The state directory.
         installed: The choices of the installation.
         environ: The client's environment.
-        event: The hook event, for the failure log.
+        event: The client's name for the event, for the failure log.
         now: Epoch seconds.
     """
 
     def __init__(
         self,
+        host: Host,
         directory: str,
         installed: InstalledChoices,
         environ: Mapping[str, str],
+        *,
         event: str,
         now: float,
     ) -> None:
+        self.host = host
         self.directory = StateDirectory(directory)
         self.installed = installed
         self.environ = environ
         self.event = event
         self.now = now
-        self._windows_path = os.path.join(self.directory.path, WINDOWS_NAME)
+        self._windows_path = os.path.join(self.directory.path, host.name + WINDOWS_SUFFIX)
 
     def find(self, agent_id: str) -> StateRecord | None:
         """Return an agent's state as it is now; None without one that can be read."""
@@ -67,8 +72,10 @@ class HookStore:
         return os.path.lexists(self.directory.file(agent_id))
 
     def hosted(self, record: StateRecord) -> HostedAgent:
-        """Return a state with the choices and surroundings of this call."""
-        return HostedAgent(record, self.installed, self.environ, self.windows(), self.now)
+        """Return a state with the choices and the environment of this call."""
+        return HostedAgent(
+            self.host, record, self.installed, self.environ, self.windows(), now=self.now
+        )
 
     def update(
         self,
@@ -179,7 +186,10 @@ class HookStore:
 
     def fail(self, agent_id: str, problem: str) -> None:
         """Leave a line in the failure log."""
-        failure_log.record(self.directory.path, self.event, agent_id, problem, self.now)
+        from ultramon.hosts.failure_log import log_path, record
+
+        path = log_path(self.directory.path, self.host.name)
+        record(path, self.event, agent_id, problem, self.now)
 
     def children(self, agent_id: str) -> list[str]:
         """Return the ids of the subagents of a session that have a state."""
@@ -187,7 +197,7 @@ class HookStore:
         return [name for name in self.directory.list_ids() if name.startswith(prefix)]
 
     def windows(self) -> dict[str, int]:
-        """Return the windows that status lines told, in tokens by model."""
+        """Return the windows that the client reported, in tokens by model."""
         try:
             data, _ = read_private_file(self._windows_path)
             windows = compact_json.loads(data)

@@ -7,8 +7,9 @@ until the last is done: a hook may be killed at any of them.
 from __future__ import annotations
 
 from ultramon.errors import AgentNotFoundError, StateError
-from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
-from ultramon.hosts.hosted_agent import CLEAR, HOST, IS_CLEARED, MEMORY, SUCCESSOR
+from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR
+from ultramon.hosts.port import CLEAR
+from ultramon.hosts.records import LastReading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def succeed(store: HookStore, record: StateRecord) -> None:
         old = store.hosted(before)
         store.update(session_id, lambda agent: agent.follow(old))
         store.move_registration(before, session_id)
-        tail = _last_tail(old)
-        store.update(before.agent_id, lambda agent: agent.give_way(session_id, tail.report))
+        reading = _last_reading(store, old)
+        store.update(before.agent_id, lambda agent: agent.give_way(session_id, reading.report))
         for child_id in store.children(before.agent_id):
             child = store.find(child_id)
             if child is not None and child.active and child.parent_id == before.agent_id:
@@ -58,7 +59,7 @@ def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
     for agent_id, mark in store.directory.scan()[0].items():
         try:
             one = store.directory.read_head(agent_id, mark)
-            is_it = _is_predecessor(one, record)
+            is_it = _is_predecessor(store, one, record)
         except (AgentNotFoundError, StateError):
             continue
         if is_it and (found is None or one.last_heartbeat > found.last_heartbeat):
@@ -66,16 +67,16 @@ def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
     return found
 
 
-def _is_predecessor(one: StateRecord, record: StateRecord) -> bool:
+def _is_predecessor(store: HookStore, one: StateRecord, record: StateRecord) -> bool:
     if (
         record.pid is None
         or one.agent_id != one.session_id
         or one.agent_id == record.agent_id
         or _process(one) != _process(record)
-        or one.host != HOST
+        or one.host != store.host.name
     ):
         return False
-    memory = one.extra.get(MEMORY)
+    memory = one.extra.get(store.host.memory_field)
     successor = memory.get(SUCCESSOR) if isinstance(memory, dict) else None
     if successor is not None:
         return bool(successor == record.agent_id)
@@ -86,11 +87,11 @@ def _process(record: StateRecord) -> tuple[object, ...]:
     return record.pid, record.pid_started_at, record.boot_id, record.hostname
 
 
-def _last_tail(old: HostedAgent) -> LastReading:
+def _last_reading(store: HookStore, old: HostedAgent) -> LastReading:
     path = old.memory.get("transcriptPath")
     try:
-        return (
-            read_last_reading(path, is_subagent=False) if isinstance(path, str) else LastReading()
-        )
+        if isinstance(path, str):
+            return store.host.read_last_reading(path, is_subagent=False)
     except (OSError, ValueError):
-        return LastReading()
+        pass
+    return LastReading()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from ultramon.system.environment import state_directory
@@ -17,7 +15,8 @@ def command(host: str) -> int:
     Installed hooks run the same code without this command line, which would cost the host time.
     Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
     """
-    from ultramon.hosts.hook_program import main
-    from ultramon.hosts.installed_choices import CHOICES_NAME
+    from ultramon.hosts.claude_code.host import CLAUDE_CODE
+    from ultramon.hosts.hook_program import run
+    from ultramon.hosts.installed_choices import choices_path
 
-    return main(["hook", os.path.join(state_directory(), CHOICES_NAME)])
+    return run(lambda: CLAUDE_CODE, choices_path(state_directory(), host))

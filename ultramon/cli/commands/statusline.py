@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from ultramon.system.environment import state_directory
@@ -16,7 +14,8 @@ def command() -> int:
     The status line that was there before ultramon's is run too, and shown as the installation
     says. Installed status lines run the same code without this command line.
     """
+    from ultramon.hosts.claude_code.host import NAME
     from ultramon.hosts.claude_code.status_line import main
-    from ultramon.hosts.installed_choices import CHOICES_NAME
+    from ultramon.hosts.installed_choices import choices_path
 
-    return main(["statusline", os.path.join(state_directory(), CHOICES_NAME)])
+    return main(["statusline", choices_path(state_directory(), NAME)])

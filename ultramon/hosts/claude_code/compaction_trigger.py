@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.hosts.claude_code.host import MOST_VARIABLE, SMALL_VARIABLE
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on
 
@@ -20,9 +21,19 @@ if TYPE_CHECKING:
 WINDOW_VARIABLE = "CLAUDE_CODE_AUTO_COMPACT_WINDOW"
 PERCENT_VARIABLE = "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"
 OUTPUT_VARIABLE = "CLAUDE_CODE_MAX_OUTPUT_TOKENS"
-SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
-MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
 REFUSAL_VARIABLE = "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE"
+VARIABLES = (
+    "CLAUDE_CONFIG_DIR",
+    WINDOW_VARIABLE,
+    PERCENT_VARIABLE,
+    OUTPUT_VARIABLE,
+    SMALL_VARIABLE,
+    MOST_VARIABLE,
+    REFUSAL_VARIABLE,
+    "DISABLE_AUTO_COMPACT",
+    "DISABLE_COMPACT",
+)
+"""All that is read here; none is secret."""
 
 # The client's own arithmetic, confirmed by watching it: it compacted at 67,000 of 100,000 and
 # 167,000 of 200,000 tokens, and refused at 177,000 of 200,000.

@@ -6,12 +6,23 @@ Kept tiny: the file that is run is compiled anew each time, what it imports is n
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.hosts.port import Host
+
 
 def main(argv: list[str]) -> int:
-    """Handle one hook call; see `ultramon.hosts.hook_program.main`."""
-    from ultramon.hosts.hook_program import main
+    """Handle one hook call: the program, and the path of the installed choices."""
+    from ultramon.hosts.hook_program import run
 
-    return main(argv)
+    return run(load_host, argv[1]) if len(argv) > 1 else 0
+
+
+def load_host() -> "Host":
+    """Return Claude Code, unless ultramon is switched off."""
+    from ultramon.hosts.claude_code.host import CLAUDE_CODE
+
+    return CLAUDE_CODE
 
 
 if __name__ == "__main__":

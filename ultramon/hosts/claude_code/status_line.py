@@ -11,11 +11,13 @@ import time
 
 from ultramon.errors import UltramonError
 from ultramon.hosts import failure_log
-from ultramon.hosts.claude_code.transcripts.last_reading import LastReading, read_last_reading
+from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
 from ultramon.hosts.hook_program import is_off, load_choices, state_directory
 from ultramon.hosts.hosted_agent import WAITING
-from ultramon.hosts.payload import INPUT_SECONDS, Payload, read_bounded
+from ultramon.hosts.payload import INPUT_SECONDS, decode_payload, read_bounded
+from ultramon.hosts.records import LastReading
 from ultramon.hosts.store import HookStore
+from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,12 +59,14 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     own = ""
     if not is_off(environ):
         try:
-            store = HookStore(directory, installed, environ, STATUS_LINE, now)
+            store = HookStore(
+                CLAUDE_CODE, directory, installed, environ, event=STATUS_LINE, now=now
+            )
             record = _Reading(data, store).take()
             if record is not None and show in ("own", "both"):
                 own = write_line(record, color="NO_COLOR" not in environ)
         except (UltramonError, OSError, ValueError) as error:
-            failure_log.record(directory, STATUS_LINE, "", f"{type(error).__name__}: {error}", now)
+            _fail(directory, f"{type(error).__name__}: {error}", now)
     lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
     lines += own.encode("utf-8") + b"\n" if own else b""
     if lines:
@@ -70,18 +74,17 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
+def _fail(directory: str, problem: str, now: float) -> None:
+    failure_log.record(failure_log.log_path(directory, NAME), STATUS_LINE, "", problem, now)
+
+
 class _Reading:
     """What one call says about the session."""
 
     def __init__(self, data: bytes, store: HookStore) -> None:
-        from ultramon.system import compact_json
-        from ultramon.system.ids import check_agent_id
-
-        fields = compact_json.loads(data)
-        if not isinstance(fields, dict):
-            raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
-        self._payload = Payload(fields)
-        self._agent_id = check_agent_id(self._payload.session_id)
+        fields = decode_payload(data)
+        self._event = CLAUDE_CODE.read_event(fields, store.environ)
+        self._agent_id = check_agent_id(self._event.session_id)
         self._store = store
         window = fields.get("context_window")
         self._window: dict[str, Any] = window if isinstance(window, dict) else {}
@@ -103,7 +106,7 @@ class _Reading:
 
         def change(agent: HostedAgent) -> None:
             if agent.record.generation == 0:
-                agent.start(self._agent_id, None, self._payload.cwd)
+                agent.start(self._agent_id, None, self._event.cwd)
             agent.set_model(model)
             if tail is not None:
                 agent.take(tail.report)
@@ -130,9 +133,9 @@ class _Reading:
 
     def _read_tail(self) -> LastReading | None:
         """Read the transcript, which says when: the client's own count has no time."""
-        path = self._payload.transcript_path
+        path = self._event.transcript_path
         try:
-            return read_last_reading(path, is_subagent=False) if path else None
+            return CLAUDE_CODE.read_last_reading(path, is_subagent=False) if path else None
         except (OSError, ValueError):
             return None
 
@@ -209,6 +212,6 @@ def _run(
         shown, _ = process.communicate(data, timeout=CHAINED_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        failure_log.record(directory, STATUS_LINE, "", "the chained status line is too slow", now)
+        _fail(directory, "the chained status line is too slow", now)
         shown, _ = process.communicate()
     return shown

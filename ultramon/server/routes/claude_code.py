@@ -1,7 +1,7 @@
 """The hooks of Claude Code as requests instead of processes: the same work, the same answers.
 
-The server reads the session's transcript, so it runs where the client does. Whatever it cannot do
-is a line in the failure log, as with the process, and the client is answered all the same.
+The server reads the session's transcript, so it runs where the client does. A failure is a line in
+the failure log, as with the process, and the client is answered all the same.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
 from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code import last_request
+from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
-from ultramon.hosts.claude_code.setup.planned_change import choices_path
 from ultramon.hosts.handling import HookCall
 from ultramon.hosts.hook_program import load_choices
-from ultramon.hosts.hosted_agent import MEMORY
-from ultramon.hosts.payload import Payload
-from ultramon.hosts.session_environment import kept
+from ultramon.hosts.installed_choices import choices_path
+from ultramon.hosts.payload import decode_payload
+from ultramon.hosts.session_environment import kept_environment
 from ultramon.hosts.store import HookStore
 from ultramon.server.caller import AGENT
 from ultramon.server.http.authorization import HookCaller, Served
 from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.responses import problems
-from ultramon.system import compact_json
 from ultramon.system.environment import is_on
 
 if TYPE_CHECKING:
+    from ultramon.hosts.port import HookEvent
     from ultramon.server.services import Services
 
 router = APIRouter(tags=["hooks"])
 
-_TOO_OFTEN = "this session tells too often: 200 calls at once and 50 in a second are taken"
+_TOO_OFTEN = "this session calls too often: 200 calls at once and 50 in a second are taken"
 _BODY = {
     "content": {
         "application/json": {
@@ -49,7 +49,7 @@ _BODY = {
 
 
 async def posted_bytes(request: Request) -> bytes:
-    """Return the body as it came; the front has bounded it."""
+    """Return the body as it came; the request filter has bounded it."""
     return await request.body()
 
 
@@ -81,59 +81,56 @@ def claude_code(
         raise refuse(request, services, caller, "hooks of a client prove the hook secret")
     if not body or is_on(OFF_VARIABLE, {OFF_VARIABLE: off}):
         return _nothing()
-    payload = _understood(services, body)
-    if not services.agent_buckets.take(payload.session_id):
+    event = _read_event(services, body)
+    if not services.agent_buckets.take(event.session_id):
         raise HTTPException(429, _TOO_OFTEN, {"Retry-After": "1"})
-    return _answered(services, payload)
+    return _answered(services, event)
 
 
-def _understood(services: Services, body: bytes) -> Payload:
-    """Return what the client told.
+def _read_event(services: Services, body: bytes) -> HookEvent:
+    """Translate a request.
 
     Raises:
         HTTPException: 422, it is no payload of a hook.
     """
     try:
-        fields = compact_json.loads(body)
-        if not isinstance(fields, dict):
-            raise ValueError(f"the payload is a {type(fields).__name__}, not an object")
-        return Payload(fields)
+        return CLAUDE_CODE.read_event(decode_payload(body), {})
     except ValueError as error:
         _fail(services, "", "", error)
         raise HTTPException(422, "the body is no payload of a hook") from error
 
 
-def _answered(services: Services, payload: Payload) -> Response:
+def _answered(services: Services, event: HookEvent) -> Response:
     directory, now = services.state_directory, services.clock.now()
-    agent_id = payload.session_id
+    agent_id = event.session_id
     try:
-        environ = _surroundings(directory, agent_id)
+        environ = _session_environment(directory, agent_id)
         if environ is None:
             return _nothing()
-        installed = load_choices(choices_path(directory), directory, payload.event, now)
-        store = HookStore(directory, installed, environ, payload.event, now)
-        call = HookCall(payload, store, is_patient=True)
+        installed = load_choices(choices_path(directory, NAME), directory, event.name, now)
+        store = HookStore(CLAUDE_CODE, directory, installed, environ, event=event.name, now=now)
+        call = HookCall(event, store, is_patient=True)
         agent_id = call.agent_id
         answer = call.answer()
         last_request.note(directory, now)
     except Exception as error:  # noqa: BLE001 - as the process: the client must go on
-        _fail(services, payload.event, agent_id, error)
+        _fail(services, event.name, agent_id, error)
         return _nothing()
-    # Only when the answer has left is it told.
-    told = BackgroundTask(call.acknowledge)
+    # A notice counts as delivered only when the answer has left.
+    after = BackgroundTask(call.acknowledge)
     if not answer.startswith(b"{"):
         # The client takes nothing but JSON from a request; only a note for a compaction is none.
-        return Response(status_code=204, background=told)
-    return Response(answer, 200, None, "application/json", told)
+        return Response(status_code=204, background=after)
+    return Response(answer, 200, None, "application/json", after)
 
 
-def _surroundings(directory: str, session_id: str) -> dict[str, str] | None:
-    """Return the environment of a session; None when no process of it told its start."""
+def _session_environment(directory: str, session_id: str) -> dict[str, str] | None:
+    """Return the environment of a session; None when none of its processes has called a hook."""
     try:
         record = StateDirectory(directory).read(session_id)
     except AgentNotFoundError:
         return None
-    return kept(record.extra.get(MEMORY))
+    return kept_environment(record.extra.get(CLAUDE_CODE.memory_field))
 
 
 def _nothing() -> Response:
@@ -143,4 +140,5 @@ def _nothing() -> Response:
 
 def _fail(services: Services, event: str, agent_id: str, error: Exception) -> None:
     problem = f"{type(error).__name__}: {error}"
-    failure_log.record(services.state_directory, event, agent_id, problem, services.clock.now())
+    log = failure_log.log_path(services.state_directory, NAME)
+    failure_log.record(log, event, agent_id, problem, services.clock.now())

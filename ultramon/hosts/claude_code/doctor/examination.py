@@ -6,9 +6,10 @@ import os
 from typing import Any, NamedTuple
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.setup.planned_change import choices_path, record_of
+from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code.setup.planned_change import record_of
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
-from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 INSTALL = "ultramon install claude-code"
@@ -100,7 +101,7 @@ class DoctorContext:
         self.version = version
         self.choices: InstalledChoices | None = None
         self.choices_problem: str | None = None
-        path = choices_path(state_directory)
+        path = choices_path(state_directory, NAME)
         try:
             self.choices = InstalledChoices.load(path) if os.path.lexists(path) else None
         except (StateError, OSError) as error:

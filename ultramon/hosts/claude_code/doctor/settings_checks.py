@@ -30,11 +30,12 @@ from ultramon.hosts.claude_code.doctor.state_checks import (
     check_silence,
     check_states,
 )
+from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
-from ultramon.hosts.claude_code.setup.planned_change import choices_path, read_backup
-from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.claude_code.setup.planned_change import read_backup
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.ids import random_hex
@@ -134,7 +135,7 @@ def check_commands(seen: DoctorContext) -> Iterator[Finding]:
             continue
         yield _check_command(command, layer)
         if command.choices_path and os.path.realpath(command.choices_path) != os.path.realpath(
-            choices_path(seen.state_directory)
+            choices_path(seen.state_directory, NAME)
         ):
             message = f"the hook uses {command.choices_path}, this is {seen.state_directory}"
             cure = f"set ULTRAMON_STATE_DIR, or {layer.install_command}"
@@ -164,7 +165,7 @@ def _check_command(command: OurCommand, layer: SeenLayer) -> Finding:
 
 def check_choices(seen: DoctorContext) -> Iterator[Finding]:
     """Whether the stored choices are there and can be read."""
-    path = choices_path(seen.state_directory)
+    path = choices_path(seen.state_directory, NAME)
     if seen.choices_problem is not None:
         message = f"{seen.choices_problem}; until then nobody is warned"
         yield Finding("choices", PROBLEM, message, INSTALL)

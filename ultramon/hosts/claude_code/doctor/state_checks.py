@@ -98,8 +98,9 @@ def check_set_aside(seen: DoctorContext) -> Iterator[Finding]:
 
 def check_failures(seen: DoctorContext) -> Iterator[Finding]:
     """What hooks could not do, as they noted it."""
+    path = failure_log.log_path(seen.state_directory, HOST)
     try:
-        noted = failure_log.read(seen.state_directory)
+        noted = failure_log.read(path)
     except (StateError, OSError) as error:
         yield Finding("failures", PROBLEM, f"the log cannot be read: {error}", "delete it")
         return
@@ -110,7 +111,6 @@ def check_failures(seen: DoctorContext) -> Iterator[Finding]:
     shown = "; ".join(
         " ".join(str(one.get(name) or "?") for name in ("at", "event", "problem")) for one in last
     )
-    path = os.path.join(seen.state_directory, failure_log.FAILURES_NAME)
     message = f"{len(noted)} noted, the last: {shown}"
     yield Finding("failures", WARNING, message, f"when they are understood, delete {path}")
 

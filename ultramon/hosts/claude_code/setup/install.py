@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
+from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
@@ -25,7 +26,6 @@ from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.planned_change import (
     PlannedChange,
     backup_path,
-    choices_path,
     read_backup,
     record_of,
 )
@@ -36,6 +36,7 @@ from ultramon.hosts.installed_choices import (
     STATUS_LINES,
     InstalledChoices,
     check_choice,
+    choices_path,
 )
 from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
@@ -166,7 +167,7 @@ def plan_installation(
         OSError: The system refused to read something.
     """
     settings = Settings(layer.path)
-    plan = begin_installation(settings, choices_path(state_directory))
+    plan = begin_installation(settings, choices_path(state_directory, NAME))
     record = note_installation(plan, interpreter)
     choose(plan.installed, choices)
     link = choose_link(

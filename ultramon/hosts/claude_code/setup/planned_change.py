@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ultramon.errors import StateCorruptError
+from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.settings import Settings
-from ultramon.hosts.installed_choices import CHOICES_NAME, InstalledChoices
+from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"
-_STEM = CHOICES_NAME.removesuffix("json")
+_STEM = f"{NAME}."
 
 
 @dataclass
@@ -90,11 +91,6 @@ def diff_text(path: str, before: bytes | None, after: bytes | None) -> str:
 def _lines(data: bytes | None) -> list[str]:
     *lines, last = (data or b"").decode().split("\n")
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
-
-
-def choices_path(state_directory: str) -> str:
-    """Return where the choices of the installations lie."""
-    return os.path.join(os.path.abspath(state_directory), CHOICES_NAME)
 
 
 def backup_path(state_directory: str, settings: Settings) -> str:

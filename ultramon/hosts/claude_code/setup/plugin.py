@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
 from ultramon.hosts.claude_code.setup.install import (
     Choices,
@@ -18,9 +19,10 @@ from ultramon.hosts.claude_code.setup.install import (
     choose,
     note_installation,
 )
-from ultramon.hosts.claude_code.setup.planned_change import PlannedChange, choices_path
+from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
+from ultramon.hosts.installed_choices import choices_path
 
 PLUGIN_NAME = "ultramon"
 MANIFEST = os.path.join(".claude-plugin", "plugin.json")
@@ -46,7 +48,7 @@ def plan_plugin(
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_installation(hooks, choices_path(state_directory))
+    plan = begin_installation(hooks, choices_path(state_directory, NAME))
     note_installation(plan, interpreter)["backup"] = plan.backup = None
     choose(plan.installed, choices)
     command = plan.command(HOOK_SCRIPT, interpreter)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
+from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.planned_change import (
     PlannedChange,
     backup_path,
-    choices_path,
     is_own_file,
     read_backup,
     record_of,
 )
 from ultramon.hosts.claude_code.setup.settings import Layer, Settings, find_layers
 from ultramon.hosts.claude_code.setup.transport import restore_mode
-from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.files import delete_file
 
 _HOOKS = "hooks"
@@ -110,7 +110,7 @@ def begin_removal(settings: Settings, state_directory: str) -> Removal:
     """
     plan = Removal(settings=settings, installed=None, state_directory=state_directory, traces=[])
     try:
-        plan.installed = InstalledChoices.load(choices_path(state_directory))
+        plan.installed = InstalledChoices.load(choices_path(state_directory, NAME))
     except StateCorruptError as error:
         plan.warnings.append(f"{error.path}: {error.reason}")
     return plan

@@ -6,12 +6,11 @@ Standard library only: every hook call that measures uses it.
 from __future__ import annotations
 
 import os
-import stat
 from itertools import islice
 
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
-from ultramon.hosts.jsonl import decode_object, text_of
-from ultramon.hosts.records import Boundary, Content, Report
+from ultramon.hosts.jsonl import decode_object, open_transcript, text_of
+from ultramon.hosts.records import Boundary, Content, LastReading, Report
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -34,42 +33,6 @@ _BUDGET_TAIL_BYTES = 1024 * 1024
 _INTERRUPTION = b"[Request interrupted by user"
 
 
-class LastReading:
-    """What the end of a transcript says.
-
-    Attributes:
-        report: The provider's count for the last complete reply after the last compaction; None
-            where there is none yet.
-        boundary: The compaction that was reached first, going back; None when a reply was.
-        is_current: Whether that reply holds the tool call that was asked for: then nothing newer
-            can be missing.
-        bytes_behind: What was written after that reply; all of it where there is no reply.
-        text: The last text of that reply that was written down, empty when there is none yet.
-        error: Why the request after that reply failed, see `error_of`; None when none did.
-        stopped_at: When a person interrupted the agent after that reply, or the request after it
-            failed, epoch seconds; None when neither did.
-    """
-
-    __slots__ = (
-        "boundary",
-        "bytes_behind",
-        "error",
-        "is_current",
-        "report",
-        "stopped_at",
-        "text",
-    )
-
-    def __init__(self) -> None:
-        self.report: Report | None = None
-        self.boundary: Boundary | None = None
-        self.is_current = False
-        self.bytes_behind = 0
-        self.text = ""
-        self.error: str | None = None
-        self.stopped_at: float | None = None
-
-
 def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
     """Read a transcript from its end until the last reply or compaction is found.
 
@@ -82,7 +45,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         OSError: It cannot be opened: it is not there, or not readable.
         ValueError: It is no regular file but, for example, a link.
     """
-    fd, size = _open(path)
+    fd, size = open_transcript(path)
     try:
         return _search(fd, size, is_subagent, call_id)
     finally:
@@ -101,7 +64,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         ValueError: It is no regular file but, for example, a link.
     """
     replies: list[tuple[Report, list[str]]] = []
-    fd, size = _open(path)
+    fd, size = open_transcript(path)
     try:
         for line, _ in islice(_lines_from_end(fd, size), MAX_LINES):
             try:
@@ -133,7 +96,7 @@ def read_token_budget(path: str) -> int | None:
         path: The transcript of the agent itself.
     """
     try:
-        fd, size = _open(path)
+        fd, size = open_transcript(path)
     except (OSError, ValueError):
         return None
     try:
@@ -151,20 +114,6 @@ def read_token_budget(path: str) -> int | None:
             except (ValueError, LookupError, TypeError, AttributeError):
                 continue  # cut off, or somebody's text
     return None
-
-
-def _open(path: str) -> tuple[int, int]:
-    """Open a regular file; return it and its size."""
-    if not stat.S_ISREG(os.lstat(path).st_mode):  # merely opening a device can do something
-        raise ValueError(f"{path} is not a regular file")
-    # Non-blocking: opening a pipe would wait for a writer.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(fd)
-        raise ValueError(f"{path} is not a regular file")
-    return fd, found.st_size
 
 
 def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> LastReading:

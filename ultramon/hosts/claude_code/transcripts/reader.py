@@ -15,7 +15,14 @@ from ultramon.hosts.jsonl import (
     text_or_none,
     token_count,
 )
-from ultramon.hosts.records import Boundary, Content, Record, Report, TranscriptIdentity
+from ultramon.hosts.records import (
+    OVERFLOW,
+    Boundary,
+    Content,
+    Record,
+    Report,
+    TranscriptIdentity,
+)
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -86,10 +93,6 @@ def looks_like_transcript(head: bytes) -> bool:
         if text_or_none(entry.get("sessionId")) and text_or_none(entry.get("type")):
             return True
     return b'"parentUuid"' in cut and b'"isSidechain"' in cut
-
-
-OVERFLOW = "Prompt is too long"
-"""The client's words for a request that it, or the provider, refused as too long."""
 
 
 def error_of(entry: dict[str, Any]) -> str | None:

@@ -1,0 +1,259 @@
+"""Claude Code as a host: what its payloads, its environment and its answers mean.
+
+Standard library only: every hook call loads it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.hosts.port import (
+    COMPACTED,
+    COMPACTING,
+    PROMPT,
+    SESSION_ENDED,
+    SESSION_STARTED,
+    SUBAGENT_ENDED,
+    SUBAGENT_STARTED,
+    TOOL_ENDED,
+    TOOL_STARTED,
+    TOOLS_ENDED,
+    WAITING,
+    HookEvent,
+    Host,
+    LaunchedSubagent,
+)
+from ultramon.system import compact_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
+
+NAME = "claude-code"
+
+MAX_FIELD_CHARS = 4096
+"""As long as a path may be; what names an agent or a call is shorter."""
+_CALL_ID_MARK = b'"tool_use_id":"'
+_MAX_CALL_ID_CHARS = 256
+
+_KINDS = {
+    "SessionStart": SESSION_STARTED,
+    "SessionEnd": SESSION_ENDED,
+    "SubagentStart": SUBAGENT_STARTED,
+    "SubagentStop": SUBAGENT_ENDED,
+    "UserPromptSubmit": PROMPT,
+    "PreToolUse": TOOL_STARTED,
+    "PostToolUse": TOOL_ENDED,
+    "PostToolUseFailure": TOOL_ENDED,
+    "PostToolBatch": TOOLS_ENDED,
+    "Stop": WAITING,
+    "StopFailure": WAITING,
+    "Notification": WAITING,
+    "PermissionRequest": WAITING,
+    "PreCompact": COMPACTING,
+    "PostCompact": COMPACTED,
+}
+# Of notifications these ask the person for something; old clients have no types, and notify only
+# then.
+_QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
+_TASK_NEWS = "<task-notification>"
+SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
+MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
+_TERMINAL = "cli"
+"""``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
+
+
+class ClaudeCode(Host):
+    """Anthropic's Claude Code, learnt from version 2.1.330."""
+
+    name = NAME
+
+    def read_event(
+        self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
+    ) -> HookEvent:
+        """Translate a payload; see `Host.read_event`."""
+        name = _checked(payload, "hook_event_name") or ""
+        event = HookEvent(_KINDS.get(name, ""), name, _checked(payload, "session_id") or "")
+        event.subagent_id = _checked(payload, "agent_id")
+        event.subagent_type = _checked(payload, "agent_type") or ""
+        event.transcript_path = _checked(payload, "transcript_path")
+        event.cwd = _checked(payload, "cwd")
+        event.call_id = (
+            _checked(payload, "tool_use_id") or _call_id_at_end(tail) or _last_of_batch(payload)
+        )
+        event.model = _text(payload, "model") or None
+        event.last_text = _text(payload, "last_assistant_message")
+        if event.kind == SESSION_STARTED:
+            event.source = _text(payload, "source")
+            from ultramon.hosts.jsonl import optional_token_count
+
+            event.tokens = optional_token_count(payload, "context_tokens")
+        elif event.kind == SESSION_ENDED:
+            event.reason = _text(payload, "reason")
+        elif event.kind == PROMPT:
+            _read_prompt(event, _text(payload, "prompt"))
+        elif event.kind == TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
+            event.launched = _launched(payload.get("tool_response"))
+        elif event.kind == SUBAGENT_ENDED and not event.subagent_type:
+            event.kind = ""  # the client sends one for every compaction too
+        elif name in ("Stop", "StopFailure"):
+            event.error = _text(payload, "error")
+        elif name == "Notification" and _text(payload, "notification_type") not in _QUESTIONS:
+            event.kind = ""
+        return event
+
+    def write_answer(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print; see `Host.write_answer`."""
+        if event.kind == COMPACTING:
+            return text.encode("utf-8", "replace") + b"\n"
+        answer = {"hookEventName": event.name, "additionalContext": text}
+        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+
+    def process_id(self, environ: Mapping[str, str]) -> int | None:
+        """Return the client's process, which it names for commands but not for requests."""
+        text = environ.get("CLAUDE_PID", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
+
+    def project(self, environ: Mapping[str, str]) -> str | None:
+        """Return the project's directory."""
+        return environ.get("CLAUDE_PROJECT_DIR") or None
+
+    def has_prompts(self, environ: Mapping[str, str]) -> bool:
+        """Return whether the client runs on a terminal."""
+        return environ.get("CLAUDE_CODE_ENTRYPOINT") == _TERMINAL
+
+    def environment_variables(self) -> tuple[str, ...]:
+        """Return the variables that a hook asks for."""
+        from ultramon.hosts.claude_code.compaction_trigger import VARIABLES
+
+        return ("CLAUDE_PID", "CLAUDE_PROJECT_DIR", "CLAUDE_CODE_ENTRYPOINT", *VARIABLES)
+
+    def window_tokens(self, environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
+        """Return the window that a status line reported, or less where the environment says so."""
+        # Most environments say nothing, and every hook call asks.
+        if SMALL_VARIABLE not in environ and MOST_VARIABLE not in environ:
+            return reported_tokens
+        from ultramon.hosts.claude_code.compaction_trigger import host_window_tokens
+
+        return host_window_tokens(environ, reported_tokens)
+
+    def compaction_limits(
+        self,
+        environ: Mapping[str, str],
+        project: str | None,
+        model: str | None,
+        window_tokens: int | None,
+    ) -> tuple[int | None, int | None]:
+        """Return where the client compacts or refuses, by its environment and settings."""
+        from ultramon.hosts.claude_code.compaction_trigger import compaction_limits
+
+        return compaction_limits(environ, project, model, window_tokens)
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return a transcript: those of subagents lie in a folder beside that of the session."""
+        path = event.transcript_path
+        if path is None or subagent_id is None:
+            return path
+        folder = path.removesuffix(".jsonl")
+        if session_id != event.session_id:
+            folder = os.path.join(os.path.dirname(path), session_id)
+        return os.path.join(folder, "subagents", f"agent-{subagent_id}.jsonl")
+
+    def read_last_reading(
+        self, path: str, *, is_subagent: bool, call_id: str | None = None
+    ) -> LastReading:
+        """Read a transcript from its end."""
+        from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
+
+        return read_last_reading(path, is_subagent=is_subagent, call_id=call_id)
+
+    def read_last_replies(self, path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+        """Return the last two replies of this window."""
+        from ultramon.hosts.claude_code.transcripts.last_reading import read_last_replies
+
+        return read_last_replies(path, is_subagent=is_subagent)
+
+    def read_token_budget(self, path: str) -> int | None:
+        """Return the token budget that the client wrote into the conversation last."""
+        from ultramon.hosts.claude_code.transcripts.last_reading import read_token_budget
+
+        return read_token_budget(path)
+
+    def looks_like_transcript(self, head: bytes) -> bool:
+        """Recognise a session's transcript, or a subagent's."""
+        from ultramon.hosts.claude_code.transcripts.reader import looks_like_transcript
+
+        return looks_like_transcript(head)
+
+    def identify(self, lines: Iterable[bytes]) -> TranscriptIdentity | None:
+        """Return whose transcript it is."""
+        from ultramon.hosts.claude_code.transcripts.reader import identify
+
+        return identify(lines)
+
+    def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
+        """Yield the facts of a transcript."""
+        from ultramon.hosts.claude_code.transcripts.reader import read_transcript
+
+        return read_transcript(lines)
+
+
+CLAUDE_CODE = ClaudeCode()
+
+
+def _checked(payload: dict[str, Any], name: str) -> str | None:
+    value = payload.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is of kind {type(value).__name__}, not text")
+    if len(value) > MAX_FIELD_CHARS:
+        raise ValueError(f"{name} has {len(value):,} characters, at most {MAX_FIELD_CHARS:,}")
+    return value or None
+
+
+def _text(payload: dict[str, Any], name: str) -> str:
+    value = payload.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _last_of_batch(payload: dict[str, Any]) -> str | None:
+    calls = payload.get("tool_calls")
+    last = calls[-1] if isinstance(calls, list) and calls else None
+    call_id = last.get("tool_use_id") if isinstance(last, dict) else None
+    return call_id if isinstance(call_id, str) and len(call_id) <= MAX_FIELD_CHARS else None
+
+
+def _call_id_at_end(tail: bytes) -> str | None:
+    # Quotes inside a text are escaped, so this spelling is a key; the payload's own comes last.
+    _, found, rest = tail.rpartition(_CALL_ID_MARK)
+    call_id, closed, _ = rest.partition(b'"')
+    if not (found and closed and call_id.isascii() and len(call_id) <= _MAX_CALL_ID_CHARS):
+        return None
+    return call_id.decode("ascii")
+
+
+def _read_prompt(event: HookEvent, prompt: str) -> None:
+    """Tell a person's prompt from the client's own texts, which begin with a tag."""
+    if not prompt.lstrip().startswith("<"):
+        event.prompt = prompt
+    elif prompt.startswith(_TASK_NEWS) and "<status>failed</status>" in prompt:
+        name = prompt.partition("<task-id>")[2].partition("</task-id>")[0]
+        event.failed_subagent_id = name or None
+
+
+def _launched(response: object) -> LaunchedSubagent | None:
+    name = response.get("agentId") if isinstance(response, dict) else None
+    if not (isinstance(response, dict) and isinstance(name, str)):
+        return None
+    model, task = response.get("resolvedModel"), response.get("description")
+    return LaunchedSubagent(
+        name,
+        model if isinstance(model, str) and model else None,
+        task if isinstance(task, str) else None,
+    )

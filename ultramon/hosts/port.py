@@ -1,0 +1,260 @@
+"""The port between ultramon and the client of a coding agent: one `Host` for each client.
+
+Standard library only: every hook call loads it. A host translates, and decides nothing: it makes
+an event of a payload, readings of a transcript, and bytes of a text for the agent. What an event
+does to the agents is the same for every host and lies in `ultramon.hosts.handling`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
+
+SESSION_STARTED = "session_started"
+SESSION_ENDED = "session_ended"
+SUBAGENT_STARTED = "subagent_started"
+SUBAGENT_ENDED = "subagent_ended"
+PROMPT = "prompt"
+"""A person, or the client in a person's place, submitted a prompt."""
+TOOL_STARTED = "tool_started"
+TOOL_ENDED = "tool_ended"
+TOOLS_ENDED = "tools_ended"
+"""All calls of one reply have ended; the model is asked next."""
+WAITING = "waiting"
+"""The turn is over, or the client waits for a person."""
+COMPACTING = "compacting"
+"""A compaction may follow."""
+COMPACTED = "compacted"
+
+CLEAR = "clear"
+"""Source and reason where a person emptied the conversation."""
+RESUME = "resume"
+COMPACT = "compact"
+
+
+class LaunchedSubagent:
+    """What the result of a tool says about the subagent that the tool launched.
+
+    Attributes:
+        subagent_id: The client's name for it.
+        model: Its model, or None.
+        task: What it is to do, or None.
+    """
+
+    __slots__ = ("model", "subagent_id", "task")
+
+    def __init__(self, subagent_id: str, model: str | None, task: str | None) -> None:
+        self.subagent_id = subagent_id
+        self.model = model
+        self.task = task
+
+
+class HookEvent:
+    """One hook call in words that hold for every client.
+
+    Attributes:
+        kind: One of the constants of this module; empty = nothing happens.
+        name: The client's name for the event, for its answer and the failure log.
+        session_id: The session.
+        subagent_id: The client's name for the subagent; None = the main agent.
+        subagent_type: The kind of subagent, empty where the client does not say.
+        transcript_path: The session's transcript, also for a subagent; None = unknown.
+        cwd: Working directory of the agent, or None.
+        call_id: The tool call, where the transcript names it too; None = no reading to wait for.
+        can_answer: Whether the client puts the answer to this event into the conversation.
+        model: The model, where a session starts; or None.
+        source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
+        reason: Why a session ended: `CLEAR` or a word of the client.
+        tokens: In the window when a session starts, or None.
+        prompt: What a person wrote; empty for texts of the client itself.
+        error: What a turn failed with, empty when it did not; None = the turn goes on.
+        last_text: The last text of the turn's last reply, empty = unknown.
+        launched: The subagent that a tool launched, or None.
+        failed_subagent_id: The subagent whose failure the prompt reports, or None.
+    """
+
+    __slots__ = (
+        "call_id",
+        "can_answer",
+        "cwd",
+        "error",
+        "failed_subagent_id",
+        "kind",
+        "last_text",
+        "launched",
+        "model",
+        "name",
+        "prompt",
+        "reason",
+        "session_id",
+        "source",
+        "subagent_id",
+        "subagent_type",
+        "tokens",
+        "transcript_path",
+    )
+
+    def __init__(self, kind: str, name: str, session_id: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.session_id = session_id
+        self.subagent_id: str | None = None
+        self.subagent_type = ""
+        self.transcript_path: str | None = None
+        self.cwd: str | None = None
+        self.call_id: str | None = None
+        self.can_answer = True
+        self.model: str | None = None
+        self.source = ""
+        self.reason = ""
+        self.tokens: int | None = None
+        self.prompt = ""
+        self.error: str | None = None
+        self.last_text = ""
+        self.launched: LaunchedSubagent | None = None
+        self.failed_subagent_id: str | None = None
+
+
+class Host:
+    """One client. Subclasses override what their client offers; each default is "nothing".
+
+    Every method may be called by a hook, so imports that cost time belong inside methods.
+
+    Attributes:
+        name: Of the host, in commands, states and file names: lower-case words with hyphens.
+        memory_field: Field of a state that holds what only this host needs; must be no field of
+            docs/state-file.md. Default: the name in camel case.
+    """
+
+    name = ""
+    memory_field = ""
+
+    def __init_subclass__(cls) -> None:
+        if "memory_field" not in cls.__dict__:
+            first, *words = cls.name.split("-")
+            cls.memory_field = first + "".join(word.capitalize() for word in words)
+
+    # --- a hook call
+
+    def read_event(
+        self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
+    ) -> HookEvent:
+        """Translate a payload.
+
+        Args:
+            payload: The object on standard input, or its first members when it is large.
+            environ: The client's environment.
+            tail: The last 4 KiB of a payload above 1 MiB, else empty.
+
+        Raises:
+            ValueError: It is no payload of this client.
+        """
+        raise NotImplementedError
+
+    def write_answer(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print so that the client puts a text into the agent's conversation.
+
+        After `COMPACTING` the text is for the instructions of the summary.
+        """
+        raise NotImplementedError
+
+    # --- the environment of a hook call
+
+    def environment_variables(self) -> tuple[str, ...]:
+        """Return the variables, none of them secret, that this host reads.
+
+        They are kept in a session's state for calls that come without an environment.
+        """
+        return ()
+
+    def process_id(self, environ: Mapping[str, str]) -> int | None:
+        """Return the client's process; None = unknown, and only silence shows that it is gone."""
+        return None
+
+    def project(self, environ: Mapping[str, str]) -> str | None:
+        """Return the project's directory; None = the working directory."""
+        return None
+
+    def has_prompts(self, environ: Mapping[str, str]) -> bool:
+        """Return whether a person submits prompts: then sequential notices wait for one."""
+        return False
+
+    def window_tokens(self, environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
+        """Return the window that the client works with; None = the model decides.
+
+        Args:
+            environ: The client's environment.
+            reported_tokens: The window that the client reported for this model, or None.
+        """
+        return reported_tokens
+
+    def compaction_limits(
+        self,
+        environ: Mapping[str, str],
+        project: str | None,
+        model: str | None,
+        window_tokens: int | None,
+    ) -> tuple[int | None, int | None]:
+        """Return the tokens at which the client compacts, and at which it refuses requests.
+
+        None for what is not configured.
+        """
+        return None, None
+
+    # --- files to readings
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return the transcript of a session, or of one of its subagents; None = unknown."""
+        return event.transcript_path if subagent_id is None else None
+
+    def read_last_reading(
+        self, path: str, *, is_subagent: bool, call_id: str | None = None
+    ) -> LastReading:
+        """Return what the end of a transcript says.
+
+        The default reads the whole file by `read_transcript`: fine for small ones.
+
+        Args:
+            path: The transcript of the agent itself.
+            is_subagent: Whether it is a subagent's own file.
+            call_id: The tool call that the reply should hold.
+
+        Raises:
+            OSError: It cannot be opened: it is not there, or not readable.
+            ValueError: It is no regular file but, for example, a link.
+        """
+        from ultramon.hosts.jsonl import last_reading_of
+
+        return last_reading_of(path, self.read_transcript)
+
+    def read_last_replies(self, path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+        """Return the last two replies of this window, newest first, each with its tool calls.
+
+        An agent is warned by them where no state can be stored; raises as `read_last_reading`.
+        """
+        return []
+
+    def read_token_budget(self, path: str) -> int | None:
+        """Return the tokens that the client last wrote into the conversation as a budget."""
+        return None
+
+    def looks_like_transcript(self, head: bytes) -> bool:
+        """Return whether a file that begins with these up to 64 KiB is a transcript of this host.
+
+        The last line may be cut anywhere.
+        """
+        return False
+
+    def identify(self, lines: Iterable[bytes]) -> TranscriptIdentity | None:
+        """Return whose transcript it is; None when its lines do not say."""
+        return None
+
+    def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
+        """Yield the facts of one agent's transcript; never raises, whatever the bytes."""
+        return iter(())
