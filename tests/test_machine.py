@@ -5,7 +5,9 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_thresholds import ladders, limits, usage_ratios
 
+from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung, next_level
 from ultramon.context.level_machine import LevelChange, LevelMachine
 from ultramon.errors import LifecycleError
 from ultramon.monitor.lifecycle import LifecycleMachine
@@ -116,26 +118,81 @@ def test_an_outcome_that_does_not_exist_ends_nothing(outcome):
     assert machine.phase == "active"
 
 
+def ladder_of(names):
+    """A ladder of these levels, its rungs at equal distances."""
+    rungs = [Rung(name, height / len(names)) for height, name in enumerate(names) if height]
+    return Ladder(rungs, base=names[0], rearm_margin=0.0)
+
+
 @given(level_names, st.data())
 def test_any_level_is_reached_from_any_other(names, data):
     """Up and down, over any distance, whatever the levels are called."""
-    machine = LevelMachine(names)
+    machine = LevelMachine(ladder_of(names))
     assert machine.level == names[0]
     for target in data.draw(st.lists(st.sampled_from(names), max_size=12)):
         previous = machine.level
-        if target == previous:
-            with pytest.raises(ValueError, match="no move from level"):
-                machine.move(target)
-            continue
+        ratio = (names.index(target) + 0.5) / len(names)
         rising = names.index(target) > names.index(previous)
-        assert machine.move(target) == LevelChange(previous, target, rising)
+        expected = None if target == previous else LevelChange(previous, target, rising)
+        assert machine.read(ratio) == expected
         assert machine.level == target
+
+
+@given(ladders(), st.data())
+def test_the_machine_and_next_level_are_one_table(ladder, data):
+    """Over any readings and limits, restarts and epochs: the level is that of the pure function."""
+    names = [ladder.base, *(rung.name for rung in ladder.rungs)]
+    machine, level, resolved = LevelMachine(ladder), ladder.base, ladder.resolve(None)
+    for _ in range(data.draw(st.integers(1, 12))):
+        step = data.draw(st.sampled_from(["read", "read", "read", "limit", "place"]))
+        if step == "limit":
+            resolved = ladder.resolve(data.draw(st.none() | limits))
+            machine.resolve(resolved)
+        elif step == "place":
+            level = data.draw(st.sampled_from(names))
+            machine.place(level)
+        else:
+            edges = [edge for rung in resolved.rungs for edge in (rung.ratio, rung.rearm_ratio)]
+            near = st.sampled_from([0.0, *(edge for edge in edges if edge is not None)])
+            ratio = data.draw(usage_ratios | near)
+            previous, level = level, next_level(level, ratio, resolved)
+            rising = names.index(level) > names.index(previous)
+            expected = None if level == previous else LevelChange(previous, level, rising)
+            assert machine.read(ratio) == expected
+        assert machine.level == level
+
+
+@given(ladders(), st.none() | limits, st.data())
+def test_the_library_refuses_what_the_ladder_forbids(ladder, limit, data):
+    """Also where nothing is asked beforehand: from every level the trigger finds the same arc."""
+    resolved = ladder.resolve(limit)
+    machine = LevelMachine(ladder)
+    machine.resolve(resolved)
+    names = [ladder.base, *(rung.name for rung in ladder.rungs)]
+    level, ratio = data.draw(st.sampled_from(names)), data.draw(usage_ratios)
+    machine.place(level)
+    moved = machine._model.trigger("read", ratio)
+    assert machine.level == next_level(level, ratio, resolved)
+    assert moved is (machine.level != level)
+
+
+def test_a_rung_that_a_smaller_limit_drops_relaxes_to_the_base():
+    """One of 60,000 tokens left makes no sense in a window of 50,000."""
+    ladder = Ladder([Rung("early", None, 60_000), Rung("late", 0.85)])
+    machine = LevelMachine(ladder)
+    machine.resolve(ladder.resolve(200_000))
+    assert machine.read(0.8) == LevelChange("normal", "early", True)
+    machine.resolve(ladder.resolve(50_000))
+    assert machine.level == "early"
+    assert machine.read(0.8) == LevelChange("early", "normal", False)
+    assert machine.read(0.84) is None
+    assert machine.read(0.9) == LevelChange("normal", "late", True)
 
 
 @given(level_names, st.data())
 def test_a_level_can_be_placed_without_a_change(names, data):
-    """A restart stands where the agent stood; an unknown level and a new epoch are the base."""
-    machine = LevelMachine(names)
+    """A restart begins where the agent was; an unknown level and a new epoch are the base."""
+    machine = LevelMachine(ladder_of(names))
     level = data.draw(st.sampled_from(names))
     machine.place(level)
     assert machine.level == level
@@ -146,24 +203,16 @@ def test_a_level_can_be_placed_without_a_change(names, data):
     assert machine.level == names[0]
 
 
-def test_a_level_of_another_ladder_is_no_target():
-    """Moving there is an error of the caller and moves nothing."""
-    machine = LevelMachine(["normal", "warning"])
-    with pytest.raises(ValueError, match="no move from level 'normal' to 'critical'"):
-        machine.move("critical")
-    assert machine.level == "normal"
-
-
 def test_two_machines_do_not_share_their_state():
     """Each monitor has its own, also of the same ladder."""
-    one, other = LevelMachine(["a", "b"]), LevelMachine(["a", "b"])
-    one.move("b")
-    assert other.level == "a"
+    one, other = LevelMachine(DEFAULT_LADDER), LevelMachine(DEFAULT_LADDER)
+    one.read(0.9)
+    assert (one.level, other.level) == ("critical", "normal")
 
 
 def test_the_engine_underneath_writes_no_log_at_info(caplog):
-    """Several lines per transition would fill the log of whoever turns INFO on."""
+    """Several lines per transition would fill an application's log at INFO."""
     with caplog.at_level(logging.INFO):
         lifecycle("ended")
-        LevelMachine(["a", "b"]).move("b")
+        LevelMachine(DEFAULT_LADDER).read(0.9)
     assert caplog.records == []

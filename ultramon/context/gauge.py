@@ -70,7 +70,7 @@ class Gauge:
         self._clock = clock
         self._tracker = ContextTracker(config.effective_family)
         self._history = TurnHistory()
-        self._machine = LevelMachine([self.ladder.base, *(rung.name for rung in self.ladder.rungs)])
+        self._machine = LevelMachine(self.ladder)
         self._observed_window_tokens: int | None = None
         self._highest_report_tokens = 0
         self.epoch = 1
@@ -96,6 +96,7 @@ class Gauge:
             suspect_above_tokens=self._highest_report_tokens or None,
         )
         self._resolved = self.ladder.resolve(self.limit.context_limit_tokens)
+        self._machine.resolve(self._resolved)
         self._settle()
 
     def _settle(self) -> None:
@@ -261,12 +262,12 @@ class Gauge:
 
     def decide(self) -> LevelChange | None:
         """Move the level to where the reading puts it; return the change, if any."""
-        level = next_level(self._machine.level, self.usage_ratio, self._resolved)
-        if level is None or level == self._machine.level:
+        ratio = self.usage_ratio
+        change = None if ratio is None else self._machine.read(ratio)
+        if change is None:
             return None
-        change = self._machine.move(level)
         if change.rising:
-            self.announced[level] = self.announced.get(level, 0) + 1
+            self.announced[change.current] = self.announced.get(change.current, 0) + 1
         self._settle()
         return change
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transitions import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from ultramon.context.ladder import Ladder, ResolvedLadder
 
 
 class LevelChange(NamedTuple):
@@ -18,55 +20,102 @@ class LevelChange(NamedTuple):
     rising: bool
 
 
-class _Model:
-    """What `transitions` decorates with triggers; private, so that no public name collides."""
+class MachineModel:
+    """What `transitions` decorates with triggers; apart, so that no public name collides."""
 
     state: str
 
 
 class LevelMachine:
-    """Stands on one level of a ladder; generated from the ladder's level names.
+    """The level of one window: every level of the ladder is a state, every reading a trigger.
+
+    The conditions of the arcs read the ladder as it is resolved against the present limit, so
+    `transitions` takes the arc that this ladder allows, or none.
 
     Args:
-        names: Level names from the base upwards.
+        ladder: Its levels are the states, also those whose rung the present limit drops.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
-        self._model = _Model()
-        moves = []
-        for height, name in enumerate(self._names):
-            below, above = list(self._names[:height]), list(self._names[height + 1 :])
-            if below:
-                moves.append([f"rise_to_{name}", below, name])
-            if above:
-                moves.append([f"relax_to_{name}", above, name])
+    def __init__(self, ladder: Ladder) -> None:
+        self._names = (ladder.base, *(rung.name for rung in ladder.rungs))
+        self._resolved = ladder.resolve(None)
+        self._model = MachineModel()
+        reached = {name: partial(self._is_reached, name) for name in self._names}
+        arcs: list[list[Any]] = []
+        for height, level in enumerate(self._names):
+            below, above = self._names[:height], self._names[height + 1 :]
+            dropped, rearmed = partial(self._is_dropped, level), partial(self._is_rearmed, level)
+            # The first whose conditions hold is taken, so the farthest come first.
+            ways = [(target, [reached[target]]) for target in reversed(above)]
+            ways += [(target, [dropped, reached[target]]) for target in reversed(below)]
+            ways += [(target, [partial(rearmed, target)]) for target in below]
+            arcs += [["read", level, *way] for way in ways]
         self._machine = Machine(
             self._model,
             states=list(self._names),
-            transitions=moves,
-            initial=self._names[0],
+            transitions=arcs,
+            initial=ladder.base,
             auto_transitions=False,
         )
+        self._find_bounds()
 
     @property
     def level(self) -> str:
-        """The level it stands on."""
+        """The present level."""
         return self._model.state
 
-    def move(self, level: str) -> LevelChange:
-        """Move to another level and return the change.
+    def resolve(self, ladder: ResolvedLadder) -> None:
+        """Decide by this ladder from now on: the same one, resolved against another limit."""
+        self._resolved = ladder
+        self._find_bounds()
 
-        Raises:
-            ValueError: It stands there already, or the ladder has no such level.
+    def read(self, usage_ratio: float) -> LevelChange | None:
+        """Move to where a reading leads; None where it leads nowhere else.
+
+        Args:
+            usage_ratio: 0.0 and more.
         """
+        # A trigger costs some 5 µs; most readings lie far from any rung.
+        if self._lowest <= usage_ratio < self._next:
+            return None
         previous = self.level
-        if level == previous or level not in self._names:
-            raise ValueError(f"no move from level {previous!r} to {level!r}")
-        rising = self._names.index(level) > self._names.index(previous)
-        self._model.trigger(f"{'rise' if rising else 'relax'}_to_{level}")  # type: ignore[attr-defined]
-        return LevelChange(previous, level, rising)
+        if not self._model.trigger("read", usage_ratio):  # type: ignore[attr-defined]
+            return None
+        self._find_bounds()
+        rising = self._names.index(self.level) > self._names.index(previous)
+        return LevelChange(previous, self.level, rising)
 
     def place(self, level: str | None) -> None:
-        """Stand on a level without a change: a restart, or a new epoch (None = the base)."""
+        """Set the level without a change: a restart, or a new epoch (None = the base)."""
         self._machine.set_state(level if level in self._names else self._names[0])
+        self._find_bounds()
+
+    def _find_bounds(self) -> None:
+        """Note between which ratios no arc can be taken."""
+        rungs, height = self._resolved.rungs, self._resolved.rank(self.level)
+        self._next = rungs[height].ratio if height < len(rungs) else inf
+        if self.level not in self._resolved.names:
+            self._lowest = inf
+        else:
+            self._lowest = (height and rungs[height - 1].rearm_ratio) or -inf
+
+    def _is_reached(self, target: str, usage_ratio: float) -> bool:
+        """Whether the target's rung holds for this limit and the reading is at or above it."""
+        names, rungs = self._resolved.names, self._resolved.rungs
+        if target not in names:
+            return False
+        height = names.index(target)
+        return not height or usage_ratio >= rungs[height - 1].ratio
+
+    def _is_dropped(self, level: str, usage_ratio: float) -> bool:
+        """Whether this limit dropped the rung of the present level."""
+        return level not in self._resolved.names
+
+    def _is_rearmed(self, level: str, target: str, usage_ratio: float) -> bool:
+        """Whether every rung above the target is left so far below that it can fire again."""
+        names = self._resolved.names
+        if level not in names or target not in names:
+            return False
+        between = self._resolved.rungs[names.index(target) : names.index(level)]
+        ratios = [rung.rearm_ratio for rung in between]
+        return all(ratio is not None and usage_ratio < ratio for ratio in ratios)

@@ -1,8 +1,4 @@
-"""The two state machines, and the only importer of `transitions`.
-
-What a level *should* be is decided by `core.thresholds.next_level`; the level machine is fired only
-when that differs from where it stands, and refuses moves that no decision can produce.
-"""
+"""The lifecycle of one agent, on `transitions`: which verbs are allowed in which phase."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import logging
 
 from transitions import Machine, MachineError
 
-from ultramon.context.level_machine import _Model
+from ultramon.context.level_machine import MachineModel
 from ultramon.errors import LifecycleError
 from ultramon.state.liveness import OUTCOMES
 
@@ -18,7 +14,7 @@ CREATED = "created"
 ACTIVE = "active"
 ENDED = "ended"
 
-# At INFO it writes several lines per transition into the log of whoever configures one.
+# At INFO it writes several lines per transition into an application's log.
 logging.getLogger("transitions").setLevel(logging.WARNING)
 
 _READS = ("get_state", "get_threshold_action", "explain", "pending")
@@ -59,7 +55,7 @@ class LifecycleMachine:
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
         self.outcome: str | None = None
-        self._model = _Model()
+        self._model = MachineModel()
         self._machine = Machine(
             self._model,
             states=[CREATED, ACTIVE, ENDED],
