@@ -403,7 +403,7 @@ def test_a_dropped_monitor_is_collected(make, ultramon_clock, store):
     beat = store.load("scout-1").heartbeat_at
     ultramon_clock.advance(100)
     assert store.load("scout-1").heartbeat_at == beat
-    assert ultramon_clock.keeper.next_due() is None
+    assert ultramon_clock.saver.next_due() is None
 
 
 def test_a_late_registration_keeps_what_was_tracked(tmp_path, ultramon_clock, caplog):
