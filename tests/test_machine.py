@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_thresholds import ladders, limits, usage_ratios
 
 from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung, next_level
-from ultramon.context.level_machine import LevelChange, LevelMachine
+from ultramon.context.level_machine import LevelMachine
 from ultramon.errors import LifecycleError
 from ultramon.monitor.lifecycle import LifecycleMachine
 from ultramon.state.liveness import OUTCOMES
@@ -127,49 +127,41 @@ def ladder_of(names):
 @given(level_names, st.data())
 def test_any_level_is_reached_from_any_other(names, data):
     """Up and down, over any distance, whatever the levels are called."""
-    machine = LevelMachine(ladder_of(names))
-    assert machine.level == names[0]
+    ladder = ladder_of(names)
+    machine, resolved = LevelMachine(ladder), ladder.resolve(None)
+    assert (machine.names, machine.level) == (tuple(names), names[0])
     for target in data.draw(st.lists(st.sampled_from(names), max_size=12)):
-        previous = machine.level
         ratio = (names.index(target) + 0.5) / len(names)
-        rising = names.index(target) > names.index(previous)
-        expected = None if target == previous else LevelChange(previous, target, rising)
-        assert machine.read(ratio) == expected
-        assert machine.level == target
+        assert machine.decide(machine.level, ratio, resolved) == machine.level == target
 
 
 @given(ladders(), st.data())
 def test_the_machine_and_next_level_are_one_table(ladder, data):
     """Over any readings and limits, restarts and epochs: the level is that of the pure function."""
-    names = [ladder.base, *(rung.name for rung in ladder.rungs)]
-    machine, level, resolved = LevelMachine(ladder), ladder.base, ladder.resolve(None)
+    machine, resolved = LevelMachine(ladder), ladder.resolve(None)
+    level = None
     for _ in range(data.draw(st.integers(1, 12))):
-        step = data.draw(st.sampled_from(["read", "read", "read", "limit", "place"]))
+        step = data.draw(st.sampled_from(["read", "read", "read", "limit", "restart"]))
         if step == "limit":
             resolved = ladder.resolve(data.draw(st.none() | limits))
-            machine.resolve(resolved)
-        elif step == "place":
-            level = data.draw(st.sampled_from(names))
-            machine.place(level)
+        elif step == "restart":
+            level = data.draw(st.none() | st.sampled_from([*machine.names, "of-another-ladder"]))
         else:
             edges = [edge for rung in resolved.rungs for edge in (rung.ratio, rung.rearm_ratio)]
-            near = st.sampled_from([0.0, *(edge for edge in edges if edge is not None)])
+            near = st.sampled_from([None, 0.0, *filter(None, edges)])
             ratio = data.draw(usage_ratios | near)
-            previous, level = level, next_level(level, ratio, resolved)
-            rising = names.index(level) > names.index(previous)
-            expected = None if level == previous else LevelChange(previous, level, rising)
-            assert machine.read(ratio) == expected
-        assert machine.level == level
+            following = next_level(level, ratio, resolved)
+            assert machine.decide(level, ratio, resolved) == following
+            level = following
 
 
-@given(ladders(), st.none() | limits, st.data())
-def test_the_library_refuses_what_the_ladder_forbids(ladder, limit, data):
-    """Also where nothing is asked beforehand: from every level the trigger finds the same arc."""
+@given(ladders(), st.none() | limits, usage_ratios, st.data())
+def test_the_library_refuses_what_the_ladder_forbids(ladder, limit, ratio, data):
+    """Also where no bound keeps a reading from it: the trigger takes the ladder's arc, or none."""
     resolved = ladder.resolve(limit)
     machine = LevelMachine(ladder)
-    machine.resolve(resolved)
-    names = [ladder.base, *(rung.name for rung in ladder.rungs)]
-    level, ratio = data.draw(st.sampled_from(names)), data.draw(usage_ratios)
+    machine.decide(None, 0.0, resolved)
+    level = data.draw(st.sampled_from(machine.names))
     machine.place(level)
     moved = machine._model.trigger("read", ratio)
     assert machine.level == next_level(level, ratio, resolved)
@@ -179,34 +171,16 @@ def test_the_library_refuses_what_the_ladder_forbids(ladder, limit, data):
 def test_a_rung_that_a_smaller_limit_drops_relaxes_to_the_base():
     """One of 60,000 tokens left makes no sense in a window of 50,000."""
     ladder = Ladder([Rung("early", None, 60_000), Rung("late", 0.85)])
-    machine = LevelMachine(ladder)
-    machine.resolve(ladder.resolve(200_000))
-    assert machine.read(0.8) == LevelChange("normal", "early", True)
-    machine.resolve(ladder.resolve(50_000))
-    assert machine.level == "early"
-    assert machine.read(0.8) == LevelChange("early", "normal", False)
-    assert machine.read(0.84) is None
-    assert machine.read(0.9) == LevelChange("normal", "late", True)
-
-
-@given(level_names, st.data())
-def test_a_level_can_be_placed_without_a_change(names, data):
-    """A restart begins where the agent was; an unknown level and a new epoch are the base."""
-    machine = LevelMachine(ladder_of(names))
-    level = data.draw(st.sampled_from(names))
-    machine.place(level)
-    assert machine.level == level
-    machine.place("no-such-level")
-    assert machine.level == names[0]
-    machine.place(level)
-    machine.place(None)
-    assert machine.level == names[0]
+    machine, large, small = LevelMachine(ladder), ladder.resolve(200_000), ladder.resolve(50_000)
+    assert machine.decide("normal", 0.8, large) == "early"
+    assert machine.decide("early", 0.8, small) == "normal"
+    assert machine.decide("normal", 0.9, small) == "late"
 
 
 def test_two_machines_do_not_share_their_state():
     """Each monitor has its own, also of the same ladder."""
     one, other = LevelMachine(DEFAULT_LADDER), LevelMachine(DEFAULT_LADDER)
-    one.read(0.9)
+    one.decide(None, 0.9, DEFAULT_LADDER.resolve(None))
     assert (one.level, other.level) == ("critical", "normal")
 
 
@@ -214,5 +188,5 @@ def test_the_engine_underneath_writes_no_log_at_info(caplog):
     """Several lines per transition would fill an application's log at INFO."""
     with caplog.at_level(logging.INFO):
         lifecycle("ended")
-        LevelMachine(DEFAULT_LADDER).read(0.9)
+        LevelMachine(DEFAULT_LADDER).decide(None, 0.9, DEFAULT_LADDER.resolve(None))
     assert caplog.records == []

@@ -96,7 +96,6 @@ class Gauge:
             suspect_above_tokens=self._highest_report_tokens or None,
         )
         self._resolved = self.ladder.resolve(self.limit.context_limit_tokens)
-        self._machine.resolve(self._resolved)
         self._settle()
 
     def _settle(self) -> None:
@@ -262,12 +261,13 @@ class Gauge:
 
     def decide(self) -> LevelChange | None:
         """Move the level to where the reading puts it; return the change, if any."""
-        ratio = self.usage_ratio
-        change = None if ratio is None else self._machine.read(ratio)
-        if change is None:
+        previous, names = self._machine.level, self._machine.names
+        level = self._machine.decide(previous, self.usage_ratio, self._resolved)
+        if level is None or level == previous:
             return None
+        change = LevelChange(previous, level, names.index(level) > names.index(previous))
         if change.rising:
-            self.announced[change.current] = self.announced.get(change.current, 0) + 1
+            self.announced[level] = self.announced.get(level, 0) + 1
         self._settle()
         return change
 

@@ -34,16 +34,19 @@ class LevelMachine:
 
     Args:
         ladder: Its levels are the states, also those whose rung the present limit drops.
+
+    Attributes:
+        names: The levels from the base upwards.
     """
 
     def __init__(self, ladder: Ladder) -> None:
-        self._names = (ladder.base, *(rung.name for rung in ladder.rungs))
+        self.names = (ladder.base, *(rung.name for rung in ladder.rungs))
         self._resolved = ladder.resolve(None)
         self._model = MachineModel()
-        reached = {name: partial(self._is_reached, name) for name in self._names}
+        reached = {name: partial(self._is_reached, name) for name in self.names}
         arcs: list[list[Any]] = []
-        for height, level in enumerate(self._names):
-            below, above = self._names[:height], self._names[height + 1 :]
+        for height, level in enumerate(self.names):
+            below, above = self.names[:height], self.names[height + 1 :]
             dropped, rearmed = partial(self._is_dropped, level), partial(self._is_rearmed, level)
             # The first whose conditions hold is taken, so the farthest come first.
             ways = [(target, [reached[target]]) for target in reversed(above)]
@@ -52,7 +55,7 @@ class LevelMachine:
             arcs += [["read", level, *way] for way in ways]
         self._machine = Machine(
             self._model,
-            states=list(self._names),
+            states=list(self.names),
             transitions=arcs,
             initial=ladder.base,
             auto_transitions=False,
@@ -64,30 +67,30 @@ class LevelMachine:
         """The present level."""
         return self._model.state
 
-    def resolve(self, ladder: ResolvedLadder) -> None:
-        """Decide by this ladder from now on: the same one, resolved against another limit."""
-        self._resolved = ladder
-        self._find_bounds()
-
-    def read(self, usage_ratio: float) -> LevelChange | None:
-        """Move to where a reading leads; None where it leads nowhere else.
+    def decide(
+        self, previous: str | None, usage_ratio: float | None, ladder: ResolvedLadder
+    ) -> str | None:
+        """Return the level after a reading, as `next_level`, and go there.
 
         Args:
-            usage_ratio: 0.0 and more.
+            previous: The level before; None when it was unknown.
+            usage_ratio: 0.0 and more; None while tokens or limit are unknown.
+            ladder: The machine's ladder, resolved against the current limit.
         """
-        # A trigger costs some 5 µs; most readings lie far from any rung.
-        if self._lowest <= usage_ratio < self._next:
+        if usage_ratio is None:
             return None
-        previous = self.level
-        if not self._model.trigger("read", usage_ratio):  # type: ignore[attr-defined]
-            return None
-        self._find_bounds()
-        rising = self._names.index(self.level) > self._names.index(previous)
-        return LevelChange(previous, self.level, rising)
+        if previous != self.level or ladder is not self._resolved:
+            self._resolved = ladder
+            self.place(previous)
+        # A trigger costs some 20 µs; most readings lie far from any rung.
+        if not self._lowest <= usage_ratio < self._next:
+            self._model.trigger("read", usage_ratio)  # type: ignore[attr-defined]
+            self._find_bounds()
+        return self.level
 
     def place(self, level: str | None) -> None:
         """Set the level without a change: a restart, or a new epoch (None = the base)."""
-        self._machine.set_state(level if level in self._names else self._names[0])
+        self._machine.set_state(level if level in self.names else self.names[0])
         self._find_bounds()
 
     def _find_bounds(self) -> None:
