@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ultramon.backends.base import RecordsTogether
 from ultramon.errors import StateError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, Save
     from ultramon.errors import UltramonError
+    from ultramon.monitor.session import Session
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -32,32 +33,6 @@ REQUEST_SECONDS = 1.0
 """How often it is looked whether an orchestrator asks for something."""
 _LONGEST_WAIT_SECONDS = 3600.0
 _NEVER = float("inf")
-
-
-class Kept(Protocol):
-    """What the saver looks after; a `ContextMonitor`."""
-
-    agent_id: str
-    generation: int
-    backend: Backend
-    heartbeat_interval_seconds: float
-    save_lock: threading.Lock
-    """Held from `next_save` to `note_saved`."""
-
-    def save(self, *, durable: bool) -> bool:
-        """Store the newest state; True when nothing is left to store. Never raises StateError."""
-
-    def next_save(self, *, durable: bool) -> Save | None:
-        """Return what is to be stored now; None where only `save` knows what to do."""
-
-    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
-        """Note what became of it; True when nothing is left to store. Never raises StateError."""
-
-    def look_for_request(self) -> None:
-        """Look whether an orchestrator asks for something. Never raises StateError."""
-
-    def after_fork(self) -> None:
-        """This is a copy in a forked child."""
 
 
 class _Job:
@@ -75,7 +50,7 @@ class _Job:
 
 
 class BackgroundSaver:
-    """Saves and beats for monitors when it is time.
+    """Saves and beats for sessions when it is time.
 
     Args:
         clock: Gives the time; its owner advances it when it is not the system's.
@@ -86,57 +61,57 @@ class BackgroundSaver:
         self._clock = clock
         self._threaded = threaded
         self._condition = threading.Condition()
-        self._jobs: weakref.WeakKeyDictionary[Kept, _Job] = weakref.WeakKeyDictionary()
-        # A monitor that ended unsaved must not be collected before its last state is stored.
-        self._unsaved: set[Kept] = set()
-        self._urgent: list[tuple[Kept, bool, threading.Event]] = []
+        self._jobs: weakref.WeakKeyDictionary[Session, _Job] = weakref.WeakKeyDictionary()
+        # A session that ended unsaved must not be collected before its last state is stored.
+        self._unsaved: set[Session] = set()
+        self._urgent: list[tuple[Session, bool, threading.Event]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
         self._warned_at: float | None = None
 
-    def add(self, monitor: Kept) -> None:
-        """Look after a monitor from now on."""
+    def add(self, session: Session) -> None:
+        """Look after a session from now on."""
         with self._condition:
             now = self._clock.monotonic()
-            interval = monitor.heartbeat_interval_seconds
-            self._jobs[monitor] = _Job(now + interval, now + REQUEST_SECONDS)
+            interval = session.heartbeat_interval_seconds
+            self._jobs[session] = _Job(now + interval, now + REQUEST_SECONDS)
             self._wake()
 
-    def discard(self, monitor: Kept, *, saved: bool) -> None:
-        """Stop beating for a monitor that ended; go on saving until its last state is stored."""
+    def discard(self, session: Session, *, saved: bool) -> None:
+        """Stop beating for a session that ended; go on saving until its last state is stored."""
         with self._condition:
             if saved:
-                self._jobs.pop(monitor, None)
-                self._unsaved.discard(monitor)
+                self._jobs.pop(session, None)
+                self._unsaved.discard(session)
                 return
-            self._unsaved.add(monitor)
-            job = self._jobs.setdefault(monitor, _Job(_NEVER, _NEVER))
+            self._unsaved.add(session)
+            job = self._jobs.setdefault(session, _Job(_NEVER, _NEVER))
             job.beat_at = job.look_at = _NEVER
             if job.save_at is None:
                 job.save_at = self._clock.monotonic()
             self._wake()
 
-    def schedule(self, monitor: Kept, delay_seconds: float) -> None:
-        """Save a monitor after a delay, unless it is due earlier anyway."""
+    def schedule(self, session: Session, delay_seconds: float) -> None:
+        """Save a session after a delay, unless it is due earlier anyway."""
         with self._condition:
-            job = self._jobs.get(monitor)
+            job = self._jobs.get(session)
             due = self._clock.monotonic() + delay_seconds
             if job is not None and (job.save_at is None or job.save_at > due):
                 job.save_at = due
                 self._wake()
 
-    def save_now(self, monitor: Kept, *, durable: bool, wait_seconds: float | None) -> bool:
-        """Save a monitor at once, waiting at most so long (None = until it is done).
+    def save_now(self, session: Session, *, durable: bool, wait_seconds: float | None) -> bool:
+        """Save a session at once, waiting at most so long (None = until it is done).
 
         Returns:
             Whether the save ended in time, whatever came of it.
         """
         if not self._threaded or threading.current_thread() is self._thread:
-            monitor.save(durable=durable)
+            session.save(durable=durable)
             return True
         done = threading.Event()
         with self._condition:
-            self._urgent.append((monitor, durable, done))
+            self._urgent.append((session, durable, done))
             self._wake()
         return done.wait(wait_seconds)
 
@@ -204,10 +179,10 @@ class BackgroundSaver:
             self.run_due()
 
     @staticmethod
-    def _save_urgent(urgent: list[tuple[Kept, bool, threading.Event]]) -> None:
-        # A method of its own: a loop variable in the thread's frame would keep monitors alive.
+    def _save_urgent(urgent: list[tuple[Session, bool, threading.Event]]) -> None:
+        # A method of its own: a loop variable in the thread's frame would keep sessions alive.
         try:
-            save_all([(monitor, durable) for monitor, durable, _ in urgent])
+            save_all([(session, durable) for session, durable, _ in urgent])
         finally:
             for _, _, done in urgent:
                 done.set()
@@ -223,39 +198,39 @@ class BackgroundSaver:
         with self._condition:
             jobs = list(self._jobs.items())
             saves = [
-                monitor for monitor, job in jobs if job.save_at is not None and job.save_at <= now
+                session for session, job in jobs if job.save_at is not None and job.save_at <= now
             ]
-            looks = [monitor for monitor, job in jobs if job.look_at <= now]
-            beats: dict[Backend, list[Kept]] = {}
-            for monitor, job in jobs:
+            looks = [session for session, job in jobs if job.look_at <= now]
+            beats: dict[Backend, list[Session]] = {}
+            for session, job in jobs:
                 if job.beat_at <= now:
-                    job.beat_at = now + monitor.heartbeat_interval_seconds
-                    if monitor.generation:
-                        beats.setdefault(monitor.backend, []).append(monitor)
-            for monitor in saves:
-                self._jobs[monitor].save_at = None
-            for monitor in looks:
-                self._jobs[monitor].look_at = now + REQUEST_SECONDS
-        for monitor in looks:
-            monitor.look_for_request()
-        for backend, monitors in beats.items():
-            self._beat(backend, monitors)
-        for monitor in save_all([(monitor, monitor in self._unsaved) for monitor in saves]):
-            if monitor in self._unsaved:
-                self.discard(monitor, saved=True)
+                    job.beat_at = now + session.heartbeat_interval_seconds
+                    if session.generation:
+                        beats.setdefault(session.backend, []).append(session)
+            for session in saves:
+                self._jobs[session].save_at = None
+            for session in looks:
+                self._jobs[session].look_at = now + REQUEST_SECONDS
+        for session in looks:
+            session.check_request()
+        for backend, sessions in beats.items():
+            self._beat(backend, sessions)
+        for session in save_all([(session, session in self._unsaved) for session in saves]):
+            if session in self._unsaved:
+                self.discard(session, saved=True)
 
-    def _beat(self, backend: Backend, monitors: list[Kept]) -> None:
+    def _beat(self, backend: Backend, sessions: list[Session]) -> None:
         try:
             fenced = backend.heartbeat(
-                [(monitor.agent_id, monitor.generation) for monitor in monitors], self._clock.now()
+                [(session.agent_id, session.generation) for session in sessions], self._clock.now()
             )
         except StateError as error:
             self.warn("heartbeat failed: %s", error)
             return
-        for monitor in monitors:
-            if monitor.agent_id in fenced:
+        for session in sessions:
+            if session.agent_id in fenced:
                 # Taken over, or its record is gone: a save finds out, and deals with both.
-                monitor.save(durable=False)
+                session.save(durable=False)
 
     def warn(self, message: str, *arguments: object) -> None:
         """Log a warning, one a minute; the rest only for those who debug."""
@@ -274,45 +249,47 @@ class BackgroundSaver:
             self._condition.notify()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
-        for monitor, job in list(self._jobs.items()):
+        for session, job in list(self._jobs.items()):
             if job.save_at is not None:
-                monitor.save(durable=True)
+                session.save(durable=True)
 
     def after_fork(self) -> None:
         """Tell the copies in a forked child that their owner is the parent."""
-        for monitor in list(self._jobs):
-            monitor.after_fork()
+        for session in list(self._jobs):
+            session.after_fork()
 
 
-def save_all(wanted: Sequence[tuple[Kept, bool]]) -> list[Kept]:
-    """Save monitors, in one step those whose backend can; return those with nothing left to store.
+def save_all(wanted: Sequence[tuple[Session, bool]]) -> list[Session]:
+    """Save sessions, in one step those whose backend can; return those with nothing left to store.
 
     Args:
         wanted: Each with whether it has to survive a power cut.
     """
-    together: dict[RecordsTogether, dict[Kept, bool]] = {}
-    alone: list[tuple[Kept, bool]] = []
-    for monitor, durable in wanted:
-        if len(wanted) > 1 and monitor.generation and isinstance(monitor.backend, RecordsTogether):
-            group = together.setdefault(monitor.backend, {})
-            group[monitor] = durable or group.get(monitor, False)
+    together: dict[RecordsTogether, dict[Session, bool]] = {}
+    alone: list[tuple[Session, bool]] = []
+    for session, durable in wanted:
+        if len(wanted) > 1 and session.generation and isinstance(session.backend, RecordsTogether):
+            group = together.setdefault(session.backend, {})
+            group[session] = durable or group.get(session, False)
         else:
-            alone.append((monitor, durable))
+            alone.append((session, durable))
     saved = []
-    for backend, monitors in together.items():
-        saved += _save_together(backend, monitors.items())
-    saved += [monitor for monitor, durable in alone if monitor.save(durable=durable)]
+    for backend, sessions in together.items():
+        saved += _save_together(backend, sessions.items())
+    saved += [session for session, durable in alone if session.save(durable=durable)]
     return saved
 
 
-def _save_together(backend: RecordsTogether, wanted: Iterable[tuple[Kept, bool]]) -> list[Kept]:
+def _save_together(
+    backend: RecordsTogether, wanted: Iterable[tuple[Session, bool]]
+) -> list[Session]:
     with ExitStack() as locks:
-        begun: list[tuple[Kept, Save]] = []
-        for monitor, durable in wanted:
-            locks.enter_context(monitor.save_lock)
-            save = monitor.next_save(durable=durable)
+        begun: list[tuple[Session, Save]] = []
+        for session, durable in wanted:
+            locks.enter_context(session.save_lock)
+            save = session.next_save(durable=durable)
             if save is not None:
-                begun.append((monitor, save))
+                begun.append((session, save))
         refusals: Sequence[UltramonError | None]
         try:
             refusals = backend.record_together([save for _, save in begun])
@@ -320,7 +297,7 @@ def _save_together(backend: RecordsTogether, wanted: Iterable[tuple[Kept, bool]]
             refusals = [error] * len(begun)
         outcomes = zip(begun, refusals, strict=True)
         return [
-            monitor for (monitor, save), refusal in outcomes if monitor.note_saved(save, refusal)
+            session for (session, save), refusal in outcomes if session.note_saved(save, refusal)
         ]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from contextlib import contextmanager
 from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Self
@@ -13,14 +15,28 @@ import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.context.config import ContextConfig
 from ultramon.context.explanation import Explanation, explain
+from ultramon.context.gauge import Gauge
 from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
-from ultramon.monitor.work import TASK_SAVE_SECONDS, AgentWork
+from ultramon.monitor.async_twins import in_thread, to_its_end
+from ultramon.monitor.handoff import (
+    REASONS,
+    HandoffRecord,
+    Resume,
+    Workspace,
+    bounded_list,
+    bounded_text,
+    handoff_id_of,
+    look_at_workspace,
+)
+from ultramon.monitor.lifecycle import CREATED
+from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
-from ultramon.state.models import AgentState
+from ultramon.state.models import AgentState, utc
+from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
@@ -28,15 +44,18 @@ from ultramon.system.processes import this_host
 from ultramon.system.settings import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from os import PathLike
+    from types import TracebackType
     from typing import Never
 
     from ultramon.backends.base import Backend
     from ultramon.context.gauge import Fit
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
-    from ultramon.monitor.handoff import HandoffRecord
     from ultramon.system.clock import Clock
+
+    Item = str | PathLike[str]
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -44,7 +63,7 @@ MAX_TOKENS = 1_000_000_000
 """No provider counts more; a larger number is an error of the caller."""
 
 
-class ContextMonitor(AgentWork):
+class ContextMonitor:
     """Knows how full one agent's context window is, and says so at the moment it matters.
 
     Made by `create_context_monitor`. Use it as a context manager, sync or async: leaving the block
@@ -57,19 +76,134 @@ class ContextMonitor(AgentWork):
         agent_id: The agent.
     """
 
-    _unknown_types: frozenset[str] = frozenset()
-
     def __new__(cls, *_given: object, **parts: object) -> Self:
         """Refuse to be called by hand.
 
         Raises:
             TypeError: It was not called by `create_context_monitor`.
         """
-        if "identity" not in parts:
+        if "session" not in parts:
             raise TypeError(
                 f"{cls.__name__} is made by ultramon.create_context_monitor(agent_id, config, ...)"
             )
         return super().__new__(cls)
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        gauge: Gauge,
+        plan: Plan,
+        clock: Clock,
+        goal: str | None,
+    ) -> None:
+        self.agent_id = session.agent_id
+        self._session = session
+        self._gauge = gauge
+        self._plan = plan
+        self._clock = clock
+        self._goal = goal
+        self._lifecycle = session.lifecycle
+        self._unknown_types: set[str] = set()
+        self._overflow_epoch: int | None = None
+        self._has_handed_off = False
+        self._has_warned = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.agent_id} {self._lifecycle.phase}>"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the agent was started and has not ended."""
+        return self._session.active
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has everything that this agent has to store; False when disabled."""
+        return self._session.is_stored
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process owns the agent: nothing of this one is stored any more.
+
+        Its action is ``force_return`` then, and the message names the other.
+        """
+        return self._session.is_fenced
+
+    def start(self) -> Self:
+        """Take the agent and store its first state; waits `store_timeout_seconds` at most.
+
+        Where the store is too slow or refuses, the agent runs on and is stored later; `is_stored`
+        says whether it is. In an event loop use ``async with`` or `start_async`.
+
+        Raises:
+            LifecycleError: It was started before.
+            AgentAlreadyRunningError: The id belongs to an agent whose owner provably lives.
+            HandoffTakenError: Another successor took the handoff that this agent continues, or it
+                was offered again because this one took too long to be stored.
+            StateError: That handoff could not be claimed for certain, or the store refused and
+                ``on_error`` is ``raise``.
+        """
+        self._session.start()
+        return self
+
+    async def start_async(self) -> Self:
+        """Do what `start` does in a thread; one that is cancelled ends the agent as cancelled."""
+        try:
+            return await to_its_end(self.start)
+        except asyncio.CancelledError:
+            if self._session.active:
+                await self.stop_async("cancelled")
+            raise
+
+    def stop(self, outcome: str = "completed") -> bool:
+        """End the agent, finally. A second call changes nothing.
+
+        Args:
+            outcome: ``completed``, ``returned``, ``failed``, ``cancelled``, ``expired`` or
+                ``lost``.
+
+        Returns:
+            Whether the end is stored. It waits for that `store_timeout_seconds` at most; an end
+            that is not stored is tried again for as long as the process lives.
+
+        Raises:
+            LifecycleError: It was never started.
+            ValueError: There is no such outcome.
+        """
+        return self._session.stop(outcome)
+
+    stop_async = in_thread(stop)
+
+    def __enter__(self) -> Self:
+        return self.start() if self._lifecycle.phase == CREATED else self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._session.active:
+            return
+        if kind is None:
+            self.stop("returned" if self._has_handed_off else "completed")
+        elif issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
+            self.stop("cancelled")
+        else:
+            self._session.exit = {"error": kind.__qualname__}
+            self.stop("failed")
+
+    async def __aenter__(self) -> Self:
+        return await self.start_async() if self._lifecycle.phase == CREATED else self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await to_its_end(self.__exit__, kind, error, traceback)
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the agent's context and say what to do now.
@@ -91,19 +225,19 @@ class ContextMonitor(AgentWork):
             context_threshold_reached: Once per upward crossing, in this thread, after the state was
                 saved or 50 ms have passed; ``event.stored`` says which.
         """
-        if not self._active:
+        session, gauge = self._session, self._gauge
+        if not session.active:
             self._lifecycle.require("track_content")
         if not isinstance(text, str):
             raise TypeError(
                 f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
             )
-        owner, gauge = self._writer, self._gauge
-        with owner.lock:
+        with session.lock:
             is_first = gauge.measured_at is None
             if not gauge.add(text, source):
-                owner.changed(0.0 if is_first else None)
+                session.changed(0.0 if is_first else None)
                 return gauge.action
-        return self._read(lambda: None)
+        return session.read(lambda: None)
 
     def report_usage(
         self,
@@ -148,7 +282,7 @@ class ContextMonitor(AgentWork):
         if not cache_in_input:
             tokens += read + created
         stamp = self._stamp(at)
-        return self._read(lambda: self._gauge.report(tokens, output, window, stamp))
+        return self._session.read(lambda: self._gauge.report(tokens, output, window, stamp))
 
     def report_response(self, response: object, *, strict: bool = False) -> ThresholdAction:
         """Report the usage in what a model SDK or an agent framework returned.
@@ -193,7 +327,7 @@ class ContextMonitor(AgentWork):
         if strict:
             raise error
         if name not in self._unknown_types:
-            self._unknown_types |= {name}
+            self._unknown_types.add(name)
             _log.warning("%s; the response is ignored", error)
 
     def report_overflow(self, error: BaseException | str) -> bool:
@@ -214,7 +348,7 @@ class ContextMonitor(AgentWork):
         if parsed is None:
             return False
         self._overflow_epoch = self._gauge.epoch
-        self._read(lambda: self._gauge.overflow(*parsed))
+        self._session.read(lambda: self._gauge.overflow(*parsed))
         return True
 
     def fits(self, text_or_tokens: str | int) -> Fit:
@@ -227,7 +361,7 @@ class ContextMonitor(AgentWork):
         self._lifecycle.require("fits")
         if not isinstance(text_or_tokens, str):
             self._count("text_or_tokens", text_or_tokens)
-        with self._writer.lock:
+        with self._session.lock:
             return self._gauge.fits(text_or_tokens)
 
     def set_model(self, model: str | None) -> ThresholdAction:
@@ -238,7 +372,7 @@ class ContextMonitor(AgentWork):
             ConfigurationError: The reserved output leaves nothing of the new window.
         """
         self._lifecycle.require("set_model")
-        return self._read(lambda: self._gauge.set_model(model))
+        return self._session.read(lambda: self._gauge.set_model(model))
 
     def record_compaction(self, tokens_after: int | None = None) -> ThresholdAction:
         """Note that the context was compacted: a new epoch begins.
@@ -253,7 +387,7 @@ class ContextMonitor(AgentWork):
         self._lifecycle.require("record_compaction")
         if tokens_after is not None:
             self._count("tokens_after", tokens_after)
-        return self._read(lambda: self._gauge.start_epoch("compaction", tokens_after))
+        return self._session.read(lambda: self._gauge.start_epoch("compaction", tokens_after))
 
     def clear(self) -> ThresholdAction:
         """Note that the context was emptied: a new epoch begins with nothing in the window.
@@ -262,7 +396,193 @@ class ContextMonitor(AgentWork):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("clear")
-        return self._read(lambda: self._gauge.start_epoch("clear", 0))
+        return self._session.read(lambda: self._gauge.start_epoch("clear", 0))
+
+    def plan(self, items: Iterable[Item]) -> None:
+        """Add items to the plan, in order; items that are in it already stay as they are.
+
+        An item is known by its name, so two of one name cannot both be done or handed over: number
+        them. A successor made with ``continues=`` starts with what its predecessor left.
+
+        Raises:
+            LifecycleError: The monitor is already stopped.
+            ConfigurationError: An item is no text or path, two have one name, or the plan would
+                not fit a state.
+        """
+        self._lifecycle.require("plan")
+        with self._session.lock:
+            self._plan.add(items)
+        if self._session.active:
+            # At once: a plan that no record ever held cannot be handed over.
+            self._session.commit()
+
+    def pending(self) -> list[str]:
+        """Return the names of the items that are not done, interrupted ones included, in order."""
+        with self._session.lock:
+            return self._plan.pending()
+
+    @contextmanager
+    def task(self, item: Item) -> Iterator[None]:
+        """Work on one item: done when the block ends, interrupted when it raises.
+
+        Args:
+            item: An item of the plan; a new one is added to it.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("task")
+        plan = self._plan
+        with self._session.lock:
+            name = plan.begin(item)
+        self._session.changed(TASK_SAVE_SECONDS)
+        try:
+            yield
+        except BaseException:
+            self._change_plan(lambda: plan.interrupt(name))
+            raise
+        self._change_plan(lambda: plan.finish(name))
+
+    def set_current_task(self, item: Item | None) -> None:
+        """Name the present task; None = nothing in particular.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("set_current_task")
+        self._change_plan(lambda: self._plan.set_current(item))
+
+    def set_tasks_total(self, total: int | None) -> None:
+        """Fix the number of tasks; None = as many as the plan has.
+
+        Raises:
+            LifecycleError: The monitor is already stopped.
+            ConfigurationError: Not a whole number from 0 on, or fewer than are done.
+        """
+        self._lifecycle.require("set_tasks_total")
+        self._change_plan(lambda: self._plan.set_total(total))
+
+    def complete_task(self, item: Item | None = None, *, result: str | None = None) -> None:
+        """Count a task as done.
+
+        A name counts once, however often it is completed; that, and more tasks than
+        `set_tasks_total` said, is logged as a warning, once for each agent.
+
+        Args:
+            item: Which; None = the current one, or one without a name.
+            result: A reference to what came out of it, e.g. a path.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("complete_task")
+        self._change_plan(lambda: self._plan.complete(item, result))
+
+    def _change_plan(self, change: Callable[[], str | None]) -> None:
+        """Apply a change to the plan, warn of the oddity that it returns, and save it soon."""
+        with self._session.lock:
+            oddity = change()
+            if oddity is not None and not self._has_warned:
+                self._has_warned = True
+                _log.warning("agent %s: %s", self.agent_id, oddity)
+        if self._session.active:
+            self._session.changed(TASK_SAVE_SECONDS)
+
+    def hand_off(
+        self,
+        reason: str | None = None,
+        *,
+        notes: str | None = None,
+        next_step: str | None = None,
+        constraints: Sequence[str] = (),
+        decisions: Sequence[str] = (),
+        rejected: Sequence[str] = (),
+        open_questions: Sequence[str] = (),
+        files_modified: Sequence[str] = (),
+        workspace: Workspace | None = None,
+        resume: Resume | None = None,
+    ) -> HandoffRecord:
+        """Leave a record for a successor and store it durably.
+
+        Waits `store_timeout_seconds` at most; ``stored`` of the record says whether it is stored.
+        If not, that is tried again for as long as the process lives. In an event loop use
+        `hand_off_async`.
+
+        What is done, may be half done and remains is taken from the plan. Leaving the monitor's
+        block afterwards ends the agent as ``returned``. A later call replaces the record; only one
+        successor can claim what an agent leaves in one epoch.
+
+        Args:
+            reason: One of `ultramon.monitor.handoff.REASONS`; None = ``context_overflow`` after
+            one in this
+                epoch, else by the level, ``task_complete`` below all rungs.
+            notes: What was learned, free text; cut after 32,768 characters.
+            next_step: What a successor should do first.
+            constraints: What must not be done; here and below at most 200 texts.
+            decisions: What was decided.
+            rejected: What was tried and given up.
+            open_questions: What is not known.
+            files_modified: Paths.
+            workspace: Where the work lies; None = look at the working directory (git, if there).
+            resume: How to continue the very same session.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+            ConfigurationError: There is no such reason.
+        """
+        self._lifecycle.require("hand_off")
+        if reason is not None and reason not in REASONS:
+            raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
+        workspace = workspace or look_at_workspace()
+        session, plan, gauge = self._session, self._plan, self._gauge
+        before = session.predecessor
+        with session.lock:
+            record = HandoffRecord(
+                handoff_id=handoff_id_of(
+                    self.agent_id, session.generation, gauge.epoch, session.started_at
+                ),
+                agent_id=self.agent_id,
+                run=session.run,
+                predecessor_id=before.agent_id if before else None,
+                generation_count=before.generation_count + 1 if before else 1,
+                epoch=gauge.epoch,
+                reason=reason or self._handoff_reason(),
+                goal=bounded_text(self._goal or (before.goal if before else None)),
+                constraints=bounded_list(constraints),
+                completed=plan.with_status(DONE),
+                interrupted=plan.with_status(IN_PROGRESS, INTERRUPTED),
+                remaining=plan.with_status(PENDING),
+                results=plan.results,
+                decisions=bounded_list(decisions),
+                rejected=bounded_list(rejected),
+                open_questions=bounded_list(open_questions),
+                next_step=bounded_text(next_step),
+                files_modified=bounded_list(files_modified),
+                workspace=workspace,
+                resume=resume,
+                notes=bounded_text(notes),
+                tokens=gauge.tokens,
+                created_at=utc(self._clock.now()),
+            )
+            session.handoff = record.to_json()
+            self._has_handed_off = True
+            event = session.event("handoff_ready", handoff=session.handoff)
+        stored = session.announce([event], patiently=True)
+        return record.model_copy(update={"stored": stored}).bind(session.backend)
+
+    hand_off_async = in_thread(hand_off)
+
+    def _handoff_reason(self) -> str:
+        if self._overflow_epoch == self._gauge.epoch:
+            return "context_overflow"
+        if self._gauge.returns_on_request or self.is_fenced:
+            return "cancelled"
+        action = self._gauge.action
+        if action.should_return:
+            return "threshold_critical"
+        if action.should_prepare:
+            return "threshold_warning"
+        return "task_complete"
 
     def waiting(self) -> None:
         """Say that the agent waits for a person or its next call: it is not stale meanwhile.
@@ -282,8 +602,8 @@ class ContextMonitor(AgentWork):
 
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
-        self._phase = phase
-        self._writer.changed(TASK_SAVE_SECONDS)
+        self._session.phase = phase
+        self._session.changed(TASK_SAVE_SECONDS)
 
     def update_heartbeat(self) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
@@ -295,7 +615,7 @@ class ContextMonitor(AgentWork):
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("update_heartbeat")
-        return self._writer.commit()
+        return self._session.commit()
 
     def get_threshold_action(self) -> ThresholdAction:
         """Return the action of the present level. A pure read."""
@@ -303,11 +623,11 @@ class ContextMonitor(AgentWork):
 
     def get_state(self) -> AgentState:
         """Return the state as it is now, whether saved yet or not. A pure read."""
-        return AgentState.from_record(self._writer.snapshot())
+        return AgentState.from_record(self._session.snapshot())
 
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""
-        record = self._writer.snapshot()
+        record = self._session.snapshot()
         now = self._clock.now()
         return explain(record, judge(record, now, now, this_host()), now)
 
@@ -399,18 +719,23 @@ def create_context_monitor(
         backend = open_backend(backend)
     if notify is not None and backend is not None:
         registry_of(backend)
-    return ContextMonitor(
+    config, clock = config or ContextConfig(), clock or SYSTEM_CLOCK
+    plan = Plan()
+    gauge = Gauge(config, clock, lambda: (plan.completed_count, plan.total_count))
+    session = Session(
         agent_id,
-        config or ContextConfig(),
+        config,
+        gauge,
+        plan,
         identity=identity,
         backend=backend,
-        clock=clock or SYSTEM_CLOCK,
-        goal=goal,
+        clock=clock,
         predecessor=continues,
         takeover=takeover,
         notify=notify,
         notify_ladder=rungs,
     )
+    return ContextMonitor(session=session, gauge=gauge, plan=plan, clock=clock, goal=goal)
 
 
 def _unknown_keyword(name: str) -> ConfigurationError:

@@ -1,209 +1,223 @@
-"""The life of one agent: created, active, ended; what is stored and told on the way."""
+"""One agent from its start to its end: its lifecycle, its saves and its signals."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+import os
+import threading
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from ultramon import signals
+from ultramon.backends.base import RecordsTogether
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
-from ultramon.context.gauge import Gauge
-from ultramon.errors import AgentAlreadyRunningError, HandoffTakenError, StateError
+from ultramon.errors import (
+    AgentAlreadyRunningError,
+    FencedError,
+    HandoffTakenError,
+    StateError,
+    StateSchemaError,
+    StateWriteError,
+    UltramonError,
+)
+from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
-from ultramon.routing import PARENT, SELF
+from ultramon.routing import PARENT, SELF, register
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
-from ultramon.state.plan import Plan
+from ultramon.state.record import StateRecord
+from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from types import TracebackType
+    from collections.abc import Callable
 
-    from ultramon.backends.base import Backend
+    from ultramon.backends.base import Backend, Save
     from ultramon.context.config import ContextConfig
-    from ultramon.context.gauge import EpochStart
+    from ultramon.context.gauge import EpochStart, Gauge
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
     from ultramon.monitor.handoff import HandoffRecord
-    from ultramon.state.record import StateRecord
+    from ultramon.state.plan import Plan
     from ultramon.system.clock import Clock
-
-Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
-Monitor = TypeVar("Monitor", bound="AgentLife")
-
 
 _log = logging.getLogger("ultramon.monitor")
 
-
-async def to_its_end(
-    work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> Result:
-    """Do blocking work in a thread, and all of it, even when the task is cancelled meanwhile."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from running.exception()
-    return running.result()
+HOST = "sdk"
+TASK_SAVE_SECONDS = 0.1
+"""Task changes within this time are saved together."""
+REPLACE_SECONDS = 30.0
+"""A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
+REPLACE_IN_DATABASE_SECONDS = 600.0
+"""In a database nobody polls plain JSON; there this would be most of its work."""
 
 
-def in_thread(
-    verb: Callable[Concatenate[Monitor, Arguments], Result],
-) -> Callable[Concatenate[Monitor, Arguments], Coroutine[Any, Any, Result]]:
-    """Return the async twin of a method: all of it happens in a thread, even when cancelled."""
+class Session:
+    """Starts, stops, saves and announces one agent in one backend.
 
-    @wraps(verb)
-    async def run(
-        self: Monitor, /, *arguments: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
-        return await to_its_end(partial(verb, self), *arguments, **named)
-
-    return run
-
-
-class AgentLife:
-    """Start, stop and the context managers; base of `ContextMonitor`.
+    Args:
+        agent_id: The agent.
+        config: Intervals and what to do about errors.
+        gauge: The readings.
+        plan: The work.
+        identity: Fields of the state that never change: run, session, parent, label.
+        backend: Where to store; None keeps everything in memory (``ULTRAMON_DISABLED``).
+        clock: Gives the times.
+        predecessor: The handoff that the agent continues.
+        takeover: Take the agent even from an owner that provably lives.
+        notify: ``self`` or ``parent``: the recipient of notices about the agent.
+        notify_ladder: When to notify; None = the agent's own ladder.
 
     Attributes:
-        agent_id: The agent.
+        lock: Guards gauge, plan, and what is to be stored.
+        save_lock: Held while a state is on its way to the store.
+        active: Whether the agent was started and has not ended.
+        muted: True where nothing is stored or announced: disabled, fenced, or a forked copy.
+        is_fenced: Whether another process owns the agent.
     """
 
     def __init__(
         self,
         agent_id: str,
         config: ContextConfig,
+        gauge: Gauge,
+        plan: Plan,
         *,
         identity: dict[str, Any],
         backend: Backend | None,
         clock: Clock,
-        goal: str | None = None,
         predecessor: HandoffRecord | None = None,
         takeover: bool = False,
         notify: str | None = None,
         notify_ladder: Ladder | None = None,
     ) -> None:
         self.agent_id = agent_id
-        self._run: str = identity["run"]
+        self.run: str = identity["run"]
+        self.predecessor = predecessor
+        self.backend: Backend = backend  # type: ignore[assignment]
+        self.muted = backend is None
+        self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
+        self.lifecycle = LifecycleMachine(agent_id)
+        self.active = False
+        self.phase = "working"
+        self.exit: dict[str, Any] | None = None
+        self.handoff: dict[str, Any] | None = None
+        self.is_fenced = False
+        self.started_at = self.last_activity = clock.now()
+        self.lock = threading.RLock()
+        self.save_lock = threading.Lock()
+        self._config = config
+        self._gauge = gauge
+        self._plan = plan
         self._clock = clock
-        self._backend = backend
-        self._goal = goal
-        self._predecessor = predecessor
-        self._takeover = takeover
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._notify_ladder = notify_ladder
-        self._lifecycle = LifecycleMachine(agent_id)
-        self._active = False
-        self._phase = "working"
-        self._exit: dict[str, Any] | None = None
-        self._handoff: dict[str, Any] | None = None
-        self._handed_off = False
-        self._plan = Plan()
-        self._gauge = Gauge(config, clock, count_tasks=self._count_tasks)
-        self._writer = StateWriter(
-            agent_id,
-            identity,
-            config,
-            backend=backend,
-            clock=clock,
-            fill=self._fill,
-            resume=self._resume,
-            obey=self._obey,
-            yield_to=self._yield_to,
-        )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.agent_id} {self._lifecycle.phase}>"
+        self._saver = background_saver_for(clock)
+        self._writer = StateWriter(self, identity, self.backend, clock, takeover=takeover)
+        host, pid = this_host(), os.getpid()
+        # Looked up once: a system call under the lock lets go of the interpreter, and an event
+        # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
+        self._constant = {
+            **identity,
+            "host": HOST,
+            "cwd": _working_directory(),
+            "heartbeat_interval_seconds": config.heartbeat_interval_seconds,
+            "lost_after_seconds": config.lost_after_seconds,
+            "grace_seconds": config.grace_seconds,
+            "pid": pid,
+            "pid_started_at": process_started_at(pid),
+            "boot_id": host.boot_id,
+            "hostname": host.hostname,
+            "start_id": self._writer.start_id,
+        }
+        self._raises = config.on_error == "raise"
+        self._ended_at: float | None = None
+        self._error: UltramonError | None = None
 
     @property
-    def is_active(self) -> bool:
-        """Whether the agent was started and has not ended."""
-        return self._active
+    def generation(self) -> int:
+        """Under which the agent is stored, 0 until it is."""
+        return self._writer.generation
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has everything that this agent has to store; False when disabled."""
-        return self._writer.is_stored
+        """Whether the store has everything that there is to store."""
+        with self.lock:
+            return self._writer.is_stored
 
-    @property
-    def is_fenced(self) -> bool:
-        """Whether another process owns the agent: nothing of this one is stored any more.
-
-        Its action is ``force_return`` then, and the message names the other.
-        """
-        return self._writer.is_fenced
-
-    def start(self) -> Self:
-        """Take the agent and store its first state; waits `store_timeout_seconds` at most.
-
-        Where the store is too slow or refuses, the agent runs on and is stored later; `is_stored`
-        says whether it is. In an event loop use ``async with`` or `start_async`.
-
-        Raises:
-            LifecycleError: It was started before.
-            AgentAlreadyRunningError: The id belongs to an agent whose owner provably lives.
-            HandoffTakenError: Another successor took the handoff that this agent continues, or it
-                was offered again because this one took too long to be stored.
-            StateError: That handoff could not be claimed for certain, or the store refused and
-                ``on_error`` is ``raise``.
-        """
-        self._lifecycle.require("start")
-        if self._predecessor is not None:
-            left = (*self._predecessor.interrupted, *self._predecessor.remaining)
-            self._plan.add(dict.fromkeys(left))  # the record may come from elsewhere
-            if self._backend is not None:
-                try:
-                    self._predecessor.claim(self.agent_id, self._backend, clock=self._clock)
-                except HandoffTakenError as error:
-                    self._note_refusal(self._backend, str(error))
-                    raise
-        with self._writer.lock:
-            self._active = True
-            event = self._writer.event("agent_started", self._gauge.epoch)
+    def start(self) -> None:
+        """Claim the handoff, take the agent in the backend, begin to beat; see the monitor."""
+        self.lifecycle.require("start")
+        before = self.predecessor
+        if before is not None:
+            # As a set: the record may come from elsewhere.
+            self._plan.add(dict.fromkeys((*before.interrupted, *before.remaining)))
         try:
-            self._writer.start(takeover=self._takeover)
+            if before is not None and self.backend is not None:
+                before.claim(self.agent_id, self.backend, clock=self._clock)
+            with self.lock:
+                self.active = True
+                event = self.event("agent_started")
+            if not self.muted:
+                self._take()
         except BaseException as error:
-            self._active = False
+            self.active = False
             if isinstance(error, AgentAlreadyRunningError):
                 self._give_handoff_back()
-            if isinstance(error, HandoffTakenError) and self._backend is not None:
-                self._note_refusal(self._backend, str(error))
+            if isinstance(error, HandoffTakenError):
+                self._store_refusal(str(error))
             raise
-        self._lifecycle.begin()
-        if self._notify is not None and self._writer.generation:
-            self._writer.guard(self._register)
-        self._emit([(signals.agent_started, event)], stored=self._writer.is_stored)
-        return self
+        self.lifecycle.begin()
+        if self._notify is not None and self.generation:
+            self._register_notices(self._notify)
+        self._emit([event], stored=self.is_stored)
+
+    def _take(self) -> None:
+        """Store the first state; where that is refused or too slow, it is stored later.
+
+        Raises:
+            AgentAlreadyRunningError: Its owner provably lives.
+            StateSchemaError: A newer ultramon wrote the stored state.
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        self._saver.add(self)
+        seconds = self._config.store_timeout_seconds
+        try:
+            if not self._saver.run_within(self._begin, None if self._raises else seconds):
+                raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
+        except BaseException as error:
+            is_final = self._raises or isinstance(error, StateSchemaError)
+            if isinstance(error, StateError) and not is_final:
+                self._retry_later(error)
+                return
+            self._saver.discard(self, saved=True)
+            self._writer.discard_events()
+            raise
+
+    def _begin(self) -> None:
+        with self.save_lock:
+            # A save in the background may have come first where this one had to wait.
+            if not self.generation:
+                self._writer.store(durable=True)
+                self._schedule_next()
 
     def _give_handoff_back(self) -> None:
         """Free the handoff for a successor of another id, instead of holding it until it ages."""
-        if self._predecessor is None or self._backend is None:
+        if self.predecessor is None:
             return
+        handoff_id, source = self.predecessor.handoff_id, f"agent:{self.agent_id}"
+        now = self._clock.now()
         try:
-            give_back(
-                self._backend,
-                self._predecessor.handoff_id,
-                self.agent_id,
-                source=f"agent:{self.agent_id}",
-                now=self._clock.now(),
-            )
+            give_back(self.backend, handoff_id, self.agent_id, source=source, now=now)
         except StateError as error:
             _log.info("agent %s: its claim is released later: %s", self.agent_id, error)
 
-    def _note_refusal(self, backend: Backend, reason: str) -> None:
-        """Have the end of the process not taken for the loss of an agent that was never stored."""
+    def _store_refusal(self, reason: str) -> None:
+        """Store why the agent did not start, so that the end of its process is no loss."""
         now = self._clock.now()
-        event = self._writer.snapshot().event(
+        event = self.snapshot().event(
             "agent_refused",
             source=f"agent:{self.agent_id}",
             at=now,
@@ -212,194 +226,286 @@ class AgentLife:
             reason=reason,
         )
         try:
-            backend.append_events([event])
+            self.backend.append_events([event])
         except StateError as error:
             _log.warning("agent %s is not noted as refused: %s", self.agent_id, error)
 
-    def _register(self) -> None:
-        """Have this agent's notices sent, unless a life before has done so: that would re-arm."""
-        from ultramon.routing import register
-
-        notify, backend, ladder = str(self._notify), self._writer.backend, self._notify_ladder
-        for known in registry_of(backend).registrations(self.agent_id):
-            if known.notify_id == notify and (ladder is None or known.ladder == ladder.to_json()):
-                return
-        register(self.agent_id, notify, None, ladder, backend=backend, clock=self._clock)
-
-    async def start_async(self) -> Self:
-        """Do what `start` does in a thread; one that is cancelled ends the agent as cancelled."""
+    def _register_notices(self, notify: str) -> None:
+        """Register the recipient, unless an earlier start has done so: that would re-arm."""
+        ladder, backend = self._notify_ladder, self.backend
+        stored = None if ladder is None else ladder.to_json()
         try:
-            return await to_its_end(self.start)
-        except asyncio.CancelledError:
-            if self._active:
-                await self.stop_async("cancelled")
-            raise
+            for known in registry_of(backend).registrations(self.agent_id):
+                if known.notify_id == notify and stored in (None, known.ladder):
+                    return
+            register(self.agent_id, notify, None, ladder, backend=backend, clock=self._clock)
+        except StateError as error:
+            if self._raises:
+                raise
+            self._saver.warn("agent %s is not registered: %s", self.agent_id, error)
 
-    def stop(self, outcome: str = "completed") -> bool:
-        """End the agent, finally. A second call changes nothing.
-
-        Args:
-            outcome: ``completed``, ``returned``, ``failed``, ``cancelled``, ``expired`` or
-                ``lost``.
-
-        Returns:
-            Whether the end is stored. It waits for that `store_timeout_seconds` at most; an end
-            that is not stored is tried again for as long as the process lives.
-
-        Raises:
-            LifecycleError: It was never started.
-            ValueError: There is no such outcome.
-        """
-        self._lifecycle.require("stop")
-        with self._writer.lock:
-            if not self._active:
-                return self._writer.is_stored
-            self._lifecycle.finish(outcome)
-            self._active = False
-            event = self._writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
+    def stop(self, outcome: str) -> bool:
+        """End the agent and store that; see the monitor."""
+        self.lifecycle.require("stop")
+        with self.lock:
+            if not self.active:
+                return self.is_stored
+            self.lifecycle.finish(outcome)
+            self.active = False
+            self._ended_at = self._clock.now()
+            event = self.event("agent_stopped", outcome=outcome)
         stored = False
         try:
-            stored = self._writer.end()
+            stored = self.commit(self._config.store_timeout_seconds)
         finally:
-            self._emit([(signals.agent_stopped, event)], stored=stored)
+            if not self.muted:
+                self._saver.discard(self, saved=self.is_stored and not self._writer.outbox)
+            self._emit([event], stored=stored)
         return stored
 
-    stop_async = in_thread(stop)
+    def read(self, change: Callable[[], EpochStart | None]) -> ThresholdAction:
+        """Apply a change to the gauge; save and announce, outside the lock, what follows from it.
 
-    def __enter__(self) -> Self:
-        return self.start() if self._lifecycle.phase == CREATED else self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._active:
-            return
-        if kind is None:
-            self.stop("returned" if self._handed_off else "completed")
-        elif issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
-            self.stop("cancelled")
-        else:
-            self._exit = {"error": kind.__qualname__}
-            self.stop("failed")
-
-    async def __aenter__(self) -> Self:
-        return await self.start_async() if self._lifecycle.phase == CREATED else self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await to_its_end(self.__exit__, kind, error, traceback)
-
-    def _count_tasks(self) -> tuple[int, int | None]:
-        return self._plan.completed_count, self._plan.total_count
-
-    def _read(self, change: Callable[[], EpochStart | None]) -> ThresholdAction:
-        """Apply a change to the gauge, then save and tell what it led to, outside the lock."""
-        owner, gauge = self._writer, self._gauge
-        with owner.lock:
+        Args:
+            change: Returns the epoch that it began, if any.
+        """
+        gauge = self._gauge
+        events = []
+        with self.lock:
             before = gauge.level
             is_first = gauge.measured_at is None
             started = change()
-            facts: list[tuple[Any, dict[str, Any]]] = []
             if started is not None:
-                facts.append((signals.context_epoch_started, self._epoch_event(started)))
+                epoch = {"tokensBefore": started.tokens_before, "tokensAfter": started.tokens_after}
+                events.append(self.event("context_epoch_started", reason=started.reason, **epoch))
             level_change = gauge.decide()
             if level_change is not None:
-                signal = (
-                    signals.context_threshold_reached
-                    if level_change.rising
-                    else signals.context_relaxed
+                events.append(
+                    self.event(
+                        "context_threshold_reached" if level_change.rising else "context_relaxed",
+                        level=gauge.level,
+                        previousLevel=level_change.previous,
+                        action=gauge.action.action.value,
+                        usageRatio=round(gauge.usage_ratio or 0.0, 6),
+                        tokens=gauge.tokens,
+                        contextLimit=gauge.limit.context_limit_tokens,
+                        tokensSource=gauge.tokens_source,
+                    )
                 )
-                facts.append((signal, self._level_event(signal.name, level_change.previous)))
             action = gauge.changed_action() if gauge.level != before else gauge.action
-        if not self._active:
+        if not self.active:
             return action
-        if facts:
-            self._emit(facts, stored=owner.commit())
+        if events:
+            self.announce(events)
         else:
             is_first = is_first and gauge.measured_at is not None
-            owner.changed(0.0 if is_first else None)
+            self.changed(0.0 if is_first else None)
         return action
 
-    def _epoch_event(self, started: EpochStart) -> dict[str, Any]:
-        return self._writer.event(
-            "context_epoch_started",
-            self._gauge.epoch,
-            reason=started.reason,
-            tokensBefore=started.tokens_before,
-            tokensAfter=started.tokens_after,
-        )
+    def event(self, kind: str, **details: Any) -> dict[str, Any]:
+        """Make an event of this agent in this epoch and keep it until it is stored."""
+        event = self._writer.event(kind, self._gauge.epoch, **details)
+        if not self.muted:
+            self._writer.outbox.append(event)
+        return event
 
-    def _level_event(self, kind: str, previous: str) -> dict[str, Any]:
-        gauge = self._gauge
-        return self._writer.event(
-            kind,
-            gauge.epoch,
-            level=gauge.level,
-            previousLevel=previous,
-            action=gauge.action.action.value,
-            usageRatio=round(gauge.usage_ratio or 0.0, 6),
-            tokens=gauge.tokens,
-            contextLimit=gauge.limit.context_limit_tokens,
-            tokensSource=gauge.tokens_source,
-        )
+    def announce(self, events: list[dict[str, Any]], *, patiently: bool = False) -> bool:
+        """Save now, then emit the events; return whether they are stored.
 
-    def _emit(self, facts: list[tuple[Any, dict[str, Any]]], *, stored: bool) -> None:
-        if self._writer.muted:
+        Args:
+            events: As `event` returned them.
+            patiently: Wait `store_timeout_seconds` for the store instead of 50 ms.
+        """
+        seconds = self._config.store_timeout_seconds if patiently else AGENT_WAIT_SECONDS
+        stored = self.commit(seconds)
+        self._emit(events, stored=stored)
+        return stored
+
+    def _emit(self, events: list[dict[str, Any]], *, stored: bool) -> None:
+        if self.muted:
             return
-        for signal, event in facts:
+        for event in events:
+            signal = getattr(signals, event["type"])
             if signal.receivers:
                 signals.emit(signal, self.agent_id, parse_event({**event, "stored": stored}))
 
-    def _fill(self, record: StateRecord) -> None:
-        self._gauge.fill(record)
-        record.active = self._active
-        record.phase = self._phase
-        record.outcome = self._lifecycle.outcome
-        record.exit = self._exit
-        record.current_task = self._plan.current
-        record.tasks_completed = self._plan.completed_count
-        record.tasks_total = self._plan.total_count
-        record.tasks = self._plan.to_json()
-        record.handoff = self._handoff
+    def snapshot(self, after: StateRecord | None = None) -> StateRecord:
+        """Return the state as it is now, whether stored or not.
 
-    def _obey(self, request: dict[str, Any] | None) -> None:
-        """Take notice of what an orchestrator asks of this generation of the agent."""
-        with self._writer.lock:
-            asked = request is not None and request.get("generation") == self._writer.generation
-            if not (self._active and self._gauge.request_return(asked)):
-                return
-        self._writer.changed(0.0)
-
-    def _yield_to(self, owner: str) -> None:
-        with self._writer.lock:
-            self._gauge.fence(
-                f"Agent belongs to {owner} - nothing more is stored here, initiating return"
+        Args:
+            after: The state of an owner that vanished, to be continued first, or of an agent that
+                ended, to come after.
+        """
+        with self.lock:
+            if after is not None:
+                self._continue(after)
+            plan, writer = self._plan, self._writer
+            record = StateRecord(
+                self.agent_id,
+                **self._constant,
+                extra=dict(writer.extra),
+                active=self.active,
+                phase=self.phase,
+                outcome=self.lifecycle.outcome,
+                exit=self.exit,
+                started_at=self.started_at,
+                last_heartbeat=self._clock.now() if self._ended_at is None else self._ended_at,
+                last_activity=self.last_activity,
+                generation=writer.generation,
+                seq=writer.seq,
+                current_task=plan.current,
+                tasks_completed=plan.completed_count,
+                tasks_total=plan.total_count,
+                tasks=plan.to_json(),
+                handoff=self.handoff,
             )
+            self._gauge.fill(record)
+            return record
 
-    def _resume(self, stored: StateRecord) -> int:
-        """Come after the owner that held the agent before; return the epochs that this moves."""
+    def _continue(self, stored: StateRecord) -> None:
         gauge = self._gauge
         former = gauge.epoch
-        is_same_run = stored.run == self._run
+        is_same_run = stored.run == self.run
         if is_same_run:
-            self._handoff = self._handoff or stored.handoff
-        if self._lifecycle.phase != CREATED:
+            self.handoff = self.handoff or stored.handoff
+        if self.lifecycle.phase != CREATED:
             # It could not be stored until now; what it counted itself meanwhile is newer.
             gauge.epoch = max(gauge.epoch, stored.epoch + 1)
         elif stored.active and is_same_run and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
-            self._writer.started_at = stored.started_at
+            self.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
-        return gauge.epoch - former
+        self._writer.move_epochs(gauge.epoch - former)
+
+    def changed(self, delay_seconds: float | None = None) -> None:
+        """Note progress, to be saved with others; None = within the save interval, 0 = now.
+
+        In either case a thread in the background saves; the caller does no I/O.
+        """
+        self.last_activity = self._clock.now()
+        if self.muted:
+            return
+        if not self._writer.dirty or delay_seconds is not None:
+            self._writer.dirty = True
+            delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
+            self._saver.schedule(self, delay)
+
+    def commit(self, wait_seconds: float = AGENT_WAIT_SECONDS) -> bool:
+        """Save now, durably.
+
+        Args:
+            wait_seconds: Longest time to wait; the save goes on after it.
+
+        Returns:
+            Whether what there was to store is stored.
+
+        Raises:
+            UltramonError: The save failed and ``on_error`` is ``raise``.
+        """
+        self.last_activity = self._clock.now()
+        if self.muted:
+            return False
+        with self.lock:
+            self._writer.dirty = True
+            before = self._writer.snapshots
+        wait = None if self._raises else wait_seconds
+        has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait)
+        if self._raises and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return has_ended and self._writer.stored > before
+
+    def save(self, *, durable: bool) -> bool:
+        """Store the newest state; True when nothing is left to store."""
+        with self.save_lock:
+            return self._saved(lambda: self._writer.store(durable=durable))
+
+    def next_save(self, *, durable: bool) -> Save | None:
+        """Return what to store now; None for an agent that cannot be saved together with others."""
+        if self.muted or not self.generation:
+            return None
+        return self._writer.next_save(durable=durable)
+
+    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
+        """Note what became of a save; True when nothing is left to store."""
+        if refusal is None:
+            return self._saved(lambda: self._writer.note_stored(save))
+        return self._saved(lambda: self._writer.note_refused(refusal))
+
+    def _saved(self, step: Callable[[], None]) -> bool:
+        if self.muted:
+            return True
+        try:
+            step()
+        except StateError as error:
+            self._retry_later(error)
+            return False
+        except UltramonError as error:
+            self._fence(error)
+            return True
+        self._schedule_next()
+        return not self._writer.outbox
+
+    def _schedule_next(self) -> None:
+        # With nothing new to store the state is still replaced for those who poll plain JSON.
+        if self._writer.outbox:
+            interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
+            self._saver.schedule(self, interval)
+        elif self._ended_at is None:
+            in_database = isinstance(self.backend, RecordsTogether)
+            interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
+            self._saver.schedule(self, interval)
+
+    def _retry_later(self, error: StateError) -> None:
+        self._error = error
+        with self.lock:
+            self._writer.dirty = True
+        self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
+        self._saver.schedule(self, self._config.save_interval_seconds)
+
+    def _fence(self, error: UltramonError) -> None:
+        self._error = error
+        self.muted = self.is_fenced = True
+        with self.lock:
+            self._gauge.fence(
+                f"Agent belongs to {_owner_of(error)} - nothing more is stored here, "
+                "initiating return"
+            )
+        _log.warning(
+            "agent %s was taken over by another process (%s); this one writes nothing more",
+            self.agent_id,
+            error,
+        )
+        self._saver.discard(self, saved=True)
+
+    def check_request(self) -> None:
+        """Obey the request that an orchestrator left for this generation of the agent."""
+        if self.muted or not self.generation:
+            return
+        try:
+            request = self.backend.get_request(self.agent_id)
+        except StateError as error:
+            self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
+            return
+        with self.lock:
+            asked = request is not None and request.get("generation") == self.generation
+            if not (self.active and self._gauge.request_return(asked)):
+                return
+        self.changed(0.0)
+
+    def after_fork(self) -> None:
+        """Become a mute copy: the agent belongs to the parent process."""
+        self.lock = threading.RLock()
+        self.save_lock = threading.Lock()
+        if not self.muted:
+            self.muted = True
+            _log.warning(
+                "agent %s belongs to the parent process; what this forked copy tracks is not "
+                "stored, create a monitor of its own here",
+                self.agent_id,
+            )
 
 
 def _is_sound(stored: StateRecord) -> bool:
@@ -410,3 +516,18 @@ def _is_sound(stored: StateRecord) -> bool:
         _log.warning("agent %s begins anew, its state has no meaning: %s", stored.agent_id, error)
         return False
     return True
+
+
+def _owner_of(refusal: UltramonError) -> str:
+    if isinstance(refusal, FencedError):
+        return f"another process (generation {refusal.current_generation})"
+    if isinstance(refusal, AgentAlreadyRunningError):
+        return f"process {refusal.pid} on {refusal.hostname}"
+    return "another process"
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
