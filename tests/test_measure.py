@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from ultramon import ContextConfig
 from ultramon.context.gauge import Gauge
-from ultramon.context.ladder import Ladder, Rung
+from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder, Rung
 from ultramon.context.limits import LARGE_WINDOW_TOKENS
 from ultramon.context.stored_gauge import NEAR_RATIO, StoredGauge
-from ultramon.hosts.installed_choices import DEFAULT_LADDER
 from ultramon.state.record import StateRecord, decode_state, encode_state
 from ultramon.testing.clock import START, FakeClock
 
@@ -21,7 +20,7 @@ FIELDS = (
     "by_source", "cumulative_chars",
 )  # fmt: skip
 LADDERS = (
-    DEFAULT_LADDER,
+    CLAUDE_CODE_LADDER,
     Ladder.default(),
     Ladder((Rung("half", 0.5), Rung("near", None, 10_000, "force_return")), rearm_margin=None),
     Ladder((Rung("odd", 0.02, 150_000, "none"), Rung("top", 1.0))),
@@ -125,7 +124,7 @@ def test_it_agrees_with_the_gauge_of_a_monitor(taken, ladder, cap):
 
 def test_an_unmeasured_agent_has_no_ratio():
     """Nobody knows what is in a window before the first reply."""
-    record = Stored(DEFAULT_LADDER, None).record
+    record = Stored(CLAUDE_CODE_LADDER, None).record
     assert (record.usage_ratio, record.threshold_status, record.context_limit) == (
         None, "normal", 200_000,
     )  # fmt: skip
@@ -134,7 +133,7 @@ def test_an_unmeasured_agent_has_no_ratio():
 @pytest.mark.parametrize("tokens", [0, -1, -(10**9)])
 def test_nothing_is_no_reading(tokens):
     """Zeros stand where a host has no numbers."""
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     assert stored.take(tokens) is False
     assert stored.record.measured_at is None
 
@@ -145,14 +144,14 @@ def test_nothing_is_no_reading(tokens):
 )
 def test_a_reading_counts_from_the_beginning_of_the_window_on(at, taken):
     """One without a time is not taken, one from the future counts as now."""
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     assert stored.call(lambda gauge: gauge.take(5, 0, at), START + 10) is taken
     assert stored.record.measured_at == (min(at, START + 10) if taken else None)
 
 
 def test_a_clock_that_was_set_back_does_not_stop_the_readings():
     """What is known bears a time that is yet to come; the next reading is taken all the same."""
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     assert stored.take(50_000, START + 10_000)
     assert stored.take(60_000, START + 100)
     assert (stored.record.estimated_tokens, stored.record.measured_at) == (60_000, START + 100)
@@ -160,7 +159,7 @@ def test_a_clock_that_was_set_back_does_not_stop_the_readings():
 
 def test_the_same_reading_again_changes_nothing():
     """Parallel hooks all read the same record."""
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     for now in (1, 2, 3):
         stored.take(140_000 + now, START + now)
     before, events = stored.record, list(stored.events)
@@ -176,7 +175,7 @@ def test_an_event_is_the_same_event_when_its_state_was_not_stored():
     """A hook killed between journal and state makes it again under the same key."""
     from ultramon.state.event_keys import event_key
 
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     data = stored.data
     stored.take(140_000)
     stored.data = data
@@ -203,7 +202,7 @@ def test_an_event_is_the_same_event_when_its_state_was_not_stored():
 def test_near_is_what_the_next_call_may_reach(readings, near):
     """A tenth of the limit, or twice the longest of the last steps."""
     assert NEAR_RATIO == 0.10
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     for number, tokens in enumerate(readings):
         stored.take(tokens, START + number)
     _, gauge = stored.gauge()
@@ -212,7 +211,7 @@ def test_near_is_what_the_next_call_may_reach(readings, near):
 
 def test_where_no_limit_is_known_nothing_is_near():
     """Nor is there a rung ahead."""
-    stored = Stored(DEFAULT_LADDER, None, model=None)
+    stored = Stored(CLAUDE_CODE_LADDER, None, model=None)
     stored.take(900_000)
     _, gauge = stored.gauge()
     assert not gauge.is_near(900_000)
@@ -222,7 +221,7 @@ def test_where_no_limit_is_known_nothing_is_near():
 
 def test_a_wrong_window_is_not_believed_until_another_is_told():
     """More was reported than it holds: tokens only, then levels again."""
-    stored = Stored(DEFAULT_LADDER, None)
+    stored = Stored(CLAUDE_CODE_LADDER, None)
     stored.take(150_000, START + 1)
     stored.take(201_000, START + 2)
     record = stored.record

@@ -3,7 +3,14 @@
 import pytest
 
 from ultramon.context.forecast import TurnHistory, forecast
-from ultramon.context.ladder import DEFAULT_LADDER, FORCE_RETURN, PREPARE_HANDOFF, Ladder, Rung
+from ultramon.context.ladder import (
+    CLAUDE_CODE_LADDER,
+    DEFAULT_LADDER,
+    FORCE_RETURN,
+    PREPARE_HANDOFF,
+    Ladder,
+    Rung,
+)
 from ultramon.context.note import (
     MAX_CRITICAL_NOTE_CHARS,
     check_critical_note,
@@ -12,7 +19,6 @@ from ultramon.context.note import (
     write_note,
 )
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.installed_choices import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 
 LIMIT = 200_000
 AT = 1_700_000_000.0  # 22:13:20Z

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ultramon.alerts.config import AlertConfig
 from ultramon.context.ladder import (
     ACTIONS,
+    CLAUDE_CODE_LADDER,
     DEFAULT_LADDER,
+    LADDERS,
     Ladder,
     ResolvedLadder,
     Rung,
@@ -309,3 +312,19 @@ def test_the_level_above_the_top_rung_does_not_exist():
     resolved = DEFAULT_LADDER.resolve(None)
     assert isinstance(resolved, ResolvedLadder)
     assert [resolved.next_ratio(name) for name in resolved.names] == [0.70, 0.85, None]
+
+
+def test_the_three_ladders_are_what_the_concepts_say():
+    """One table shows side by side what each default calls critical, and code reads the same."""
+    page = Path(__file__).parent.parent / "docs" / "concepts.md"
+    rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    shown = {row[1].strip(" `"): list(map(str.strip, row[3:7])) for row in rows if len(row) > 7}
+    for name, ratios in LADDERS.items():
+        levels = ("warning", "caution", "critical", "emergency")
+        assert shown[name] == [
+            f"{ratios[it] * 100:.0f} %" if it in ratios else "–" for it in levels
+        ]
+    for name, ladder in (("sdk", DEFAULT_LADDER), ("claude-code", CLAUDE_CODE_LADDER)):
+        assert {rung.name: rung.ratio for rung in ladder.rungs} == LADDERS[name]
+    alerts = AlertConfig().ladder
+    assert {rung.name: rung.ratio for rung in alerts.rungs} == LADDERS["alerts"]

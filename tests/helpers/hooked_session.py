@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from helpers import DATA
 from helpers.transcript_lines import line, reply

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ultramon.context.ladder import DEFAULT_REARM_MARGIN, Ladder, Rung
+from ultramon.context.ladder import (
+    CAUTION,
+    CRITICAL,
+    DEFAULT_REARM_MARGIN,
+    EMERGENCY,
+    LADDERS,
+    WARNING,
+    Ladder,
+    Rung,
+)
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import is_yes
 from ultramon.system.settings import (
@@ -25,12 +34,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 OK = "ok"
-WARNING = "warning"
-CAUTION = "caution"
-CRITICAL = "critical"
-EMERGENCY = "emergency"
 STALE = "stale"
-LEVELS = (WARNING, CAUTION, CRITICAL, EMERGENCY)
+LEVELS = tuple(LADDERS["alerts"])
 DEFAULT_ACTIONS = {
     OK: "none needed",
     WARNING: "a good point to finish the subtask in hand and to note what is left",
@@ -125,15 +130,17 @@ class AlertConfig(
     directory: str = setting(
         _LINE, ".ultramon", "The project directory.", variable="ULTRAMON_ALERT_DIR"
     )
-    warning_threshold: float = setting(RATIO, 0.70, "Where the status `warning` begins.")
+    warning_threshold: float = setting(
+        RATIO, LADDERS["alerts"][WARNING], "Where the status `warning` begins."
+    )
     caution_threshold: float = setting(
-        RATIO, 0.85, "Where `caution` begins; above `warning_threshold`."
+        RATIO, LADDERS["alerts"][CAUTION], "Where `caution` begins; above `warning_threshold`."
     )
     critical_threshold: float = setting(
-        RATIO, 0.90, "Where `critical` begins; above `caution_threshold`."
+        RATIO, LADDERS["alerts"][CRITICAL], "Where `critical` begins; above `caution_threshold`."
     )
     emergency_threshold: float = setting(
-        RATIO, 0.95, "Where `emergency` begins; above `critical_threshold`."
+        RATIO, LADDERS["alerts"][EMERGENCY], "Where `emergency` begins; above `critical_threshold`."
     )
     rearm_margin: float = setting(
         MARGIN,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 
-from ultramon.alerts.config import CAUTION, CRITICAL, EMERGENCY, OK, STALE, WARNING
+from ultramon.alerts.config import OK, STALE
+from ultramon.context.ladder import CAUTION, CRITICAL, EMERGENCY, WARNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from ultramon.context.estimator import FAMILIES, family_for_model
-from ultramon.context.ladder import DEFAULT_REARM_MARGIN, Ladder, Rung
+from ultramon.context.ladder import CRITICAL, DEFAULT_REARM_MARGIN, LADDERS, WARNING, Ladder, Rung
 from ultramon.context.limits import default_window_from_environment
 from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
 from ultramon.errors import ConfigurationError
@@ -92,10 +92,12 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         "Model name in any common spelling; decides the window and the tokenizer family.",
     )
     warning_threshold: float = setting(
-        RATIO, 0.70, "Where the default ladder warns; below `critical_threshold`."
+        RATIO,
+        LADDERS["sdk"][WARNING],
+        "Where the default ladder warns; below `critical_threshold`.",
     )
     critical_threshold: float = setting(
-        RATIO, 0.85, "Where the default ladder asks the agent to return."
+        RATIO, LADDERS["sdk"][CRITICAL], "Where the default ladder asks the agent to return."
     )
     warning_tokens_left: int | None = setting(
         optional(TOKENS), None, "Tokens left at which to warn, if that is earlier; None = by ratio."

@@ -1,4 +1,4 @@
-"""Ladders of rungs, and the one function that decides which level a reading means.
+"""Ladders of rungs, and the function that decides which level a reading has.
 
 Levels and actions are plain strings here; `ultramon.context.levels` gives them as enums.
 """
@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
 NORMAL = "normal"
 WARNING = "warning"
+CAUTION = "caution"
 CRITICAL = "critical"
+EMERGENCY = "emergency"
+
+LADDERS = {
+    "sdk": {WARNING: 0.70, CRITICAL: 0.85},
+    "alerts": {WARNING: 0.70, CAUTION: 0.85, CRITICAL: 0.90, EMERGENCY: 0.95},
+    "claude-code": {WARNING: 0.65, CRITICAL: 0.75},
+}
+"""Default usage ratios of the three ladders, by name.
+
+They differ because each keeps the numbers that its users know: ``sdk`` (`ContextConfig`, posted
+readings) those of an orchestrator's context monitor, ``alerts`` (`AlertConfig`) those of the
+context alerts in command-line tools, ``claude-code`` those of the hooks that warn a session at 35
+and 25 % remaining."""
 
 NONE = "none"
 PREPARE_HANDOFF = "prepare_handoff"
@@ -113,7 +127,7 @@ class Rung:
         return hash((self.name, self.ratio, self.tokens_left, self.action, self.rearm_ratio))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rung as it stands in a state file."""
+        """Return the rung as a state file has it."""
         return {
             "name": self.name,
             "ratio": self.ratio,
@@ -132,7 +146,7 @@ class Rung:
         return " or ".join(arms)
 
     def message(self) -> str:
-        """Return one line that says the rung is reached and what is meant by it."""
+        """Return one line: the rung is reached, and what its action asks for."""
         return f"Context {self.name} ({self.describe()}){_ADVICE[self.action]}"
 
 
@@ -163,7 +177,7 @@ class ResolvedRung:
 
 
 class ResolvedLadder:
-    """A ladder whose tokens-left arms are worked out for one context limit.
+    """A ladder against one context limit: every arm is a ratio.
 
     Attributes:
         names: Level names from the base level upwards.
@@ -257,8 +271,8 @@ class Ladder:
     @classmethod
     def default(
         cls,
-        warning: float = 0.70,
-        critical: float = 0.85,
+        warning: float = LADDERS["sdk"][WARNING],
+        critical: float = LADDERS["sdk"][CRITICAL],
         *,
         warning_tokens_left: int | None = None,
         critical_tokens_left: int | None = None,
@@ -274,7 +288,7 @@ class Ladder:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ladder as it stands in a state file."""
+        """Return the ladder as a state file has it."""
         return {
             "base": self.base,
             "rearmMargin": self.rearm_margin,
@@ -319,7 +333,7 @@ class Ladder:
         return rung.message() if rung else f"Context {self.base}"
 
     def resolve(self, context_limit_tokens: int | None) -> ResolvedLadder:
-        """Work the tokens-left arms out against a context limit.
+        """Convert the tokens-left arms to ratios of a context limit.
 
         Args:
             context_limit_tokens: The limit, or None while it is unknown: ratio arms only.
@@ -381,6 +395,15 @@ class Ladder:
 
 
 DEFAULT_LADDER = Ladder.default()
+"""``sdk``."""
+CLAUDE_CODE_LADDER = Ladder(
+    (
+        Rung(WARNING, LADDERS["claude-code"][WARNING], None, PREPARE_HANDOFF),
+        Rung(CRITICAL, LADDERS["claude-code"][CRITICAL], None, FORCE_RETURN),
+    ),
+    round_percent=True,
+)
+"""``claude-code``; decides on the rounded percent, as the client shows it."""
 
 
 def next_level(

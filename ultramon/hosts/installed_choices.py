@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
 from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
 from ultramon.system import compact_json
 from ultramon.system.files import make_private_directory, read_private_file, replace_file
@@ -38,13 +38,6 @@ def choices_path(state_directory: str, host: str) -> str:
 def host_of(path: str) -> str:
     """Return the name of the host whose choices lie at a path."""
     return os.path.basename(path).removesuffix(_SUFFIX)
-
-
-DEFAULT_LADDER = Ladder(
-    (Rung(WARNING, 0.65, None, PREPARE_HANDOFF), Rung(CRITICAL, 0.75, None, FORCE_RETURN)),
-    round_percent=True,
-)
-"""At most 35 and 25 % remaining, decided on the rounded percent as the client shows it."""
 
 
 class InstalledChoices:
@@ -89,7 +82,7 @@ class InstalledChoices:
         self.state_directory = os.path.dirname(self.path)
         self.audience = AGENT
         self.context_limit_tokens: int | None = None
-        self.ladder = DEFAULT_LADDER
+        self.ladder = CLAUDE_CODE_LADDER
         self.handoff_note: str | None = None
         self.critical_note: str | None = None
         self.installed_at: float | None = None
@@ -179,7 +172,7 @@ class InstalledChoices:
         replace_file(self.path, compact_json.dumps(self.to_json()).encode("ascii") + b"\n")
 
 
-_DEFAULT_LADDER_JSON = DEFAULT_LADDER.to_json()
+_DEFAULT_LADDER_JSON = CLAUDE_CODE_LADDER.to_json()
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...], source: str = "file") -> str:

@@ -17,9 +17,8 @@ from ultramon.cli.replay.timeline import (
 )
 from ultramon.cli.replay.timeline import Overflow as ShownOverflow
 from ultramon.context.config import ContextConfig
-from ultramon.context.ladder import Ladder
+from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
 from ultramon.context.limits import window_for_model
-from ultramon.hosts.installed_choices import DEFAULT_LADDER as CLAUDE_CODE_LADDER
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.state.models import utc
