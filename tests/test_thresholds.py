@@ -320,7 +320,7 @@ def test_the_three_ladders_are_what_the_concepts_say():
     rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
     shown = {row[1].strip(" `"): list(map(str.strip, row[3:7])) for row in rows if len(row) > 7}
     for name, ratios in LADDERS.items():
-        levels = ("warning", "caution", "critical", "emergency")
+        levels = ["warning", "caution", "critical", "emergency"]
         assert shown[name] == [
             f"{ratios[it] * 100:.0f} %" if it in ratios else "–" for it in levels
         ]

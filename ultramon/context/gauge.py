@@ -271,6 +271,18 @@ class Gauge:
         self._settle()
         return change
 
+    def level_facts(self, previous: str) -> dict[str, Any]:
+        """Return what an event says of a level that has changed."""
+        return {
+            "level": self.level,
+            "previousLevel": previous,
+            "action": self._steady.action.value,
+            "usageRatio": round(self.usage_ratio or 0.0, 6),
+            "tokens": self.tokens,
+            "contextLimit": self.limit.context_limit_tokens,
+            "tokensSource": self.tokens_source,
+        }
+
     def changed_action(self) -> ThresholdAction:
         """Return the present action as a change, with its note as it is now."""
         steady = self._steady

@@ -33,7 +33,7 @@ class _Seat:
         self.used_at = 0.0
         self.is_resting = False
         self.is_left = False
-        """True once the pool let go of it: whoever waited for the lock takes another one."""
+        """True once the pool has dropped it: a thread that waited for the lock takes another."""
 
 
 class MonitorPool:
@@ -90,7 +90,7 @@ class MonitorPool:
             AgentAlreadyRunningError: The agent of that id lives outside this pool.
             ConfigurationError: A configured value is out of range.
         """
-        if self._is_sweep_due():
+        if self._clock.monotonic() - self._swept_at >= SWEEP_SECONDS:
             self.close_idle()
         while True:
             with self._lock:
@@ -151,12 +151,13 @@ class MonitorPool:
             seats = list(self._seats.items())
         closed = []
         for conversation_id, seat in seats:
-            # Whoever holds the lock is using it.
+            # A seat whose lock is held is in use.
             if not seat.lock.acquire(blocking=False):
                 continue
             try:
                 if self._is_idle(seat):
-                    self._end(seat)
+                    if seat.monitor is not None:
+                        seat.monitor.__exit__(None, None, None)
                     self._leave(conversation_id, seat)
                     closed.append(conversation_id)
             finally:
@@ -180,7 +181,8 @@ class MonitorPool:
             seats = list(self._seats.items())
         for conversation_id, seat in seats:
             with seat.lock:
-                self._end(seat, kind, error, traceback)
+                if seat.monitor is not None:
+                    seat.monitor.__exit__(kind, error, traceback)
                 self._leave(conversation_id, seat)
 
     def _begin(self, conversation_id: str) -> ContextMonitor:
@@ -194,9 +196,6 @@ class MonitorPool:
             clock=self._clock,
         ).start()
 
-    def _is_sweep_due(self) -> bool:
-        return self._clock.monotonic() - self._swept_at >= SWEEP_SECONDS
-
     def _is_idle(self, seat: _Seat) -> bool:
         if seat.is_left or self._clock.monotonic() - seat.used_at < self._idle_seconds:
             return False
@@ -205,16 +204,6 @@ class MonitorPool:
         state = seat.monitor.get_state()
         quiet_seconds = self._clock.now() - state.last_activity.timestamp()
         return quiet_seconds >= self._idle_seconds and state.current_task is None
-
-    @staticmethod
-    def _end(
-        seat: _Seat,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        if seat.monitor is not None:
-            seat.monitor.__exit__(kind, error, traceback)
 
     def _leave(self, conversation_id: str, seat: _Seat) -> None:
         seat.is_left = True
@@ -227,6 +216,6 @@ def _agent_id_of(conversation_id: str) -> str:
     try:
         return check_agent_id(conversation_id)
     except InvalidAgentIdError:
-        # Half a character can stand in text from elsewhere; it must not end a conversation.
+        # Text from elsewhere may hold half a character; that must not end a conversation.
         digest = sha256(conversation_id.encode("utf-8", "surrogatepass"))
         return f"conv-{digest.hexdigest()[:32]}"

@@ -280,18 +280,8 @@ class Session:
                 events.append(self.event("context_epoch_started", reason=started.reason, **epoch))
             level_change = gauge.decide()
             if level_change is not None:
-                events.append(
-                    self.event(
-                        "context_threshold_reached" if level_change.rising else "context_relaxed",
-                        level=gauge.level,
-                        previousLevel=level_change.previous,
-                        action=gauge.action.action.value,
-                        usageRatio=round(gauge.usage_ratio or 0.0, 6),
-                        tokens=gauge.tokens,
-                        contextLimit=gauge.limit.context_limit_tokens,
-                        tokensSource=gauge.tokens_source,
-                    )
-                )
+                kind = "context_threshold_reached" if level_change.rising else "context_relaxed"
+                events.append(self.event(kind, **gauge.level_facts(level_change.previous)))
             action = gauge.changed_action() if gauge.level != before else gauge.action
         if not self.active:
             return action

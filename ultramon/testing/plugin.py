@@ -18,17 +18,7 @@ if TYPE_CHECKING:
     from ultramon.state.events import Event
     from ultramon.testing.clock import FakeClock
 
-pytest.register_assert_rewrite(
-    "ultramon.testing.contract.backend",
-    "ultramon.testing.contract.claims",
-    "ultramon.testing.contract.events",
-    "ultramon.testing.contract.fleet",
-    "ultramon.testing.contract.messages",
-    "ultramon.testing.contract.notices",
-    "ultramon.testing.contract.queue",
-    "ultramon.testing.contract.registry",
-    "ultramon.testing.contract.states",
-)
+pytest.register_assert_rewrite("ultramon.testing.contract")
 
 
 @pytest.fixture

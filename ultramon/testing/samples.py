@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.state.record import StateRecord
-from ultramon.system.ids import random_hex
 from ultramon.system.processes import process_started_at, this_host
-from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ def make_record(
 def make_event(
     agent_id: str, kind: str = "agent_stale", *, at: float = START, **fields: Any
 ) -> dict[str, Any]:
-    """Return an event as it stands in the log.
+    """Return an event as the log has it.
 
     Args:
         agent_id: The agent it is about.
@@ -82,16 +80,5 @@ def make_event(
         at: When it happened, epoch seconds.
         fields: Members to be other than the defaults here, under their JSON names.
     """
-    return {
-        "eventId": random_hex(16),
-        "type": kind,
-        "agentId": agent_id,
-        "sessionId": "session-1",
-        "run": "default",
-        "generation": 1,
-        "epoch": 1,
-        "source": f"agent:{agent_id}",
-        "occurredAt": format_time(at),
-        "n": 0,
-        **fields,
-    }
+    record = StateRecord(agent_id, run="default", session_id="session-1", generation=1, epoch=1)
+    return {**record.event(kind, source=f"agent:{agent_id}", at=at, n=0), **fields}
