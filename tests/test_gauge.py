@@ -1,312 +1,177 @@
-"""The gauge: readings in, levels out; epochs, suspect limits, restarts."""
-
-import json
-from datetime import UTC, datetime
+"""The gauge of an agent that is known from its stored state alone, as hooks see it."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ultramon.context.config import ContextConfig
-from ultramon.context.gauge import EpochStart, Fit, Gauge
-from ultramon.context.ladder import Ladder, Rung
-from ultramon.errors import ConfigurationError
+from ultramon.context.gauge import NEAR_RATIO, Gauge
+from ultramon.context.ladder import CLAUDE_CODE_LADDER as DEFAULT_LADDER
+from ultramon.context.limits import LARGE_WINDOW_TOKENS
+from ultramon.context.tracker import ContextTracker
 from ultramon.state.record import StateRecord, decode_state, encode_state
-from ultramon.testing import FakeClock
+from ultramon.testing.clock import START
 
-LIMIT = 100_000
-
-
-def gauge(clock=None, **settings):
-    """A gauge of the plain four-characters-a-token family with a limit of 100,000 tokens."""
-    given = {"context_limit_tokens": LIMIT, "tokenizer_family": "chars/4", **settings}
-    return Gauge(ContextConfig(**given), clock or FakeClock())
+MODEL = "claude-sonnet-4-5"
 
 
-def report(made, tokens, output_tokens=0, window_tokens=None, at=None):
-    """A report and the decision after it, as a monitor does it; returns the epoch it started."""
-    started = made.report(tokens, output_tokens, window_tokens, at)
-    made.decide()
-    return started
+class Stored:
+    """A hosted agent that lives in the bytes of a state file between two calls."""
+
+    def __init__(self, ladder, cap, model=MODEL, after=START):
+        record = StateRecord(
+            "agent", run="run", session_id="agent", host="host", model=model, generation=1,
+            epoch=1, epoch_started_at=START, announced={"epoch": 1, "rungs": {}}, by_source={},
+            tokens_source="estimated", limit_source="unknown", action="none",
+            extra={"memory": {"readingsAfter": after}},
+        )  # fmt: skip
+        self.ladder, self.cap = ladder, cap
+        self.data = encode_state(record, "path")
+        self.events = []
+        self.call(lambda gauge: gauge.resolve_limit(), START)
+
+    @property
+    def record(self):
+        return decode_state(self.data, "path")
+
+    def gauge(self, now=START):
+        record = self.record
+        gauge = Gauge(
+            record,
+            self.ladder,
+            ContextTracker(),
+            lambda: now,
+            memory=record.extra["memory"],
+            settings={"explicit_limit_tokens": self.cap},
+            takes_repeats=True,
+        )
+        return record, gauge
+
+    def call(self, change, now):
+        record, gauge = self.gauge(now)
+        result = change(gauge)
+        self.events += gauge.events
+        record.seq += 1
+        self.data = encode_state(record, "path")
+        return result
+
+    def set_model(self, model, now):
+        record, gauge = self.gauge(now)
+        record.model = model
+        record.extra["memory"].pop("highestTokens", None)
+        gauge.resolve_limit()
+        self.data = encode_state(record, "path")
+
+    def take(self, tokens, now=START + 1, output=0, at=None):
+        at = now if at is None else at
+        return self.call(lambda gauge: gauge.take(tokens, output, at), now)
 
 
-def saved(made):
-    """The state of a gauge, through the bytes of a real state file."""
-    record = StateRecord("a", active=True)
-    made.fill(record)
-    return decode_state(encode_state(record, "x"), "x")
+def test_an_unmeasured_agent_has_no_ratio():
+    """Nobody knows what is in a window before the first reply."""
+    record = Stored(DEFAULT_LADDER, None).record
+    assert (record.usage_ratio, record.threshold_status, record.context_limit) == (
+        None, "normal", 200_000,
+    )  # fmt: skip
 
 
-def restarted(made, **settings):
-    """A gauge in another process that continues from the saved state."""
-    again = gauge(**settings)
-    again.restore(saved(made))
-    return again
+@pytest.mark.parametrize("tokens", [0, -1, -(10**9)])
+def test_nothing_is_no_reading(tokens):
+    """Zeros stand where a host has no numbers."""
+    stored = Stored(DEFAULT_LADDER, None)
+    assert stored.take(tokens) is False
+    assert stored.record.measured_at is None
 
 
-def test_the_level_follows_the_ratio():
-    """Up at once, with the action and message of the rung."""
-    made = gauge()
-    assert (made.level, made.usage_ratio) == ("normal", 0.0)
-    report(made, 70_000)
-    assert (made.level, made.usage_ratio) == ("warning", 0.7)
-    assert made.action.should_prepare
-    report(made, 95_000)
-    assert made.action.should_return
-    assert made.announced == {"warning": 1, "critical": 1}
+@pytest.mark.parametrize(
+    ("at", "taken"),
+    [(None, True), (START - 1, False), (START, True), (START + 5, True), (START + 99, True)],
+)
+def test_a_reading_counts_from_the_beginning_of_the_window_on(at, taken):
+    """One without a time and one from the future count as now."""
+    stored = Stored(DEFAULT_LADDER, None)
+    assert stored.call(lambda gauge: gauge.take(5, 0, at), START + 10) is taken
+    assert stored.record.measured_at == (min(at or START + 10, START + 10) if taken else None)
 
 
-def test_a_decision_tells_the_change_only_once():
-    """Deciding again on the same reading changes nothing."""
-    made = gauge()
-    made.report(95_000, 0, None, None)
-    change = made.decide()
-    assert (change.previous, change.current, change.rising) == ("normal", "critical", True)
-    assert made.decide() is None
-    assert made.changed_action().changed
-    assert not made.action.changed
+def test_a_clock_that_was_set_back_does_not_stop_the_readings():
+    """What is known bears a time that is yet to come; the next reading is taken all the same."""
+    stored = Stored(DEFAULT_LADDER, None)
+    assert stored.take(50_000, START + 10_000)
+    assert stored.take(60_000, START + 100)
+    assert (stored.record.estimated_tokens, stored.record.measured_at) == (60_000, START + 100)
 
 
-@given(st.lists(st.integers(0, 12_000), max_size=40))
-def test_adding_says_when_a_decision_is_due(lengths):
-    """Whenever the level would change, add() returns True: no crossing is slept through."""
-    made, careful = gauge(), gauge()
-    for length in lengths:
-        text = "x" * (4 * length)
-        due = made.add(text, None)
-        careful.add(text, None)
-        change = careful.decide()
-        assert due or change is None
-        if due:
-            made.decide()
-        assert made.level == careful.level
+def test_the_same_reading_again_changes_nothing():
+    """Parallel hooks all read the same record."""
+    stored = Stored(DEFAULT_LADDER, None)
+    for now in (1, 2, 3):
+        stored.take(140_000 + now, START + now)
+    before, events = stored.record, list(stored.events)
+    for now in (4, 5):
+        assert stored.call(lambda gauge: gauge.take(140_003, 0, START + 3), START + now)
+    assert stored.events == events
+    after = stored.record
+    assert (after.forecast, after.announced) == (before.forecast, before.announced)
+    assert after.extra == before.extra
 
 
-def test_an_unknown_limit_has_no_level_and_asks_nothing():
-    """A model nobody knows: tokens are counted, nothing is guessed."""
-    made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    assert not made.add("x" * 4_000_000, None)
-    made.decide()
-    assert (made.level, made.usage_ratio, made.tokens) == (None, None, 1_000_000)
-    assert made.action.action == "none"
-    assert made.fits(10**9) == Fit(True, None, 0)
-    report(made, 900_000, window_tokens=1_000_000)
-    assert (made.level, made.limit.source) == ("critical", "observed")
+def test_an_event_is_the_same_event_when_its_state_was_not_stored():
+    """A hook killed between journal and state makes it again under the same key."""
+    from ultramon.state.event_keys import event_key
+
+    stored = Stored(DEFAULT_LADDER, None)
+    data = stored.data
+    stored.take(140_000)
+    stored.data = data
+    stored.take(141_000)
+    first, second = stored.events
+    assert event_key(first) == event_key(second)
+    assert first["eventId"] != second["eventId"]
 
 
-def test_what_would_fit_is_said_before_it_goes_in():
-    """Level after, tokens over, and no as soon as a rung would ask to return."""
-    made = gauge()
-    report(made, 60_000, output_tokens=1_000)
-    assert made.fits(8_000) == Fit(True, "normal", 0)
-    assert made.fits(9_000) == Fit(True, "warning", 0)
-    assert made.fits(24_000) == Fit(False, "critical", 0)
-    assert made.fits(40_000) == Fit(False, "critical", 1_000)
-    assert made.fits("x" * 36_000).level_after == "warning"
-    assert (made.tokens, made.level) == (60_000, "normal")
+@pytest.mark.parametrize(
+    ("readings", "near"),
+    [
+        ([10_000], False),
+        ([108_000], False),
+        ([109_000], True),  # a tenth of the limit before 64.5 %
+        ([128_999], True),
+        ([140_000], True),  # in the first rung, near the next
+        ([150_000], False),  # above the last
+        ([1_000, 40_000], False),
+        ([1_000, 60_000], True),  # another step or two of this length
+        ([60_000, 1_000], False),
+    ],
+)
+def test_near_is_what_the_next_call_may_reach(readings, near):
+    """A tenth of the limit, or twice the longest of the last steps."""
+    assert NEAR_RATIO == 0.10
+    stored = Stored(DEFAULT_LADDER, None)
+    for number, tokens in enumerate(readings):
+        stored.take(tokens, START + number)
+    _, gauge = stored.gauge()
+    assert gauge.is_near(readings[-1]) is near
 
 
-def test_a_report_of_nothing_is_no_reading():
-    """But a window that comes with it is believed."""
-    made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    made.add("x" * 40, None)
-    assert report(made, 0, window_tokens=200_000) is None
-    assert (made.tokens, made.tokens_source) == (10, "estimated")
-    assert made.limit.context_limit_tokens == 200_000
+def test_where_no_limit_is_known_nothing_is_near():
+    """Nor is there a rung ahead."""
+    stored = Stored(DEFAULT_LADDER, None, model=None)
+    stored.take(900_000)
+    _, gauge = stored.gauge()
+    assert not gauge.is_near(900_000)
+    assert gauge.describe_pace() == ""
+    assert stored.record.threshold_status is None
 
 
-def test_a_fall_between_reports_starts_an_epoch():
-    """Level, pace and announcements go, and the rungs can fire again."""
-    made = gauge()
-    report(made, 90_000)
-    assert report(made, 30_000) == EpochStart("fall", 90_000, 30_000)
-    assert (made.epoch, made.level, made.announced) == (2, "normal", {})
-    report(made, 90_000)
-    assert (made.level, made.announced) == ("critical", {"critical": 1})
-
-
-def test_a_fall_of_thirty_percent_is_none():
-    """A smaller fall stays in its epoch, and the level falls by the margin."""
-    made = gauge()
-    report(made, 90_000)
-    assert report(made, 63_000) is None
-    assert (made.epoch, made.level) == (1, "normal")
-
-
-def test_a_compaction_that_does_not_say_what_is_left_leaves_no_ratio():
-    """Until the next reading the ratio is unknown, not zero."""
-    made = gauge()
-    report(made, 90_000)
-    assert made.start_epoch("compaction", None) == EpochStart("compaction", 90_000, None)
-    assert (made.usage_ratio, made.level, made.measured_at) == (None, "normal", None)
-    report(made, 20_000)
-    assert made.usage_ratio == 0.2
-
-
-def test_a_stale_report_changes_nothing():
-    """Older than the epoch or than the last reading: late news from before a compaction."""
-    clock = FakeClock()
-    made = gauge(clock)
-    clock.advance(100)
-    report(made, 50_000, at=clock.now() - 10)
-    report(made, 99_000, at=clock.now() - 10)
-    report(made, 99_000, window_tokens=400_000, at=clock.now() - 50)
-    assert made.tokens == 50_000
-    made.start_epoch("clear", 0)
-    report(made, 99_000, at=clock.now() - 5)
-    assert (made.tokens, made.level) == (0, "normal")
-    clock.advance(1)
-    report(made, 30_000, at=clock.now())
-    assert made.tokens == 30_000
-
-
-@pytest.mark.parametrize("at", [float("nan"), float("inf"), -1.0, 1e300, 1_767_225_700_000.0])
-def test_an_impossible_time_counts_as_now(at):
-    """Milliseconds for seconds, or not a number: the reading counts and can be saved."""
-    clock = FakeClock()
-    made = gauge(clock)
-    clock.advance(1)
-    report(made, 50_000, at=at)
-    assert (made.tokens, made.measured_at) == (50_000, clock.now())
-    clock.advance(1)
-    report(made, 60_000, at=clock.now())
-    assert saved(made).estimated_tokens == 60_000
-
-
-@pytest.mark.parametrize("jump", [-3_600, 3_600, -30 * 86_400, 400_000_000])
-def test_a_clock_that_jumps_does_not_blind_the_gauge(jump):
-    """Reports stamped by the new time are readings, whichever way it jumped."""
-    clock = FakeClock()
-    made = gauge(clock)
-    clock.advance(10)
-    report(made, 50_000, at=clock.now())
-    clock.jump(jump)
-    clock.advance(10)
-    report(made, 75_000, at=clock.now())
-    assert (made.tokens, made.level) == (75_000, "warning")
-
-
-def test_more_reported_tokens_than_the_window_holds_make_it_suspect():
-    """The table's window is not believed any more: no level rather than critical for ever."""
-    made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5")
-    window = made.limit.context_window_tokens
-    made.add("x" * (4 * window + 400), None)
-    assert not made.limit.suspect
-    report(made, window + 1)
-    assert made.limit.suspect
-    assert (made.level, made.usage_ratio, made.action.action) == (None, None, "none")
-    report(made, window + 1, window_tokens=10 * window)
-    assert made.usage_ratio == pytest.approx(0.1, abs=0.01)
-
-
-def test_a_window_smaller_than_the_reserved_output_is_not_meant():
-    """What was known before stays in force."""
-    made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5", reserved_output_tokens=8_000)
-    before = made.limit.context_limit_tokens
-    report(made, 1_000, window_tokens=4_000)
-    assert made.limit.context_limit_tokens == before
-    with pytest.raises(ConfigurationError, match="reserved_output_tokens"):
-        gauge(context_limit_tokens=None, model="claude-sonnet-4-5", reserved_output_tokens=10**7)
-
-
-def test_another_model_brings_its_own_window():
-    """What was observed of the former one is forgotten."""
-    made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    report(made, 50_000, window_tokens=60_000)
-    assert made.level == "warning"
-    made.set_model("claude-sonnet-4-5")
-    made.decide()
-    assert (made.level, made.limit.source) == ("normal", "model")
-
-
-def test_a_refusal_fills_the_window():
-    """What the provider counted, or at least everything up to the limit, is in the window."""
-    made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    made.overflow(130_000, 128_000)
-    made.decide()
-    assert (made.tokens, made.level) == (130_000, "critical")
-    assert made.limit.context_limit_tokens == 128_000
-    plain = gauge()
-    plain.overflow(None, None)
-    assert plain.tokens == LIMIT
-
-
-def test_a_refusal_that_tells_nothing_is_no_reading_of_nothing():
-    """Without a number and a limit it stays unknown; zero tokens would be a statement."""
-    made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    made.overflow(None, None)
-    assert (made.tokens_source, made.measured_at) == ("estimated", None)
-
-
-def test_a_restart_announces_nothing_again():
-    """Level, epoch and announcements come back; the next reading is no news."""
-    made = gauge()
-    report(made, 90_000)
-    report(made, 20_000)
-    report(made, 75_000)
-    again = restarted(made)
-    assert (again.epoch, again.level, again.announced) == (2, "warning", {"warning": 1})
-    assert again.decide() is None
-    report(again, 76_000)
-    assert again.announced == {"warning": 1}
-    assert saved(again).to_json().keys() == saved(made).to_json().keys()
-
-
-def test_a_restart_keeps_the_window_that_was_observed():
-    """Without it 300,000 of a million would read as critical until the next report."""
-    settings = {"context_limit_tokens": None, "model": None}
-    made = gauge(**settings)
-    report(made, 300_000, window_tokens=1_000_000)
-    again = restarted(made, **settings)
-    assert (again.limit.source, again.usage_ratio) == ("observed", 0.3)
-    assert again.decide() is None
-
-
-def test_a_restart_does_not_believe_a_refuted_window_again():
-    """Also in a later epoch, where few tokens are left in the window."""
-    settings = {"context_limit_tokens": None, "model": "claude-sonnet-4-5"}
-    made = gauge(**settings)
-    report(made, 10**7)
-    made.start_epoch("compaction", 1_000)
-    assert made.limit.suspect
-    again = restarted(made, **settings)
-    assert again.limit.suspect
-    assert again.usage_ratio is None
-
-
-def test_an_ended_agent_that_starts_again_has_a_new_epoch():
-    """Readings of its former life are stale."""
-    made = gauge()
-    report(made, 90_000)
-    again = gauge()
-    again.begin_after(saved(made))
-    assert (again.epoch, again.tokens, again.level) == (2, 0, "normal")
-
-
-def test_a_note_has_the_numbers_of_the_moment():
-    """Tokens, limit, origin, the turns before the rung ahead or the limit, and the tasks."""
-    clock = FakeClock()
-    made = Gauge(ContextConfig(context_limit_tokens=LIMIT), clock, lambda: (7, 20))
-    for tokens in (10_000, 20_000, 30_000, 40_000):
-        clock.advance(30)
-        report(made, tokens)
-    at = f"reported {datetime.fromtimestamp(clock.now(), UTC):%H:%M}Z"
-    note = made.note()
-    assert f"40,000 of {LIMIT:,} tokens (40 %), {at}" in note
-    assert "about 2 turns remain before 70 %" in note
-    assert "7 of 20 items" in note
-    assert made.forecast()["rungs"]["critical"] == {"turns": 4, "seconds": 120.0}
-    report(made, 90_000)
-    assert f"90,000 of {LIMIT:,} tokens (90 %)" in made.action.note
-    assert "the next turn reaches the limit" in made.action.note
-
-
-def test_a_ladder_of_ones_own_decides_by_its_names():
-    """A dropped rung is no level any more, and the state says that the ladder is invalid."""
-    ladder = Ladder([Rung("half", 0.5), Rung("last", None, 200_000, "force_return")], base="calm")
-    made = gauge(ladder=ladder)
-    assert made.level == "calm"
-    report(made, 99_000)
-    assert made.level == "half"
-    assert saved(made).ladder_status == "invalid"
-    assert saved(made).ladder == json.loads(json.dumps(ladder.to_json()))
+def test_a_wrong_window_is_not_believed_until_another_is_told():
+    """More was reported than it holds: tokens only, then a known ratio relaxes the level."""
+    stored = Stored(DEFAULT_LADDER, None)
+    stored.take(150_000, START + 1)
+    stored.take(201_000, START + 2)
+    record = stored.record
+    assert (record.context_limit, record.threshold_status, record.action) == (None, None, "none")
+    assert (record.limit_suspect, record.usage_ratio, record.forecast) == (True, None, None)
+    record, gauge = stored.gauge(START + 3)
+    record.extra["memory"]["windowTokens"] = LARGE_WINDOW_TOKENS
+    gauge.resolve_limit()
+    assert (record.context_limit, record.threshold_status) == (LARGE_WINDOW_TOKENS, "normal")
+    (relaxed,) = gauge.events
+    assert (relaxed["type"], relaxed["previousLevel"]) == ("context_relaxed", "critical")

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from serving import Serving
+from helpers.running_server import Serving
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.commands.events import event_line

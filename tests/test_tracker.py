@@ -176,11 +176,16 @@ def test_a_window_that_shrank_teaches_nothing():
     assert reported_growth(10_000, -20_000).calibration == 1.0
 
 
-@pytest.mark.parametrize(("tokens", "fell"), [(70_000, False), (69_999, True), (0, True)])
-def test_only_a_fall_of_more_than_thirty_percent_is_a_compaction(tokens, fell):
-    """From report to report, 30 % may go without an epoch ending."""
+@pytest.mark.parametrize(
+    ("tokens", "last", "fell"),
+    [(70_000, 100_000, False), (69_999, 100_000, True), (100_000, 100_000, False),
+     (200_000, 100_000, False), (0, 1, True), (0, 0, False), (1, 1, False)],
+)  # fmt: skip
+def test_only_a_fall_of_more_than_thirty_percent_is_a_compaction(tokens, last, fell):
+    """From report to report, 30 % may go without an epoch ending: clients drop old results."""
     made = tracker()
-    made.report(100_000)
+    made.report(last)
+    assert made.has_fallen(tokens) is fell
     assert made.report(tokens) is fell
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ultramon.context.config import ContextConfig
     from ultramon.context.estimator import estimate_tokens
     from ultramon.context.explanation import Explanation
-    from ultramon.context.gauge import Fit
     from ultramon.context.ladder import Ladder, Rung, next_level
     from ultramon.context.levels import (
         Action,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         get_threshold_action,
         should_emit_event,
     )
+    from ultramon.context.monitor_gauge import Fit
     from ultramon.context.tracker import ContextTracker, create_context_tracker
     from ultramon.errors import (
         AgentAlreadyRunningError,
@@ -154,10 +154,10 @@ _ROOMS = {
     "context.config": "ContextConfig",
     "context.estimator": "estimate_tokens",
     "context.explanation": "Explanation",
-    "context.gauge": "Fit",
     "context.ladder": "Ladder Rung next_level",
     "context.levels": "Action Level ThresholdAction detect_threshold "
     "get_threshold_action should_emit_event",
+    "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError "
     "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "

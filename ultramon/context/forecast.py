@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil
 
 TYPE_CHECKING = False
@@ -27,19 +28,23 @@ class TurnHistory:
 
     A turn is a provider report; while nothing was reported in the epoch, a tracked text.
     The median of the last eight turns is used: one large file read is no pace.
+
+    Args:
+        turns: ``[tokens, epoch seconds]`` of earlier reports, oldest first; changed in place.
+
+    Attributes:
+        turns: No more of them than the forecast needs.
     """
 
-    __slots__ = ("_growth", "_last_at", "_last_tokens", "_reported", "_seconds")
+    __slots__ = ("_reported", "turns")
 
-    def __init__(self) -> None:
-        self.clear()
+    def __init__(self, turns: list[list[float]] | None = None) -> None:
+        self.turns = [] if turns is None else turns
+        self._reported = bool(self.turns)
 
     def clear(self) -> None:
         """Forget everything; a new epoch has begun."""
-        self._growth: list[float] = []
-        self._seconds: list[float] = []
-        self._last_tokens: int | None = None
-        self._last_at = 0.0
+        self.turns.clear()
         self._reported = False
 
     def record(self, tokens: int, at: float, *, reported: bool) -> None:
@@ -50,29 +55,37 @@ class TurnHistory:
             at: When, epoch seconds.
             reported: Whether a provider reported the tokens.
         """
+        turns = self.turns
         if reported != self._reported:
             if not reported:
                 return
             self.clear()
             self._reported = True
-        last = self._last_tokens
-        self._last_tokens = tokens
-        if last is not None and tokens > last:
-            self._growth.append(tokens - last)
-            self._seconds.append(max(0.0, at - self._last_at))
-            if len(self._growth) > HISTORY_TURNS:
-                del self._growth[0], self._seconds[0]
-        self._last_at = at
+        if turns and turns[-1] == [tokens, at]:
+            return
+        # Of a row that does not grow both ends matter: every second turn kept is one that grew.
+        if len(turns) > 1 and turns[-2][0] >= turns[-1][0] >= tokens:
+            turns.pop()
+        turns.append([tokens, at])
+        del turns[: -2 * (HISTORY_TURNS + 1)]
+
+    def _median_of(self, column: int) -> float | None:
+        steps = [
+            max(0.0, after[column] - before[column])
+            for before, after in pairwise(self.turns)
+            if after[0] > before[0]
+        ][-HISTORY_TURNS:]
+        return _median(steps) if len(steps) >= MIN_TURNS else None
 
     @property
     def tokens_per_turn(self) -> float | None:
         """Median growth of a turn in tokens, None before two turns."""
-        return _median(self._growth) if len(self._growth) >= MIN_TURNS else None
+        return self._median_of(0)
 
     @property
     def seconds_per_turn(self) -> float | None:
         """Median length of a turn in seconds, None before two turns."""
-        return _median(self._seconds) if len(self._seconds) >= MIN_TURNS else None
+        return self._median_of(1)
 
 
 def forecast(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ultramon.context.epochs import has_fallen
-from ultramon.context.estimator import DEFAULT_FAMILY, check_family, estimate_tokens_float
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ultramon.state.record import StateRecord
@@ -18,6 +16,9 @@ ESTIMATED = "estimated"
 UNTAGGED = "untagged"
 REPLY = "reply"
 OTHER = "other"
+
+FALL_RATIO = 0.70
+"""A report below this share of the last one starts a new epoch: the window was compacted."""
 
 _MAX_SOURCES = 32
 _MAX_SOURCE_CHARS = 100
@@ -37,7 +38,8 @@ class ContextTracker:
     estimated, and the estimate is scaled by a calibration learned from report to report.
 
     Args:
-        family: Tokenizer family of the estimate; see `ultramon.context.estimator.FAMILIES`.
+        family: Tokenizer family of the estimate; see `ultramon.context.estimator.FAMILIES`. None =
+            the family that estimates highest.
 
     Attributes:
         cumulative_chars: Characters tracked in this epoch.
@@ -49,6 +51,7 @@ class ContextTracker:
     __slots__ = (
         "_anchor_is_report",
         "_anchor_tokens",
+        "_count_text",
         "_estimate",
         "_exact",
         "_reply_tokens",
@@ -59,10 +62,23 @@ class ContextTracker:
         "family",
     )
 
-    def __init__(self, family: str = DEFAULT_FAMILY) -> None:
-        self.family = check_family(family)
+    def __init__(self, family: str | None = None) -> None:
+        self._count_text: Callable[[str, str], float] | None = None
+        self.family = family
+        if family is not None:
+            self.estimate("")
         self.calibration = 1.0
         self.start_epoch()
+
+    def estimate(self, text: str) -> float:
+        """Return the uncalibrated estimate of a text in tokens; counts nothing."""
+        if self._count_text is None:
+            # Not at the top: a hook has reports and no text, and the tables cost it milliseconds.
+            from ultramon.context import estimator
+
+            self.family = estimator.check_family(self.family or estimator.DEFAULT_FAMILY)
+            self._count_text = estimator.estimate_tokens_float
+        return self._count_text(text, self.family)  # type: ignore[arg-type]
 
     def start_epoch(self, tokens_after: int | None = None, at: float | None = None) -> None:
         """Empty the window, or leave what a compaction says it left.
@@ -91,7 +107,7 @@ class ContextTracker:
         Returns:
             The uncalibrated estimate in tokens.
         """
-        tokens = estimate_tokens_float(text, self.family)
+        tokens = self.estimate(text)
         if self._reply_tokens:
             self._exact += self._reply_tokens
             self._count(REPLY, self._reply_tokens)
@@ -119,7 +135,7 @@ class ContextTracker:
             True when the report lies so far below the last report that the window must have been
             compacted; the caller starts an epoch. An estimate never counts as the last report.
         """
-        fell = self._anchor_is_report and has_fallen(tokens, self._anchor_tokens or 0)
+        fell = self.has_fallen(tokens)
         if self._anchor_is_report and not fell:
             self._learn(tokens)
         self._anchor_tokens = tokens
@@ -129,6 +145,10 @@ class ContextTracker:
         self._estimate = 0.0
         self._reply_tokens = output_tokens
         return fell
+
+    def has_fallen(self, tokens: int) -> bool:
+        """Return whether a report lies so far below the last one that the window was emptied."""
+        return self._anchor_is_report and tokens < FALL_RATIO * (self._anchor_tokens or 0)
 
     def _learn(self, tokens: int) -> None:
         grown = tokens - (self._anchor_tokens or 0) - self._exact - self._reply_tokens
@@ -205,7 +225,7 @@ class ContextTracker:
         self.by_source = {name: float(count) for name, count in (record.by_source or {}).items()}
 
 
-def create_context_tracker(family: str = DEFAULT_FAMILY) -> ContextTracker:
+def create_context_tracker(family: str | None = None) -> ContextTracker:
     """Return a tracker of one empty context window, for use without a monitor.
 
     Raises:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 
-from ultramon.context.stored_gauge import StoredGauge
+from ultramon.context.gauge import Gauge
+from ultramon.context.tracker import ContextTracker
 from ultramon.errors import InvalidAgentIdError
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at
@@ -71,8 +72,14 @@ class HostedAgent:
         memory = record.extra.get(host.memory_field)
         self.memory: dict[str, Any] = memory if isinstance(memory, dict) else {}
         record.extra[host.memory_field] = self.memory
-        self.gauge = StoredGauge(
-            record, self.memory, installed.ladder, installed.context_limit_tokens, now
+        self.gauge = Gauge(
+            record,
+            installed.ladder,
+            ContextTracker(),
+            lambda: now,
+            memory=self.memory,
+            settings={"explicit_limit_tokens": installed.context_limit_tokens},
+            takes_repeats=True,
         )
 
     def start(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
@@ -195,7 +202,10 @@ class HostedAgent:
         if report is None:
             return False
         self.set_model(report.requested_model or report.model)
-        return self.gauge.take(report.tokens, report.output_tokens, report.at)
+        # One without a time may belong to a window that is gone.
+        return report.at is not None and self.gauge.take(
+            report.tokens, report.output_tokens, report.at
+        )
 
     def take_last(self, report: Report | None) -> None:
         """Take the last reply of a turn, and remember which it was: another one ends the next."""

@@ -15,9 +15,9 @@ import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.context.config import ContextConfig
 from ultramon.context.explanation import Explanation, explain
-from ultramon.context.gauge import Gauge
 from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
+from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.monitor.async_twins import in_thread, to_its_end
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from typing import Never
 
     from ultramon.backends.base import Backend
-    from ultramon.context.gauge import Fit
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
+    from ultramon.context.monitor_gauge import Fit
     from ultramon.system.clock import Clock
 
     Item = str | PathLike[str]
@@ -92,7 +92,7 @@ class ContextMonitor:
         self,
         *,
         session: Session,
-        gauge: Gauge,
+        gauge: MonitorGauge,
         plan: Plan,
         clock: Clock,
         goal: str | None,
@@ -721,7 +721,7 @@ def create_context_monitor(
         registry_of(backend)
     config, clock = config or ContextConfig(), clock or SYSTEM_CLOCK
     plan = Plan()
-    gauge = Gauge(config, clock, lambda: (plan.completed_count, plan.total_count))
+    gauge = MonitorGauge(config, clock, lambda: (plan.completed_count, plan.total_count))
     session = Session(
         agent_id,
         config,

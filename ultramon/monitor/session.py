@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, Save
     from ultramon.context.config import ContextConfig
-    from ultramon.context.gauge import EpochStart, Gauge
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
+    from ultramon.context.monitor_gauge import EpochStart, MonitorGauge
     from ultramon.monitor.handoff import HandoffRecord
     from ultramon.state.plan import Plan
     from ultramon.system.clock import Clock
@@ -82,7 +82,7 @@ class Session:
         self,
         agent_id: str,
         config: ContextConfig,
-        gauge: Gauge,
+        gauge: MonitorGauge,
         plan: Plan,
         *,
         identity: dict[str, Any],

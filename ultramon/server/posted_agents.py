@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from math import ceil
 
+from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import DEFAULT_LADDER
-from ultramon.context.stored_gauge import StoredGauge
+from ultramon.context.tracker import ContextTracker
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.notices.rules import decide
 from ultramon.state.liveness import OUTCOMES
@@ -162,9 +163,17 @@ class PostedAgents:
         self._gauge(record, now).resolve_limit()
         return record
 
-    def _gauge(self, record: StateRecord, now: float) -> StoredGauge:
+    def _gauge(self, record: StateRecord, now: float) -> Gauge:
         memory = record.extra.setdefault(MEMORY, {})
-        return StoredGauge(record, memory, self._ladder, None, now)
+        return Gauge(
+            record,
+            self._ladder,
+            ContextTracker(),
+            lambda: now,
+            memory=memory,
+            # The poster says when a window ends; a fall of its numbers alone does not.
+            falls_begin_epochs=False,
+        )
 
     def take_usage(
         self,
@@ -317,7 +326,7 @@ class PostedAgents:
         record.extra.setdefault(MEMORY, {})
         return record
 
-    def _save(self, record: StateRecord, gauge: StoredGauge, now: float) -> None:
+    def _save(self, record: StateRecord, gauge: Gauge, now: float) -> None:
         record.seq += 1
         record.last_heartbeat = record.last_activity = now
         events = [*(record.pending or ()), *gauge.events]
@@ -344,7 +353,7 @@ def _check(name: str, value: float | None, most: float) -> None:
         raise ConfigurationError(name, value, f"a number from 0 to {most:,}")
 
 
-def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, now: float) -> None:
+def _measure(record: StateRecord, memory: dict[str, Any], gauge: Gauge, now: float) -> None:
     """Take a percentage as it was posted: it is known better than the window it is of."""
     percentage, tokens = memory["usedPercentage"], memory["totalInputTokens"]
     if percentage and tokens:
@@ -357,11 +366,7 @@ def _measure(record: StateRecord, memory: dict[str, Any], gauge: StoredGauge, no
         # An older reading must not be measured against a window that came with a newer one.
         record.measured_at = None
         gauge.resolve_limit()
-    # The poster tells when a window ends; a fall of its numbers alone does not.
-    record.anchor = None
-    memory.pop("readingsAfter", None)
-    record.measured_at = None
-    if not gauge.take(tokens, 0, now):
+    if not gauge.take(tokens):
         record.estimated_tokens = 0
         record.usage_ratio = 0.0
         record.measured_at = now

@@ -129,7 +129,7 @@ class _Reading:
             return True
         if tail.report is None or tail.report.at == agent.record.measured_at:
             return False
-        return not agent.gauge.is_stale(tail.report.at)
+        return tail.report.at is not None and not agent.gauge.is_stale(tail.report.at)
 
     def _read_tail(self) -> LastReading | None:
         """Read the transcript, which says when: the client's own count has no time."""

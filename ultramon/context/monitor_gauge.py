@@ -1,0 +1,343 @@
+"""The gauge of a monitor: text goes in beside reports, and actions and notes come out.
+
+Everything here is in memory; saving, locking and notifying others is the monitor's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.context.gauge import Gauge
+from ultramon.context.ladder import FORCE_RETURN, next_level
+from ultramon.context.level_machine import LevelChange, LevelMachine
+from ultramon.context.levels import ThresholdAction, as_level
+from ultramon.context.note import write_note
+from ultramon.context.tracker import ContextTracker
+from ultramon.errors import ConfigurationError
+from ultramon.state.record import StateRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ultramon.context.config import ContextConfig
+    from ultramon.context.limits import Limit
+    from ultramon.system.clock import Clock
+
+_RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"
+_FIELDS = (
+    "model", "epoch", "epoch_started_at", "measured_at", "cumulative_chars", "estimated_tokens",
+    "tokens_source", "anchor", "by_source", "context_limit", "context_window",
+    "reserved_output_tokens", "limit_source", "limit_suspect", "limit_candidates", "usage_ratio",
+    "threshold_status", "action", "ladder", "ladder_status", "announced", "forecast",
+)  # fmt: skip
+"""What of a state is the gauge's."""
+
+
+class Fit(NamedTuple):
+    """Whether a text would fit."""
+
+    ok: bool
+    """False when the context limit would be passed, or a rung that asks to return is reached."""
+    level_after: str | None
+    """Level with the text in the window; None while the limit is unknown."""
+    tokens_over: int
+    """Tokens beyond the context limit, 0 when within it or unknown."""
+
+
+class EpochStart(NamedTuple):
+    """One window ended and the next began."""
+
+    reason: str
+    tokens_before: int
+    tokens_after: int | None
+
+
+class MonitorGauge(Gauge):
+    """The readings of one agent, in memory.
+
+    Args:
+        config: Limits, ladder and estimator.
+        clock: For the times of readings.
+        count_tasks: Gives tasks completed and in all, for notes.
+    """
+
+    def __init__(
+        self,
+        config: ContextConfig,
+        clock: Clock,
+        count_tasks: Callable[[], tuple[int, int | None]] = lambda: (0, None),
+    ) -> None:
+        self.config = config
+        self._count_tasks = count_tasks
+        self._clock = clock
+        self._return_requested = False
+        self._compacts = False
+        self._fence: str | None = None
+        self._started: EpochStart | None = None
+        ladder, now = config.effective_ladder, clock.now()
+        self._machine = LevelMachine(ladder)
+        self.limit: Limit
+        super().__init__(
+            StateRecord(
+                "",
+                model=config.model,
+                epoch=1,
+                epoch_started_at=now,
+                reserved_output_tokens=config.reserved_output_tokens,
+                announced={"epoch": 1, "rungs": {}},
+            ),
+            ladder,
+            ContextTracker(config.effective_family),
+            clock.now,
+            memory={"readingsAfter": now},
+            settings={
+                "explicit_limit_tokens": config.context_limit_tokens,
+                "explicit_window_tokens": config.context_window_tokens,
+                "reserved_output_tokens": config.reserved_output_tokens,
+            },
+            decide=self._machine.decide,
+            is_empty_at_first=True,
+        )
+        self._resolve()
+
+    def _resolve(self) -> Limit:
+        model = self.record.model
+        self._settings["default_window_tokens"] = (
+            None if model else self.config.default_window_tokens
+        )
+        self.limit = super()._resolve()
+        return self.limit
+
+    def _set_level(self) -> None:
+        super()._set_level()
+        record = self.record
+        # `tokens` of a tracker are compared against this one number on every call.
+        limit = record.context_limit
+        ratio = self._resolved.next_ratio(self._level)
+        self._act_at_tokens = None if limit is None or ratio is None else ratio * limit - 1
+        name = record.threshold_status or self.ladder.base
+        action, message = record.action, self.ladder.message(name)
+        if self._fence is not None:
+            action, message = FORCE_RETURN, self._fence
+        elif self._return_requested and action != FORCE_RETURN:
+            action, message = FORCE_RETURN, _RETURN_REQUESTED
+        record.action = action
+        self._steady = ThresholdAction(as_level(name), action, message, note=self.note)
+
+    @property
+    def returns_on_request(self) -> bool:
+        """Whether the agent should return only because an orchestrator asked."""
+        return self._return_requested and self._steady.message == _RETURN_REQUESTED
+
+    def request_return(self, requested: bool) -> bool:
+        """Ask for a return whatever the level, or no longer; return whether that is new."""
+        is_new = requested != self._return_requested
+        self._return_requested = requested
+        self._set_level()
+        return is_new
+
+    def fence(self, message: str) -> None:
+        """Ask for a return for good: the agent belongs to another owner now."""
+        self._fence = message
+        self._set_level()
+
+    @property
+    def epoch(self) -> int:
+        """Which filling of the window this is, 1 and more."""
+        return self.record.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.record.epoch = epoch
+        self.record.announced = {"epoch": epoch, "rungs": self.announced}
+
+    @property
+    def announced(self) -> dict[str, int]:
+        """How often each rung was reached in this epoch."""
+        rungs: dict[str, int] = self.record.announced["rungs"]
+        return rungs
+
+    @property
+    def measured_at(self) -> float | None:
+        """When the reading changed last, epoch seconds; None before the first of the epoch."""
+        return self.record.measured_at
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window now."""
+        return self._tracker.tokens
+
+    @property
+    def tokens_source(self) -> str:
+        """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
+        return self._tracker.source
+
+    @property
+    def level(self) -> str | None:
+        """The level, None while the limit is unknown."""
+        return self.record.threshold_status
+
+    @property
+    def action(self) -> ThresholdAction:
+        """The action of the present level, as nothing new."""
+        return self._steady
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Keep the start of an epoch for `report`; the monitor makes its events itself."""
+        if kind == "context_epoch_started":
+            self._compacts |= details["reason"] == "compaction"
+            self._started = EpochStart(
+                details["reason"], details["tokensBefore"], details["tokensAfter"]
+            )
+
+    def add(self, text: str, source: str | None) -> bool:
+        """Count text; return whether the level may have to change."""
+        tracker = self._tracker
+        tracker.add(text, source)
+        now = self._clock.now()
+        self.record.measured_at = now
+        tokens = tracker.tokens
+        self._history.record(tokens, now, reported=False)
+        return self._act_at_tokens is not None and tokens >= self._act_at_tokens
+
+    def report(
+        self, tokens: int, output_tokens: int, window_tokens: int | None, at: float | None
+    ) -> EpochStart | None:
+        """Take a provider's count; return the epoch it started, if it shows that one began.
+
+        One older than this epoch or the last reading is stale and changes nothing. A count of
+        nothing is no reading; a window that comes with it is believed. A time that has not come
+        yet counts as now.
+        """
+        if at is not None and 0 <= at <= self._now() and self.is_stale(at):
+            return None
+        if window_tokens is not None and window_tokens != self.memory.get("observedTokens"):
+            self._observe_window(window_tokens)
+        self._started = None
+        self._accept(tokens, output_tokens, at)
+        return self._started
+
+    def _observe_window(self, window_tokens: int) -> None:
+        previous = self.memory.get("observedTokens")
+        self.memory["observedTokens"] = window_tokens
+        try:
+            self._resolve()
+        except ConfigurationError:
+            # A window smaller than the reserved output cannot be meant.
+            self.memory["observedTokens"] = previous
+
+    def overflow(self, sent_tokens: int | None, window_tokens: int | None) -> None:
+        """Take a provider's refusal as a full window, and believe the size that it names."""
+        if window_tokens is not None:
+            self._observe_window(window_tokens)
+        full = max(sent_tokens or 0, self.record.context_limit or 0, self.tokens)
+        if full:
+            now = self._clock.now()
+            self._tracker.report(full, 0, now)
+            self.record.measured_at = now
+
+    def set_model(self, model: str | None) -> None:
+        """Change the model: another window, another tokenizer; what was observed is forgotten.
+
+        Raises:
+            ConfigurationError: The reserved output leaves nothing of the new window.
+        """
+        former_model, former_memory = self.record.model, dict(self.memory)
+        self.record.model = model
+        self.memory.update(observedTokens=None, highestTokens=0)
+        try:
+            self._resolve()
+        except ConfigurationError:
+            self.record.model = former_model
+            self.memory.update(former_memory)
+            self._resolve()
+            raise
+        if self.config.tokenizer_family is None:
+            from ultramon.context.estimator import family_for_model
+
+            self._tracker.family = family_for_model(model)
+
+    def start_epoch(self, reason: str, tokens_after: int | None) -> EpochStart | None:
+        """Advance the epoch: drop level, reading and forecast in one step."""
+        self.begin_epoch(reason, tokens_after)
+        return self._started
+
+    def decide(self) -> LevelChange | None:
+        """Move the level to where the reading puts it; return the change, if any."""
+        previous = self._decide()
+        if previous is None:
+            return None
+        return LevelChange(previous, self._level, self.rank(self._level) > self.rank(previous))
+
+    def changed_action(self) -> ThresholdAction:
+        """Return the present action as a change, with its note as it is now."""
+        steady = self._steady
+        return ThresholdAction(
+            steady.level, steady.action, steady.message, changed=True, note=self.note()
+        )
+
+    def fits(self, more: str | int) -> Fit:
+        """Say what would happen if so much more entered the window."""
+        if isinstance(more, str):
+            after = self._tracker.tokens_with(self._tracker.estimate(more))
+        else:
+            after = self._tracker.tokens_with(0.0) + more
+        limit = self.record.context_limit
+        if limit is None:
+            return Fit(True, None, 0)
+        level = next_level(self._level, after / limit, self._resolved)
+        name = level or self.ladder.base
+        rung = self.ladder.rung(name)
+        returns = rung is not None and rung.action == FORCE_RETURN
+        return Fit(after <= limit and not returns, as_level(name), max(0, after - limit))
+
+    def note(self) -> str:
+        """Return the facts as they are now, for the agent's own context."""
+        limit, record = self.limit, self.record
+        binding = next((c.name for c in limit.candidates if c.verdict == "binding"), None)
+        measured_at = record.measured_at
+        return write_note(
+            self.tokens,
+            record.context_limit,
+            reading=None if measured_at is None else (self._tracker.source, measured_at),
+            now=self._clock.now(),
+            limit_name=binding,
+            window_tokens=record.context_window,
+            compacts=self._compacts,
+            pace=self.describe_pace(),
+            tasks=self._count_tasks(),
+            action=record.action,
+            critical_note=self.config.critical_note,
+        )
+
+    def fill(self, record: StateRecord) -> None:
+        """Write the readings into a state."""
+        self._show()
+        for name in _FIELDS:
+            setattr(record, name, getattr(self.record, name))
+        record.announced = {"epoch": self.epoch, "rungs": dict(self.announced)}
+
+    def restore(self, record: StateRecord) -> None:
+        """Continue the window of an owner that vanished: same epoch, level and announcements."""
+        for name in _FIELDS:
+            if name not in ("model", "reserved_output_tokens"):
+                setattr(self.record, name, getattr(record, name))
+        is_same = record.announced.get("epoch") == record.epoch
+        rungs = dict(record.announced["rungs"]) if is_same else {}
+        self.record.announced = {"epoch": record.epoch, "rungs": rungs}
+        self.memory["readingsAfter"] = record.epoch_started_at
+        for candidate in record.limit_candidates or ():
+            tokens = candidate["tokens"]
+            if candidate["source"] == "observed":
+                self.memory["observedTokens"] = tokens
+            if candidate["verdict"] == "not_believed":
+                highest = self.memory.get("highestTokens", 0)
+                self.memory["highestTokens"] = max(highest, tokens + 1)
+        self._load()
+        self._resolve()
+
+    def begin_after(self, record: StateRecord) -> None:
+        """Start a fresh window of an agent that ended before under the same id."""
+        self.epoch = record.epoch + 1
+        self._tracker.start_epoch(0, self.record.epoch_started_at)
