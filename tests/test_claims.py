@@ -40,7 +40,7 @@ BEFORE_THE_STATE = [
     ("file", "LocalBackend.start_agent"),
     ("file", "StateDirectory.replace"),
     ("postgres", "PostgresBackend.start_agent"),
-    ("postgres", "PostgresBackend._tell"),
+    ("postgres", "PostgresBackend._store_events"),
 ]
 
 

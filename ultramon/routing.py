@@ -11,14 +11,15 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon import signals
+from ultramon.backends.opening import as_backend
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
+from ultramon.backends.toolkit import load_permitted
 from ultramon.context.levels import as_ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
 from ultramon.notices.rules import (
-    check_permission,
     check_recipient,
     resolve_target,
 )
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.queue import Cancelled
     from ultramon.context.ladder import Ladder
-    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
@@ -85,7 +85,7 @@ def register(
         StateError: The store refused; nothing changed.
     """
     ladder = None if thresholds is None else as_ladder(thresholds)
-    store, now = _open(backend), (clock or SYSTEM_CLOCK).now()
+    store, now = as_backend(backend), (clock or SYSTEM_CLOCK).now()
     found = _find(store, agent_id)
     record = None if found is None else found.record
     target, source = resolve_target(
@@ -125,8 +125,8 @@ def unregister(
         AgentNotFoundError: There is no such agent.
         NotPermittedError: The requester is neither the agent nor its direct parent.
     """
-    store = _open(backend)
-    _permitted(store, agent_id, requester)
+    store = as_backend(backend)
+    load_permitted(store, agent_id, requester)
     return registry_of(store).unregister(agent_id)
 
 
@@ -161,7 +161,7 @@ def check_notify(
 
 def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
     """Return all registrations, by agent id."""
-    return [Registration.of(one) for one in registry_of(_open(backend)).registrations()]
+    return [Registration.of(one) for one in registry_of(as_backend(backend)).registrations()]
 
 
 def cancel_notices(
@@ -187,8 +187,8 @@ def cancel_notices(
         AgentNotFoundError: There is no such agent.
         NotPermittedError: The requester is neither the agent nor its direct parent.
     """
-    store = _open(backend)
-    record = _permitted(store, agent_id, requester)
+    store = as_backend(backend)
+    record = load_permitted(store, agent_id, requester)
     now = (clock or SYSTEM_CLOCK).now()
     return registry_of(store).cancel_notices(record, requester=requester, now=now)
 
@@ -206,7 +206,7 @@ def queue_message(
     clock: Clock | None = None,
 ) -> int | None:
     """Send an agent a message of your own. See `ultramon.backends.queue.Queue.queue_message`."""
-    return queue_of(_open(backend)).queue_message(
+    return queue_of(as_backend(backend)).queue_message(
         target,
         text,
         now=(clock or SYSTEM_CLOCK).now(),
@@ -251,7 +251,7 @@ class Inbox:
             raise ConfigurationError("deliveries", deliveries, f"some of {', '.join(DELIVERIES)}")
         self.agent_id = check_agent_id(agent_id)
         self._deliveries = tuple(deliveries)
-        self._backend = _open(backend)
+        self._backend = as_backend(backend)
         self._queue = queue_of(self._backend)
         self._clock = clock or SYSTEM_CLOCK
         self._handlers: list[Callable[[Notice], Any]] = []
@@ -359,34 +359,11 @@ class Inbox:
         self._woken.set()
 
 
-def _open(backend: Backend | str | None) -> Backend:
-    if backend is None or isinstance(backend, str):
-        from ultramon.backends.opening import open_backend
-
-        return open_backend(backend)
-    return backend
-
-
 def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
     try:
         return backend.load(check_agent_id(agent_id))
     except AgentNotFoundError:
         return None
-
-
-def _permitted(backend: Backend, agent_id: str, requester: str | None) -> StateRecord:
-    """Return an agent's state, for a requester that may decide about its notices; None = anybody.
-
-    Raises:
-        AgentNotFoundError: There is no such agent.
-        NotPermittedError: The requester is neither the agent nor its direct parent.
-    """
-    found = _find(backend, agent_id)
-    if found is None or found.record is None:
-        raise AgentNotFoundError(agent_id)
-    if requester is not None:
-        check_permission(found.record, requester)
-    return found.record
 
 
 def _parent_of(backend: Backend, agent_id: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Who is calling: tokens that prove it, and the secrets of a server.
+"""Tokens that prove which agent calls a server, and the secrets of a server.
 
-A token is 32 random bytes as text. The store knows only its hash, so that a copy of the store
-opens nothing; nothing here logs a token or names one in an error.
+A token is 32 random bytes as text. The store keeps only its hash, so a copy of the store opens
+nothing; nothing here logs a token or puts one into an error.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ultramon.backends.credentials import credentials_of
+from ultramon.backends.opening import as_backend
+from ultramon.backends.toolkit import load_permitted
 from ultramon.errors import (
     AgentNotFoundError,
     ConfigurationError,
-    NotPermittedError,
     RegistrationError,
     StateCorruptError,
     StateDirectoryError,
@@ -32,7 +33,6 @@ from ultramon.system.files import (
     refused,
     replace_file,
 )
-from ultramon.system.ids import check_agent_id
 from ultramon.system.locks import Lock
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.tokens")
 
 TOKEN_SECONDS = 86_400.0
-"""How long a token is good after it was made or renewed; its use renews it."""
+"""How long a token is valid after it was made or renewed; its use renews it."""
 TOKEN_FILE = "ULTRAMON_TOKEN_FILE"
-"""Names the file in which a client finds its token."""
+"""The variable with the path of a client's token file."""
 ADMIN_TOKEN = "admin.token"
-"""The file in the state directory whose content may do everything."""
+"""The file in the state directory with the token that may do everything."""
 HOOK_SECRET = "hook.secret"
-"""The file in the state directory whose content may call the hook routes."""
+"""The file in the state directory with the secret of the hook routes."""
 
 _RANDOM_BYTES = 32
 _TOKEN = re.compile(r"um_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -68,20 +68,20 @@ def mint_token(
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> str:
-    """Make a token that proves to a server that its bearer acts for an agent.
+    """Make a token with which a client acts for an agent at a server.
 
-    It is good until the agent ends or another process takes it over, and for `TOKEN_SECONDS` after
-    its last use. Tokens made earlier stay good: an agent may have several clients.
+    It is valid until the agent ends or another process takes it over, and for `TOKEN_SECONDS` after
+    its last use. Earlier tokens stay valid: an agent may have several clients.
 
     Args:
         agent_id: Whose token.
-        requester: Who asks: the agent itself or its direct parent; None = a person who may do
+        requester: The agent that asks: this one or its direct parent; None = a person, who may do
             everything.
         backend: A backend or its URL; None = see `open_backend`.
         clock: For tests; None = the system's.
 
     Returns:
-        The token: 46 characters of ``A-Z a-z 0-9 _ -``. It cannot be had a second time.
+        The token: 46 characters of ``A-Z a-z 0-9 _ -``. It cannot be shown again.
 
     Raises:
         AgentNotFoundError: There is no such agent.
@@ -89,12 +89,12 @@ def mint_token(
         RegistrationError: The agent has ended.
         StateError: The store refused; no token was made.
     """
-    store = _open(backend)
-    record = _permitted(store, agent_id, requester, "make tokens of")
+    store = as_backend(backend)
+    record = load_permitted(store, agent_id, requester, "make tokens of")
     if not record.active:
         raise RegistrationError(agent_id, "ended")
     token = f"um_{secrets.token_urlsafe(_RANDOM_BYTES)}"
-    # Where the clock was set back since the agent began, its token is still one of this life.
+    # If the clock was set back since the agent began, the token still belongs to this life.
     now = max((clock or SYSTEM_CLOCK).now(), record.started_at)
     credentials_of(store).mint(
         _hash(token),
@@ -108,9 +108,9 @@ def mint_token(
 
 
 def verify_token(token: str, *, backend: Backend, clock: Clock | None = None) -> str | None:
-    """Return for which agent the bearer of a token acts, None when for nobody.
+    """Return the agent that the bearer of a token acts for; None for an invalid token.
 
-    Nobody is told why a token is not good: it is malformed, unknown, expired or revoked, the agent
+    The reason is not returned: the token is malformed, unknown, expired or revoked, or the agent
     has ended, was deleted, or was taken over since.
 
     Args:
@@ -119,8 +119,7 @@ def verify_token(token: str, *, backend: Backend, clock: Clock | None = None) ->
         clock: For tests; None = the system's.
 
     Raises:
-        StateError: The store or the agent's state cannot be read: that says nothing about the
-            token.
+        StateError: The store or the agent's state cannot be read; the token may be valid.
     """
     stored = bearer_of(token, backend=backend, clock=clock)
     return None if stored is None else stored.agent_id
@@ -130,7 +129,7 @@ def bearer_of(token: str, *, backend: Backend, clock: Clock | None = None) -> St
     """Return the agent of a token with the state that proved it; see `verify_token`."""
     if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
         return None
-    # Found by its hash: how long that takes tells nothing that leads to a token.
+    # Found by its hash: the time that takes reveals nothing about a token.
     credential = credentials_of(backend).find(_hash(token))
     now = (clock or SYSTEM_CLOCK).now()
     if credential is None or credential.expires_at <= now:
@@ -145,8 +144,8 @@ def bearer_of(token: str, *, backend: Backend, clock: Clock | None = None) -> St
 
 
 def _is_of(credential: Credential, record: StateRecord) -> bool:
-    """Return whether a token is of an agent's present life."""
-    # Generations begin anew where a state was deleted: then the start tells the lives apart.
+    """Return whether a token belongs to an agent's present life."""
+    # Generations begin anew where a state was deleted; then the start distinguishes the lives.
     return (
         record.active
         and record.generation == credential.generation
@@ -172,11 +171,11 @@ def _renewed(credential: Credential, backend: Backend, now: float) -> bool:
 def revoke_tokens(
     agent_id: str, requester: str | None = None, *, backend: Backend | str | None = None
 ) -> int:
-    """Make every token of an agent worthless, at once and wherever it is.
+    """Invalidate every token of an agent, at once.
 
     Args:
         agent_id: Whose tokens.
-        requester: Who asks, as for `mint_token`.
+        requester: The agent that asks, as for `mint_token`.
         backend: A backend or its URL; None = see `open_backend`.
 
     Returns:
@@ -187,8 +186,8 @@ def revoke_tokens(
         NotPermittedError: The requester is neither the agent nor its direct parent.
         StateError: The store refused; nothing changed.
     """
-    store = _open(backend)
-    _permitted(store, agent_id, requester, "revoke tokens of")
+    store = as_backend(backend)
+    load_permitted(store, agent_id, requester, "revoke tokens of")
     return credentials_of(store).revoke(agent_id)
 
 
@@ -219,9 +218,9 @@ def write_token(path: str | os.PathLike[str], token: str) -> None:
 
 
 def server_secret(state_directory: str, name: str) -> str:
-    """Return a secret of the server in a state directory, made when it is first asked for.
+    """Return a secret of the server in a state directory, making it at the first call.
 
-    Processes that ask at once get the same.
+    Processes that call at once get the same.
 
     Args:
         state_directory: Made with mode 0700 where it is missing.
@@ -250,12 +249,12 @@ def server_secret(state_directory: str, name: str) -> str:
 
 
 def secret_path(state_directory: str, name: str) -> str:
-    """Return where a secret of the server is, or will be."""
+    """Return the path of a secret of the server."""
     return os.path.join(os.path.abspath(state_directory), name)
 
 
 def _read_secret(path: str, advice: str) -> str | None:
-    """Return what a file holds, None when there is no such file."""
+    """Return the content of a file; None when there is no such file."""
     try:
         data, found = read_private_file(path, _MAX_SECRET_FILE_BYTES)
     except FileNotFoundError:
@@ -280,24 +279,6 @@ def _open_lock(path: str) -> int:
         raise refused(path, "cannot be locked", error) from error
 
 
-def _permitted(backend: Backend, agent_id: str, requester: str | None, what: str) -> StateRecord:
-    """Return the state of an agent, for somebody who may decide about its tokens."""
-    record = backend.load(check_agent_id(agent_id)).record
-    if record is None:
-        raise AgentNotFoundError(agent_id)
-    if requester is not None and requester not in (agent_id, record.parent_id):
-        raise NotPermittedError(agent_id, requester, what)
-    return record
-
-
 def _hash(token: str) -> str:
     # 256 random bits cannot be guessed, however fast one may guess: a slow hash protects nothing.
     return sha256(token.encode("ascii")).hexdigest()
-
-
-def _open(backend: Backend | str | None) -> Backend:
-    if backend is None or isinstance(backend, str):
-        from ultramon.backends.opening import open_backend
-
-        return open_backend(backend)
-    return backend

@@ -1,4 +1,4 @@
-"""The port every backend fits: what is stored about agents, and who may change it.
+"""The port of every backend: what is stored about agents, and who may change it.
 
 `ultramon.testing.backend_contract` checks each sentence here against an implementation.
 """
@@ -39,26 +39,26 @@ class EventPage(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a fleet sees when it looks at the agents of a run again."""
+    """The agents of a run that changed since the last look."""
 
     changed: list[StoredAgent]
-    """Agents whose stored state is not the one seen before, unreadable ones with their problem."""
+    """Agents with another stored state than before, unreadable ones with their problem."""
     removed: list[str]
-    """Agents seen before that are no longer stored."""
+    """Agents that are no longer stored."""
     heartbeats: dict[str, float]
-    """Epoch seconds of the last beat of every agent stored, of whichever run.
+    """Epoch seconds of the last beat of every stored agent, of all runs.
 
-    To be read only, and until the next look with the same marks: it may be brought up to date then.
+    Read-only, and valid until the next look with the same marks, which may update it.
     """
 
 
 class Subscription(NamedTuple):
-    """What a consumer of events left behind when it was last acknowledged."""
+    """What a consumer of events stored when it last acknowledged."""
 
     cursor: str | None
-    """Behind the last acknowledged event; None for a consumer that acknowledged nothing yet."""
+    """Behind the last acknowledged event; None before the first."""
     memory: dict[str, Any]
-    """What the consumer wants to remember along with it; JSON values only."""
+    """Stored with the cursor; JSON values only."""
 
 
 class Claim(NamedTuple):
@@ -71,16 +71,15 @@ class Claim(NamedTuple):
     claimed_at: float
     """Epoch seconds."""
     claimant: str | None
-    """The process that claimed, by `ultramon.backends.lease_holder.name_holder`; None = not
-    known."""
+    """The claiming process, by `ultramon.backends.lease_holder.name_holder`; None = unknown."""
     number: int
     """Counts the claims of this handoff, from 1."""
     handoff_ready: dict[str, Any] | None
-    """The last event that offered the handoff; None when it is not stored, or not any more."""
+    """The last event that offered the handoff; None when it is not stored."""
 
 
 class Save(NamedTuple):
-    """What `Backend.record` is given."""
+    """The arguments of `Backend.record`."""
 
     record: StateRecord
     events: Sequence[dict[str, Any]]
@@ -90,14 +89,14 @@ class Save(NamedTuple):
 class Backend(Protocol):
     """Where states, heartbeats, events and claims are kept.
 
-    Safe to use from several threads and processes. Records are passed by value: a backend keeps
-    no reference to one that it was given, and hands out a fresh one each time.
+    Safe to use from several threads and processes. Records are passed by value: a backend keeps no
+    reference to a record it was passed, and returns a fresh one each time.
     """
 
     url: str
-    """The URL that `open_backend` would open the same store with, but for a password in it.
+    """The URL of the same store for `open_backend`, without its password.
 
-    A backend whose URL holds one shows the whole as ``whole_url``, for child processes.
+    A backend whose URL has one keeps the whole as ``whole_url``, for child processes.
     """
 
     def start_agent(
@@ -111,7 +110,7 @@ class Backend(Protocol):
 
         Args:
             agent_id: The agent.
-            build: Called once with what is stored (None for a new agent or an unreadable state,
+            build: Called once with the stored state (None for a new agent or an unreadable state,
                 which is set aside) and the new generation; returns the first state and events.
             takeover: Take the agent even from an owner that provably lives.
             now: Epoch seconds.
@@ -152,10 +151,10 @@ class Backend(Protocol):
         """
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
-        """Note that agents live, given as (agent id, generation). Cheap, and lost in a power cut.
+        """Store heartbeats, as (agent id, generation). Cheap, and lost in a power cut.
 
         Returns:
-            The ids that another generation holds, or that are not stored; they did not beat.
+            The ids that another generation holds, or that are not stored; their beat is refused.
 
         Raises:
             StateWriteError: The store refused.
@@ -175,12 +174,12 @@ class Backend(Protocol):
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
     ) -> None:
-        """Store events that belong to no state write, e.g. verdicts; each once per key.
+        """Store events without a state, e.g. verdicts; each once per key.
 
         Args:
             events: Oldest first.
-            records: States of the agents that they are about, decoded, as far as the caller has
-                them; only for the notices of a backend that keeps registrations.
+            records: States of their agents, as far as the caller has them, for the notices of a
+                backend that keeps registrations.
 
         Raises:
             StateWriteError: The store refused; nothing was stored.
@@ -194,22 +193,22 @@ class Backend(Protocol):
             limit: At most so many.
 
         Raises:
-            ConfigurationError: What is given is no cursor of this backend.
+            ConfigurationError: The cursor is not one of this backend.
         """
 
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
-        """Return what changed since the last look; states that did not change are not read.
+        """Return what changed since the last look; unchanged states are not read.
 
-        Of a record only what `ultramon.state.record_head` names need be there at once: an attribute
-        beyond that may be decoded when it is used, and raise `StateCorruptError` then.
+        Of a record only the attributes that `ultramon.state.record_head` names need be decoded at
+        once: another one may be decoded when it is used, and raise `StateCorruptError` then.
 
         Args:
             run: Only agents of this run; None = of all runs.
-            seen: Empty at first; the backend keeps its marks in it from look to look.
+            seen: Empty at first; the backend keeps its marks in it between calls.
         """
 
     def change_mark(self) -> object:
-        """Return something cheap that differs when an event may have been stored meanwhile."""
+        """Return a cheap value that differs when an event may have been stored meanwhile."""
 
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
@@ -221,10 +220,10 @@ class Backend(Protocol):
 
         Args:
             name: The consumer; its cursor and memory belong to the name, not to the holder.
-            holder: Who asks, by `ultramon.backends.lease_holder.name_holder`; unique per fleet
-            object.
+            holder: The caller, by `ultramon.backends.lease_holder.name_holder`; unique per fleet
+                object.
             now: Epoch seconds.
-            lease_seconds: How long no other living one gets the name; each call renews it.
+            lease_seconds: How long no other living holder gets the name; each call renews it.
 
         Returns:
             None while another holder's lease runs.
@@ -234,11 +233,11 @@ class Backend(Protocol):
         """Store a consumer's cursor and memory durably.
 
         Returns:
-            False, and nothing is stored, when the holder lost or gave up the name.
+            False, and nothing is stored, when the holder does not have the name any more.
         """
 
     def unsubscribe(self, name: str, holder: str) -> None:
-        """Give the lease up; cursor and memory stay. Nothing happens when another one holds it."""
+        """End the lease; cursor and memory stay. Does nothing when another holder has it."""
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """Leave a request for an agent's owner, replacing an older one; None withdraws it.
@@ -249,7 +248,7 @@ class Backend(Protocol):
         """
 
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """Return the request left for an agent, None without one. Cheap enough for each second."""
+        """Return the request for an agent; None without one. Cheap enough for each second."""
 
     def claim_handoff(
         self,
@@ -260,19 +259,18 @@ class Backend(Protocol):
         now: float,
         claimant: str | None = None,
     ) -> str:
-        """Let the first successor win a handoff; return the id of the one that holds it.
+        """Claim a handoff; the first successor wins, and its id is returned.
 
-        The claim is pending until `start_agent` confirms it. Its holder may repeat it, and the last
-        time and claimant count while it is pending; a released one is free for everybody.
+        The claim is pending until `start_agent` confirms it. Its holder may repeat it while it is
+        pending; the last time and claimant count. A released handoff is free again.
 
         Args:
             handoff_id: The handoff.
             agent_id: The agent that left it.
             successor_id: The agent that is to continue it.
             now: Epoch seconds.
-            claimant: The process that claims, by `ultramon.backends.lease_holder.name_holder`;
-            None = not
-                known, e.g. on another host without ultramon.
+            claimant: The claiming process, by `ultramon.backends.lease_holder.name_holder`; None =
+                unknown, e.g. on a host without ultramon.
         """
 
     def pending_claims(self) -> list[Claim]:
@@ -287,8 +285,8 @@ class Backend(Protocol):
                 key of its own; None = the successor has begun, the claim is confirmed.
 
         Returns:
-            False, and no event is stored, when the claim is not this pending one any more, or when
-            the successor's stored state continues the handoff: that one is confirmed instead.
+            False, and no event is stored, when this claim is not pending any more, or when the
+            successor's stored state continues the handoff: then it is confirmed instead.
 
         Raises:
             StateWriteError: The store refused; nothing changed.
@@ -303,12 +301,11 @@ class Backend(Protocol):
         host: HostIdentity,
         dry_run: bool,
     ) -> list[str]:
-        """Delete agents that are over, and events, that lie before a time.
+        """Delete ended and lost agents, and events, from before a time.
 
-        Over is an agent that ended, and one that never did and is lost by
-        `ultramon.state.liveness.judge`: its process is gone, or it was silent beyond its own limit.
-        One that starts again meanwhile stays: each is judged once more in the step that deletes
-        it. An owner that lives after all, and whose state was deleted, starts again by itself.
+        Lost is an agent by `ultramon.state.liveness.judge`: its process is gone, or it was silent
+        beyond its own limit. An agent that starts again meanwhile stays: each is judged once more
+        in the step that deletes it. An owner that lives after all starts again by itself.
 
         Args:
             agents_before: Epoch seconds; the last activity of an ended agent, and of a lost one
@@ -328,21 +325,21 @@ class Backend(Protocol):
 
 @runtime_checkable
 class RecordsTogether(Protocol):
-    """What a backend has besides, for which one step for many states costs less than many steps.
+    """An optional part of a backend in which one step for many states is cheaper than many steps.
 
-    Such a store is a database: its states are read through it alone, so they are not replaced every
-    half minute only to look fresh.
+    Such a store is a database: its states are read through it alone, so they are not rewritten
+    every half minute only to look fresh.
     """
 
     def record_together(self, saves: Sequence[Save]) -> list[UltramonError | None]:
-        """Do what `Backend.record` does, for several agents in as few steps as can be.
+        """Do what `Backend.record` does, for several agents in as few steps as possible.
 
         Args:
             saves: One for each agent. If one is durable, all are.
 
         Returns:
-            For each why it was refused, as `Backend.record` raises it; None when it is stored. One
-            that is refused keeps none of the others back.
+            For each the error that `Backend.record` would raise; None when it is stored. A refusal
+            keeps none of the others back.
 
         Raises:
             StateWriteError: The store refused; all of them may be passed again.

@@ -1,4 +1,4 @@
-"""Claims whose successors never began: released, so that their handoffs are offered again."""
+"""Releases claims whose successors never began, so that their handoffs are offered again."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def release_abandoned(
     run: str | None = None,
     ended: Collection[str] = (),
 ) -> None:
-    """Release the pending claims whose successors will not begin any more.
+    """Release the pending claims of successors that will not begin any more.
 
-    These are the claims of processes of this host that have ended, of agents whose processes
-    ended, and all that were pending for ten minutes. ``handoff_ready`` is stored again for each,
-    with the same handoff, once however many look.
+    These are the claims of ended processes of this host, of agents whose processes ended, and those
+    pending for ten minutes. ``handoff_ready`` is stored again for each, with the same handoff, and
+    once however many callers release.
 
     Args:
         backend: Where the claims are.
-        source: Who looks, for the events.
+        source: The caller, for the events.
         now: Epoch seconds.
         run: Only handoffs of this run; None = of all runs.
         ended: Agents whose processes have ended.
@@ -86,7 +86,7 @@ def _offer_again(
         "eventId": random_hex(16),
         "source": source,
         "occurredAt": format_time(now),
-        # The agent itself counts its handoffs from 0; a time is far from that.
+        # Distinct from the agent's own, which count from 0.
         "n": round(claim.claimed_at * 1000) + claim.number,
         "releasedFrom": claim.successor_id,
     }
@@ -99,10 +99,10 @@ def _offer_again(
 
 
 def has_taken_over(record: StateRecord | None, claim: Claim) -> bool:
-    """Return whether the stored state of a successor shows that it goes on with a handoff.
+    """Return whether the stored state of a successor shows that it continues a handoff.
 
-    It names the handoff. An agent that claimed while it ran cannot: then it was active after the
-    claim and planned what is left. One whose readings others post is no process and has no plan.
+    A state names the handoff. That of an agent that claimed while it ran cannot: then it was active
+    after the claim and planned what is left. An agent without a process has no plan.
     """
     if record is None:
         return False

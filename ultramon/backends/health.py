@@ -1,4 +1,4 @@
-"""Whether a store on this machine is sound, how large it is, and how such answers look."""
+"""Health checks and sizes of a store on this machine, and the form of their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_PROBLEMS = 3
 
 
 class Finding(NamedTuple):
-    """The answer to one question."""
+    """The result of one check."""
 
     check: str
     status: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 def examine_local(backend: LocalBackend) -> Iterator[Finding]:
-    """Judge a state directory and its journal; nothing is made or brought up to date."""
+    """Check a state directory and its journal; nothing is created or migrated."""
     directory = backend.directory
     if not os.path.lexists(directory.path):
         yield Finding("directory", OK, f"{directory.path} is made when the first agent starts")

@@ -14,13 +14,8 @@ from ultramon.system.environment import state_directory
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
-
 _log = logging.getLogger("ultramon.backend")
-
-
 _opened: dict[str, Backend] = {}
-
-
 _lock = threading.Lock()
 
 
@@ -48,6 +43,11 @@ def open_backend(url: str | None = None) -> Backend:
             backend = _opened[url] = _create(url, source)
             _log.info("agent states are kept in %s", backend.url)
         return backend
+
+
+def as_backend(backend: Backend | str | None) -> Backend:
+    """Return a backend that is given as itself, as its URL, or as None for `open_backend`'s."""
+    return open_backend(backend) if backend is None or isinstance(backend, str) else backend
 
 
 def _create(url: str, source: str) -> Backend:

@@ -1,16 +1,20 @@
-"""What changed since the last call: the part of `Backend.changes` that every store shares."""
+"""What every store and the verbs over it share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Changes
+from ultramon.errors import AgentNotFoundError
+from ultramon.notices.rules import check_permission
 from ultramon.state.liveness import LOST, judge
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.backends.base import StoredAgent
+    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
 _UNSEEN = (None, False)
@@ -61,6 +65,30 @@ def find_changes(
     seen.update(fresh)
     beats = {agent_id: heartbeats[agent_id] for agent_id in marks if agent_id in heartbeats}
     return Changes(changed, removed, beats)
+
+
+def load_permitted(
+    backend: Backend, agent_id: str, requester: str | None, *what: str
+) -> StateRecord:
+    """Return an agent's state for a requester that may decide about the agent.
+
+    Args:
+        backend: Where it is stored.
+        agent_id: The agent.
+        requester: The agent that asks; None = a person, who may do everything.
+        what: What the requester wants to do, for the error.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+        StateError: Its state cannot be read.
+    """
+    record = backend.load(check_agent_id(agent_id)).record
+    if record is None:
+        raise AgentNotFoundError(agent_id)
+    if requester is not None:
+        check_permission(record, requester, *what)
+    return record
 
 
 def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:

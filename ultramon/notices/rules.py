@@ -99,14 +99,14 @@ def _read_ladder(text: str | None) -> tuple[dict[str, Any] | None, str]:
     return ladder, CUSTOM
 
 
-def check_permission(record: StateRecord, requester: str) -> None:
-    """Make sure that a requester may decide about the notices about an agent.
+def check_permission(record: StateRecord, requester: str, *what: str) -> None:
+    """Make sure that a requester may decide about an agent; `what`, for the error.
 
     Raises:
         NotPermittedError: It is neither the agent nor its direct parent.
     """
     if requester not in (record.agent_id, record.parent_id):
-        raise NotPermittedError(record.agent_id, requester)
+        raise NotPermittedError(record.agent_id, requester, *what)
 
 
 def resolve_target(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 STATES = "subagents"
 ALERTS = "alerts"
-"""The folder of what was alerted already, a file per agent."""
+"""The folder of alert memories, a file per agent."""
 KEPT_CORRUPT_FILES = 3
 ORPHAN_SECONDS = 60.0
 
@@ -83,9 +83,9 @@ class StateDirectory:
         return f"{self.folder}{os.sep}{check_agent_id(agent_id)}{suffix}"
 
     def scan(self) -> tuple[dict[str, Mark], dict[str, float]]:
-        """Return of every state file a mark that changes with it, and every heartbeat.
+        """Return a mark of every state file that changes with it, and every heartbeat.
 
-        Opens none of them: one pass over the folder, whatever it holds.
+        Opens none of them: one pass over the folder.
 
         Raises:
             StateDirectoryError: The directory is there and cannot be listed.
@@ -125,7 +125,7 @@ class StateDirectory:
         return sorted(self.scan()[0])
 
     def read(self, agent_id: str) -> StateRecord:
-        """Read one agent's state, to look at it.
+        """Read one agent's state, as a reader.
 
         Raises:
             AgentNotFoundError: There is none.
@@ -273,7 +273,7 @@ class StateDirectory:
     def put_request(
         self, agent_id: str, request: dict[str, Any] | None, timeout_seconds: float
     ) -> None:
-        """Leave a request beside an agent's state, replacing an older one; None takes it away.
+        """Write a request beside an agent's state, replacing an older one; None deletes it.
 
         Raises:
             AgentNotFoundError: The agent has no state.
@@ -297,7 +297,7 @@ class StateDirectory:
             raise AgentNotFoundError(agent_id)
 
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """Return the request left for an agent; None without one that can be read."""
+        """Return the request for an agent; None without a readable one."""
         try:
             data, _ = read_private_file(self.file(agent_id, ".request"))
             request = compact_json.loads(data)
@@ -330,12 +330,12 @@ class StateDirectory:
         return kept
 
     def remove(self, agent_id: str) -> None:
-        """Delete an agent's files and what was alerted about it. Call inside the lock.
+        """Delete an agent's files and its alert memory. Call inside the lock.
 
         Raises:
             StateWriteError: The file system refused.
         """
-        # The request first: whoever is killed in between leaves none for the next of that name.
+        # The request first: a kill in between leaves none for the next agent of that id.
         for suffix in (".request", ".json", ".hb", ".lock"):
             delete_file(self.file(agent_id, suffix))
         alerts = os.path.join(self.path, ALERTS, agent_id)

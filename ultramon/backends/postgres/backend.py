@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     Begun = tuple[StateRecord, list[dict[str, Any]]]
 
 _BATCH = 1_000
-"""Events stored as one step, at most: a hundred thousand at once would hold everything up."""
+"""Events stored in one step at most: a hundred thousand at once would block the others."""
 
 START_TIMEOUT_SECONDS = 1.0
 """How long the start of an agent waits for the database, or for another start of it."""
@@ -69,7 +69,7 @@ class PostgresBackend:
         max_connections: Of this process, at most.
 
     Attributes:
-        whole_url: As it was given, password included: for child processes, never for text.
+        whole_url: The URL with its password: for child processes, never for text.
 
     Raises:
         ConfigurationError: It is no such URL.
@@ -114,8 +114,8 @@ class PostgresBackend:
     ) -> bool:
         """See `Backend.start_agent`; waits a second for a database that does not answer.
 
-        What begins during an outage is kept on this host, and stored from there should its owner
-        end before it could do that itself; under the same start, where the server had heard it.
+        An agent that starts during an outage is kept on this host, and stored from there if its
+        owner ends before it could do that itself; under the same start where that was stored.
         """
         try:
             self._start_agent(agent_id, build, takeover=takeover, now=now, host=host)
@@ -144,7 +144,7 @@ class PostgresBackend:
             record.pending = None
             self._claims.confirm(connection, record)
             self._states.put(connection, record, now)
-            self._tell(connection, record, events)
+            self._store_events(connection, record, events)
 
     def _set_aside(self, connection: Connection, stored: StoredAgent) -> None:
         """Keep an unreadable state as evidence before it is replaced."""
@@ -158,8 +158,8 @@ class PostgresBackend:
     ) -> bool:
         """See `Backend.record`.
 
-        While the database does not answer, events and durable states are kept on this host; the
-        caller is told all the same, so that it comes again with its newest state.
+        While the database does not answer, events and durable states are kept on this host, and the
+        error is raised all the same, so that the caller retries with its newest state.
         """
         [refusal] = self.record_together([Save(record, events, durable)])
         if refusal is not None:
@@ -203,7 +203,7 @@ class PostgresBackend:
         self.outbox.forget([entry for entry in entries if is_unstarted(entry)])
         self._sender.wake()
 
-    def _tell(
+    def _store_events(
         self, connection: Connection, record: StateRecord, events: Sequence[dict[str, Any]]
     ) -> None:
         """Store the events of a state within its transaction, and the notices they lead to."""

@@ -1,4 +1,4 @@
-"""The URL of a database: what goes to the driver, what is ours, and how it may be shown."""
+"""The URL of a database: the driver's part, ultramon's options, and the URL without password."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AUTHORITIES = (
 _DEFAULTS = {
     "application_name": "ultramon",
     "connect_timeout": str(CONNECT_SECONDS),
-    # A cut cable answers nothing: without these a statement would wait for it for minutes.
+    # Without these a statement would wait for minutes behind a cut cable.
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
@@ -52,7 +52,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str, source: str = "argument") -> Address:
-    """Take the URL of a database apart.
+    """Parse the URL of a database.
 
     Connections to other hosts than this one are encrypted and their server's certificate is
     checked (``sslmode=verify-full``), unless the URL says otherwise.

@@ -1,8 +1,8 @@
-"""A few connections to one server, shared by the threads of a process; none waits for long.
+"""A small connection pool, shared by the threads of a process, in which no caller waits for long.
 
-Opened by a thread of their own, so that who asks waits no longer than it wants to, and learns at
-once that nobody listens, in the server's words. A server that does not answer is asked again after
-a pause that grows; until then every request for a new connection fails at once.
+Connections are opened by a thread of their own, so that a caller waits no longer than its timeout,
+and gets a refusal at once, in the server's words. A server that does not answer is tried again
+after a growing pause; until then every request for a new connection fails at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
-"""Between two attempts to connect. A thousand processes then come back at 100 a second or so."""
+"""Between two attempts to connect. A thousand processes then return at some 100 a second."""
 SILENCE_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 _MOST_READS = 10
@@ -37,11 +37,11 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     Attributes:
         silence_seconds: How long an answer may take to begin, or to go on.
-        deadline: Monotonic time beyond which no answer is waited for.
-        clock_offset: Of wall clock and monotonic clock when the server's clock was looked at; None
+        deadline: Monotonic time of the last wait for an answer.
+        clock_offset: Between wall clock and monotonic clock when the server's clock was read; None
             before.
         idle_since: Monotonic time at which it was given back.
-        last_words: What the server said when it ended the session while nothing was under way.
+        last_words: The server's message when it ended the idle session.
     """
 
     silence_seconds = SILENCE_SECONDS
@@ -51,7 +51,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     last_words: list[str]
 
     def __del__(self, *_: Any) -> None:
-        """Say nothing: a connection that waits to be lent ends with the program."""
+        """Emit no warning: an idle connection ends with the program."""
 
     def wait(self, gen: PQGen[Result], *args: Any, **given: Any) -> Result:
         """Drive one exchange with the server. See `psycopg.Connection.wait`."""
@@ -74,7 +74,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             return result
 
     def is_usable(self) -> bool:
-        """Return whether nothing is under way on it and the server has not ended it meanwhile."""
+        """Return whether it is idle and the server has not ended it meanwhile."""
         pgconn = self.pgconn
         if pgconn.status != ConnStatus.OK or pgconn.transaction_status != TransactionStatus.IDLE:
             return False
@@ -83,7 +83,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
                 if not _has_news(pgconn.socket):
                     return not self.last_words
                 pgconn.consume_input()
-                pgconn.is_busy()  # reads what was said, and has it noted
+                pgconn.is_busy()  # parses the message into `last_words`
         except psycopg.Error:
             return False
         return False
@@ -98,7 +98,7 @@ class _Attempt:
 
 
 class Connections:
-    """Lends connections.
+    """Lends connections of one pool.
 
     Args:
         conninfo: For the driver.
@@ -223,7 +223,7 @@ class Connections:
         self._changed.notify_all()
 
     def give_back(self, session: Session) -> None:
-        """Take a connection back; one on which something is still under way is closed."""
+        """Take a connection back; one that is not idle is closed."""
         if self._pid != os.getpid():
             return  # a forked copy's: it belongs to the parent
         with self._changed:
@@ -241,7 +241,7 @@ class Connections:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close all that is not lent, and the rest when it comes back."""
+        """Close idle connections now, and lent ones when they are given back."""
         with self._changed:
             idle, self._idle = self._idle, []
             self._lent.clear()

@@ -1,4 +1,4 @@
-"""Transactions in one database, and what becomes of its errors."""
+"""Transactions in one database, with its errors as ultramon's."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = logging.getLogger("ultramon.backend")
 MAX_CONNECTIONS = 4
 FIRST_CONNECT_SECONDS = 5.0
 CONNECT_SECONDS = 1.0
-"""How long a server that was connected to once may take for a further connection."""
+"""How long a further connection may take to a server that was reached before."""
 NOTICED_SKEW_SECONDS = 1.0
-"""Below it two clocks count as one; the time a question takes is part of what is measured."""
+"""Below it two clocks count as one: the measurement includes the round trip."""
 LONG_SILENCE_SECONDS = 60.0
-"""For what a person asked for, and what goes through whole tables."""
+"""For what a person waits for, and what reads whole tables."""
 _JUMP_SECONDS = 1.0
 _BEGIN = (
     "BEGIN; SET LOCAL lock_timeout = '{lock}ms'; SET LOCAL statement_timeout = '{statement}ms';"
@@ -42,11 +42,11 @@ _LOCK_SECONDS = 2.0
 
 
 class DatabaseAwayError(StateWriteError):
-    """The database takes nothing now, and may later: what is kept meanwhile can be stored then."""
+    """The database is unreachable or refuses for now; the outbox can be stored later."""
 
 
 class StoreNotReadyError(StateSchemaError):
-    """The database has no tables that this version could use."""
+    """The database has no tables of this version."""
 
 
 class Database:
@@ -87,14 +87,14 @@ class Database:
         """Lend a connection; each statement is a transaction of its own.
 
         Args:
-            timeout_seconds: How long to wait until one is free; until one is open a second, or if
-                there never was one as long.
+            timeout_seconds: How long to wait until one is free. A new one may take a second, the
+                first one this long.
             silence_seconds: How long to wait for an answer to begin, or to go on.
             within_seconds: How long all of it may take, if there is a limit.
 
         Raises:
             DatabaseAwayError: The database cannot be reached, fell silent, or has too much to do.
-            StateWriteError: It refused.
+            StateWriteError: The database refused.
             StateSchemaError: Its tables are of another version.
         """
         lent = self.unchecked(
@@ -142,7 +142,7 @@ class Database:
             reason = f"the database refused: {_first_line(error)}"
             raise StateWriteError(self.address.shown, reason) from error
         except psycopg.Error as error:
-            # Not because of what it was given, e.g. for want of a right that can be granted.
+            # Not because of the values, e.g. for want of a permission that can be granted.
             raise self._away("refused", error) from error
         finally:
             self._connections.give_back(session)
@@ -159,14 +159,14 @@ class Database:
         """Lend a connection for one transaction. See `connection`.
 
         Args:
-            durable: False = a power cut of the server may take the last half second of it back.
+            durable: False = a power cut of the server may undo the last half second.
             timeout_seconds: How long to wait for a connection.
             silence_seconds: How long to wait for an answer, and the server for a statement.
             within_seconds: How long all of it may take.
 
         Raises:
             StateWriteError: As for `connection`. Nothing was stored, unless the database fell
-                silent over the last word: then nobody knows.
+                silent during the commit: then the outcome is unknown.
         """
         lent = self.connection(
             timeout_seconds, silence_seconds=silence_seconds, within_seconds=within_seconds
@@ -200,7 +200,7 @@ class Database:
         self._connections.after_fork()
 
     def _check(self, connection: Connection) -> None:
-        """Learn the server's time, and make sure that its tables are of this version."""
+        """Read the server's clock, and make sure that its tables are of this version."""
         before = time.time()
         row = connection.execute(
             self.sql(

@@ -1,6 +1,6 @@
-"""One connection per process that hears at once that a message was stored: a hint, no more.
+"""One connection per process that is notified at once of stored messages: a hint, no more.
 
-It is open only while somebody waits. What it misses is found by whoever waits, which polls anyway.
+It is open only while a caller waits. What it misses is found by that caller, which polls anyway.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _log = logging.getLogger("ultramon.backend")
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 POOLER_PAUSE_SECONDS = 600.0
-"""After a pooler was found in between, which passes nothing on: it may be gone some day."""
+"""Pause after a pooler was found in between, which passes no notifications on."""
 LINGER_SECONDS = 10.0
-"""How long the connection outlives the last one who waits: most soon wait again."""
+"""How long the connection outlives its last waiting caller: most soon wait again."""
 _CHECK_SECONDS = 1.0
 
 
 class Listener:
-    """Tells those who wait.
+    """Calls functions when messages are stored.
 
     Args:
         address: Where the database is; the channel has the name of the schema.
@@ -56,11 +56,11 @@ class Listener:
 
     @contextmanager
     def listening(self, recipient: str, heard: Heard) -> Iterator[None]:
-        """Have a function called, in another thread, when a message may have been stored.
+        """Within the ``with`` block, call a function when a message may have been stored.
 
         Args:
             recipient: Whose message.
-            heard: Returns at once.
+            heard: Called in another thread; returns at once.
         """
         with self._changed:
             self._waiting.setdefault(recipient, []).append(heard)
@@ -107,7 +107,7 @@ class Listener:
             return False
 
     def _is_direct(self, connection: psycopg.Connection[tuple[object, ...]]) -> bool:
-        """Return whether this is a session of the server's own: others hear nothing."""
+        """Return whether no pooler is in between: behind one notifications do not arrive."""
         row = connection.execute("SELECT pg_backend_pid()").fetchone()
         if row is not None and row[0] == connection.info.backend_pid:
             return True
@@ -118,19 +118,19 @@ class Listener:
     def _listen(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         connection.execute(f'LISTEN "{self._address.schema}"')
         self._pause_seconds = 0.0
-        # What was stored before is not told.
-        self._tell(None)
+        # Messages stored before this are not notified.
+        self._notify(None)
         with self._changed:
             self._fd = connection.fileno()
         try:
             while self._is_wanted():
                 for notify in connection.notifies(timeout=_CHECK_SECONDS):
-                    self._tell(notify.payload)
+                    self._notify(notify.payload)
         finally:
             with self._changed:
                 self._fd = None
 
-    def _tell(self, recipient: str | None) -> None:
+    def _notify(self, recipient: str | None) -> None:
         with self._changed:
             names = list(self._waiting) if recipient is None else [recipient]
             called = [heard for name in names for heard in self._waiting.get(name, ())]
@@ -145,13 +145,13 @@ class Listener:
         _log.debug("nobody listens for messages for now: %s", error)
 
     def _rest(self) -> None:
-        """Wait until it is time to connect again, or nobody waits any more."""
+        """Wait until it is time to connect again, or no caller waits any more."""
         while (left := self._closed_until - time.monotonic()) > 0 and self._is_wanted():
             with self._changed:
                 self._changed.wait(min(left, _CHECK_SECONDS))
 
     def close(self) -> None:
-        """Stop listening; whoever waits from now on has it begin again."""
+        """Stop listening; the next caller that waits starts it again."""
         with self._changed:
             thread, self._thread = self._thread, None
             if self._fd is not None:

@@ -1,1 +1,1 @@
-"""What waits on this host while the database is away."""
+"""What is kept on this host during an outage of the database, and the thread that stores it."""

@@ -1,8 +1,8 @@
-"""What the database could not take while it did not answer, kept on this host until it does.
+"""The outbox: what is stored during an outage of the database, kept on this host until it is back.
 
-States with their events, messages and cancels, in the order in which they came. Each arrives once,
-however often it is passed on: events have keys, states a generation and a sequence, messages a
-dedupe key, and a cancel says until when it reaches.
+States with their events, messages and cancels, in order. Each takes effect once, however often it
+is delivered: events have keys, states a generation and a sequence, messages a dedupe key, and a
+cancel the time up to which it reaches.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ MESSAGE = "message"
 CANCEL = "cancel"
 BATCH = 50
 LOOK_SECONDS = 15.0
-"""How often a process looks whether others of this host left something behind."""
+"""How often a process looks for entries of other processes on this host."""
 _NAME_DIGITS = 12
 
 
 class Entry(NamedTuple):
-    """One thing that waits."""
+    """One entry of the outbox."""
 
     id: int
     kind: str
     """``state``, ``message`` or ``cancel``."""
     agent_id: str
-    """Whose state, who is to get the message, or whose messages are cancelled."""
+    """The agent of the state, the recipient of the message, or the sender of the cancelled ones."""
     body: dict[str, Any]
 
 
 class Kept(NamedTuple):
-    """How much is kept on this host."""
+    """How many entries are kept on this host."""
 
     states: int
     messages: int
     """Cancels of messages included."""
     refused: int
-    """Entries that the database will never take; they stay for people to see."""
+    """Entries that can never be stored; they stay as evidence."""
     oldest_at: float | None
-    """When the first of those that wait was kept, epoch seconds."""
+    """When the oldest waiting entry was kept, epoch seconds."""
 
 
 class _File(Journal):
@@ -101,7 +101,7 @@ class Outbox:
         self._looked_at = 0.0
 
     def put_state(self, agent_id: str, document: str, events: Sequence[dict[str, Any]]) -> None:
-        """Keep the newest state of an agent durably, and all its events that are not stored yet.
+        """Keep the newest state of an agent durably, and its events that are not stored yet.
 
         Raises:
             StateError: This host's disk refused as well.
@@ -112,7 +112,7 @@ class Outbox:
             kept = connection.execute(f"SELECT body FROM entries {mine}", (STATE, agent_id))
             bodies = [_decoded(body) for (body,) in kept.fetchall()]
             known = [event for body in bodies for event in body.get("events", ())]
-            # Whoever is refused comes again with the same ones and more.
+            # A refused caller comes again with the same events and more.
             merged = {event_key(event): event for event in (*known, *events)}
             connection.execute(f"DELETE FROM entries {mine}", (STATE, agent_id))
             _insert(connection, STATE, agent_id, {"state": document, "events": [*merged.values()]})
@@ -138,7 +138,7 @@ class Outbox:
         _log.warning("%s", self._open().set_aside(error))
 
     def may_wait(self) -> bool:
-        """Return whether something may wait. Cheap; what others kept is seen some seconds late."""
+        """Return whether an entry may wait. Cheap; other processes' are noticed seconds late."""
         now = time.monotonic()
         if self._is_empty and now - self._looked_at < LOOK_SECONDS:
             return False
@@ -153,7 +153,7 @@ class Outbox:
             return not self._is_empty
 
     def oldest(self, after: int = 0) -> list[Entry]:
-        """Return the first entries that wait behind an id.
+        """Return the first waiting entries after an id.
 
         Raises:
             StateError: This host's disk refused.
@@ -161,7 +161,7 @@ class Outbox:
         return self._entries("id > ? ORDER BY id LIMIT ?", after, BATCH)
 
     def states_of(self, agent_id: str) -> list[Entry]:
-        """Return what waits of the state of an agent."""
+        """Return the waiting states of an agent."""
         return self._entries("kind = ? AND agent_id = ?", STATE, agent_id)
 
     def _entries(self, which: str, *arguments: object) -> list[Entry]:
@@ -171,14 +171,14 @@ class Outbox:
         return [Entry(row[0], row[1], row[2], _decoded(row[3])) for row in rows]
 
     def forget(self, entries: Iterable[Entry]) -> None:
-        """Delete entries that are stored; one that was replaced meanwhile stays."""
+        """Delete stored entries; one that was replaced meanwhile stays."""
         with self._lock, self._write() as connection:
             connection.executemany(
                 "DELETE FROM entries WHERE id = ?", [(entry.id,) for entry in entries]
             )
 
     def set_aside(self, entry: Entry, problem: str) -> None:
-        """Take an entry that can never be stored out of the way; it stays as evidence."""
+        """Set an entry aside that can never be stored; it stays as evidence."""
         with self._lock, self._write() as connection:
             connection.execute("UPDATE entries SET problem = ? WHERE id = ?", (problem, entry.id))
 
@@ -196,7 +196,7 @@ class Outbox:
         return self._open().path
 
     def kept(self) -> Kept:
-        """Return how much is kept on this host.
+        """Return how many entries are kept on this host.
 
         Raises:
             StateError: This host's disk refused.

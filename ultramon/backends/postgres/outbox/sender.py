@@ -1,7 +1,7 @@
-"""One thread per store and process that sends what nobody may wait for.
+"""One thread per store and process that sends messages and cancels, and empties the outbox.
 
-Messages of agents, and cancels of them, which wait for it a moment and no longer; and what the
-outbox of this host holds since the database did not answer, whichever process put it there.
+A sender waits a moment for it and no longer. The outbox is that of this host, whichever process
+filled it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.backend")
 
 SEND_WAIT_SECONDS = 0.04
-"""How long an agent waits for its message to be stored; it has 50 ms, the outbox needs the rest."""
+"""How long an agent waits for its message to be stored: the rest of its 50 ms is the outbox's."""
 RETRY_SECONDS = 1.0
 _FAREWELL_SECONDS = 2.0
 _NOT_NOW = (DatabaseAwayError, StoreNotReadyError)
 
 
 class Order(NamedTuple):
-    """What is to be done in the database."""
+    """A message or cancel for the database."""
 
     kind: str
     """As of an `Entry`."""
@@ -59,9 +59,9 @@ class Sender:
     """Carries out orders one after the other, and empties the outbox.
 
     Args:
-        outbox: Where things wait while the database takes nothing.
-        carry_out: Does what an order says; what it returns is given to who sent it.
-        deliver: Stores entries of the outbox as one step; returns those that have to stay there.
+        outbox: Where entries wait during an outage.
+        carry_out: Carries out an order; its result is returned to the sender.
+        deliver: Stores entries of the outbox as one step; returns those that must stay there.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Sender:
         """Carry an order out now, or keep it on this host until the database takes it.
 
         Args:
-            order: May be carried out twice: what became of it may be unknown when it is kept.
+            order: May be carried out twice: its outcome may be unknown when it is kept.
             wait_seconds: How long to wait for the database.
 
         Returns:
-            What carrying it out returned; 0 when it is kept.
+            The result of `carry_out`; 0 when it is kept.
 
         Raises:
             UltramonError: The database refused it, or this host's disk did.
@@ -112,7 +112,7 @@ class Sender:
         return 0
 
     def wake(self) -> None:
-        """Have the outbox looked at soon."""
+        """Look at the outbox soon."""
         with self._changed:
             self._is_woken = True
             self._wake()
@@ -139,7 +139,7 @@ class Sender:
                 job.done.set()
 
     def _rest(self, seconds: float) -> bool:
-        """Wait until there is something to do; return whether it is the last time."""
+        """Wait for work; return whether the thread is to end."""
         with self._changed:
             me = threading.current_thread()
             if not self._jobs and not self._is_woken and self._thread is me:
@@ -161,10 +161,10 @@ class Sender:
         return True
 
     def drain(self) -> bool:
-        """Pass on what waits, the oldest first, as long as the database takes it.
+        """Deliver the waiting entries, the oldest first, as long as the database takes them.
 
         Returns:
-            Whether nothing waits any more that could be passed on now.
+            Whether no entry is left that could be delivered now.
         """
         try:
             if not self._outbox.may_wait():
@@ -172,7 +172,7 @@ class Sender:
             with self._outbox.only_one():
                 count = self._drain()
         except LockedError:
-            return False  # another process of this host is at it
+            return False  # another process of this host does it
         except _NOT_NOW:
             return False
         except StateError as error:
@@ -219,5 +219,5 @@ class Sender:
             thread.join(_FAREWELL_SECONDS)
 
     def after_fork(self) -> None:
-        """Begin without a thread in a forked copy; what was under way is the parent's."""
+        """Begin without a thread in a forked copy; orders under way are the parent's."""
         self._reset()

@@ -1,4 +1,4 @@
-"""A state as the values of its row: what the database itself compares, sorts and judges by."""
+"""The columns of a state that the database itself compares, sorts and judges by."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ COLUMNS = (
     "shown_id",
     "document",
 )
-"""Those of `ultramon.agents` behind the id, in the order of `values_of`."""
+"""The columns of `ultramon.agents` after the id, in the order of `values_of`."""
 
 OF_OWNER = COLUMNS[:3]
-"""The ones that say whether a state may be replaced."""
+"""The columns that decide whether a state may be replaced."""
 
 _URGENCIES = {FORCE_RETURN: 2, PREPARE_HANDOFF: 1}
 

@@ -1,4 +1,4 @@
-"""Text that PostgreSQL cannot hold, as text that it can: it knows no NUL and no lone surrogates."""
+"""Encodes text that PostgreSQL refuses: it takes no NUL and no lone surrogates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MARK = '"'
 
 
 def to_column(text: str) -> str:
-    """Return a text as it is where that is possible, else as JSON, which begins with a quote."""
+    """Return a text unchanged where possible, else as JSON, which begins with a quote."""
     if "\x00" not in text and not text.startswith(_MARK):
         try:
             text.encode("utf-8")
@@ -19,5 +19,5 @@ def to_column(text: str) -> str:
 
 
 def from_column(column: str) -> str:
-    """Return the text that `to_column` was given."""
+    """Return the text that `to_column` encoded."""
     return str(compact_json.loads(column)) if column.startswith(_MARK) else column

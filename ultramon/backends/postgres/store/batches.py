@@ -1,4 +1,4 @@
-"""States of several agents stored as one step: one commit and a few statements for all of them.
+"""Stores the states of several agents as one step: one commit and a few statements for all.
 
 A commit costs the server more than the rows of a state do (measured: 0.2 of 0.35 ms), and so does
 a question from host to server. So hosts that have several states to store send them together.
@@ -38,7 +38,7 @@ _AGENT = ("agent_id", *COLUMNS)
 _EVENT = ("owner", *EVENT_COLUMNS.split(", "))
 _ANNOUNCEMENT = ("agent_id", "audience", "epoch", "level", "announced_at")
 _MOST = 200
-"""States stored as one step, at most: until its end nobody else can store these."""
+"""States of one step at most: until its end no other process can store these."""
 
 
 class _Notice(NamedTuple):
@@ -52,15 +52,15 @@ class _Notice(NamedTuple):
 
 
 class _Written:
-    """What is to be written for all agents at the end."""
+    """The rows to write for all agents at the end."""
 
     def __init__(self) -> None:
         self.announcements: list[tuple[str, str, int, str, float]] = []
         self.notices: list[_Notice] = []
 
 
-class _NotedRows(PostgresRows):
-    """Rows of one locked agent: what is read of them is known already, most is written later."""
+class _BatchRows(PostgresRows):
+    """Rows of one locked agent: reads are answered from memory, most writes are collected."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _NotedRows(PostgresRows):
         self._newest: tuple[float, int, int, float] | None = None
         if first[9] is not None:
             self._newest = *first[9:12], self._cleared(first[12])
-        self._told = {row[13]: (row[14], row[15]) for row in found}
+        self._announced = {row[13]: (row[14], row[15]) for row in found}
 
     def registration(self, agent_id: str) -> StoredRegistration | None:
         """See `RouteRows.registration`."""
@@ -98,18 +98,18 @@ class _NotedRows(PostgresRows):
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
         """See `RouteRows.announcement`."""
-        return self._told.get(audience)
+        return self._announced.get(audience)
 
     def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
         """See `RouteRows.announce`."""
         at = self._database.to_server(now)
         self._written.announcements.append((agent_id, audience, epoch, level, at))
-        self._told[audience] = epoch, level
+        self._announced[audience] = epoch, level
 
     def forget_announcements(self, agent_id: str) -> None:
         """See `RouteRows.forget_announcements`."""
         super().forget_announcements(agent_id)
-        self._told.clear()
+        self._announced.clear()
         written = self._written
         written.announcements = [one for one in written.announcements if one[0] != agent_id]
 
@@ -249,15 +249,15 @@ class Batches:
         *,
         is_kept: bool,
     ) -> None:
-        """Have the rule book decide what follows from a state and those of its events that are new.
+        """Apply the rule book to a state and those of its events that are new.
 
-        Without events and registration nothing can.
+        Without events and registration no notice follows.
         """
         fresh, notify_id = stored[0][3:5]
         if notify_id is None and not save.events:
             return
         new = [event for key, event in keyed(save.events).items() if key in (fresh or ())]
-        rows = _NotedRows(
+        rows = _BatchRows(
             connection,
             self._database,
             self._messages,

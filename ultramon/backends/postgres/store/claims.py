@@ -1,4 +1,4 @@
-"""Who goes on with a handoff, as rows of a PostgreSQL database."""
+"""The claims of handoffs in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Claims:
 
     Args:
         database: Where they are.
-        log: Where handoffs are offered again.
-        registry: Who is notified of that.
+        log: Stores repeated offers.
+        registry: The recipients of their notices.
     """
 
     def __init__(self, database: Database, log: EventLog, registry: PostgresRegistry) -> None:

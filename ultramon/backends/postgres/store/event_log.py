@@ -1,4 +1,4 @@
-"""Events in commit order, and who has read how far."""
+"""Events in commit order, and the cursors of their consumers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class EventLog:
     def tail(self, after: str | None, limit: int) -> EventPage:
         """Read events in commit order. See `Backend.events`.
 
-        Ids are given before commits: only below the oldest transaction that still runs can none
-        appear any more.
+        Ids are assigned before commits: only below the oldest running transaction none can appear
+        any more.
         """
         cursor = after or _BEGINNING
         if not _CURSOR.fullmatch(cursor):
@@ -83,7 +83,7 @@ class EventLog:
     def change_mark(self) -> object:
         """Return the last event that can be read. See `Backend.change_mark`.
 
-        Not the transactions that have ended: with each heartbeat of anybody everybody would look.
+        Not the transactions that have ended: each heartbeat would make all readers look.
         """
         with self._database.connection() as connection:
             return connection.execute(
@@ -139,7 +139,7 @@ class EventLog:
             return done.rowcount == 1
 
     def unsubscribe(self, name: str, holder: str) -> None:
-        """Give a name up. See `Backend.unsubscribe`."""
+        """End the lease of a name. See `Backend.unsubscribe`."""
         with self._database.transaction() as connection:
             connection.execute(
                 self._sql(

@@ -1,4 +1,4 @@
-"""Messages as rows of a PostgreSQL database: what every transaction that touches them goes by."""
+"""Messages as rows of PostgreSQL: the statements of every transaction that touches them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ COLUMNS = (
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
 EXPIRED = "state IN (0, 4) AND expires_at <= %s"
 _CANCELLED = "ultramon cancelled "
-"""Begins the dedupe key of the row that remembers when a sender's category was last cancelled."""
+"""Begins the dedupe key of the row with the last cancel of a sender's category."""
 _CANCELLED_SECONDS = 366 * 86_400.0
-"""How long it is remembered: as long as a message may wait on a host that is cut off."""
+"""How long that row stays: as long as a message may wait on a host that is cut off."""
 
 
 class MessageRows:
@@ -40,7 +40,7 @@ class MessageRows:
 
     Args:
         database: Where they are.
-        log: Where dead letters are told.
+        log: Where dead letters are stored.
     """
 
     def __init__(self, database: Database, log: EventLog) -> None:
@@ -65,7 +65,7 @@ class MessageRows:
         """Add a message; return its id, or that of the one with its dedupe key.
 
         Raises:
-            QueueFullError: So many without a category wait already: none of them is ever dropped.
+            QueueFullError: The messages without a category are too many; none is ever dropped.
         """
         now = self._database.to_server(now)
         key = None if dedupe_key is None else to_column(dedupe_key)
@@ -101,8 +101,8 @@ class MessageRows:
     def _announce(
         self, connection: Connection, recipient: str, category: str | None, kind: str | None
     ) -> None:
-        """Tell whoever listens, and make room for a message that is one too many."""
-        # A hint only: who is told polls anyway. Channels belong to the database, not to a schema.
+        """Notify listeners, and make room for a message that is one too many."""
+        # A hint only: listeners poll anyway. Channels belong to the database, not to a schema.
         row = connection.execute(
             self._sql(
                 "SELECT pg_notify(%s, %s), (SELECT id FROM ultramon.messages"
@@ -129,7 +129,7 @@ class MessageRows:
     def cancel(
         self, connection: Connection, sender: str, category: str, at: float, *, is_kept: bool
     ) -> tuple[int, int]:
-        """Cancel what was said, here and on hosts whose messages have not arrived yet.
+        """Cancel messages, here and on hosts whose messages have not arrived yet.
 
         Args:
             connection: Within a transaction.
@@ -143,7 +143,7 @@ class MessageRows:
             How many were deleted, and how many are in flight.
         """
         at, kind = self._database.to_server(at), to_column(category)
-        self._lock_said(connection, "pg_advisory_xact_lock", sender, kind)
+        self._lock_category(connection, "pg_advisory_xact_lock", sender, kind)
         which = "WHERE sender = %s AND category = %s AND queued_at <= %s AND state"
         said = (sender, kind, at if is_kept else float("inf"))
         deleted = connection.execute(self._sql(f"DELETE FROM ultramon.messages {which} = 0"), said)
@@ -167,7 +167,7 @@ class MessageRows:
     def is_cancelled(
         self, connection: Connection, sender: str, category: str, sent_at: float | None
     ) -> bool:
-        """Return whether a message was cancelled on its way; from here on a cancel waits for it.
+        """Return whether a message was cancelled on its way; from now on a cancel waits for it.
 
         Args:
             connection: Within the transaction that stores the message.
@@ -177,7 +177,7 @@ class MessageRows:
                 decides: a cancel that was stored is older.
         """
         kind = to_column(category)
-        self._lock_said(connection, "pg_advisory_xact_lock_shared", sender, kind)
+        self._lock_category(connection, "pg_advisory_xact_lock_shared", sender, kind)
         if sent_at is None:
             return False
         found = connection.execute(
@@ -189,8 +189,8 @@ class MessageRows:
         )
         return found.fetchone() is not None
 
-    def _lock_said(self, connection: Connection, lock: str, sender: str, kind: str) -> None:
-        """Have a cancel either find a message that is being stored, or be seen by it."""
+    def _lock_category(self, connection: Connection, lock: str, sender: str, kind: str) -> None:
+        """Make a cancel either find a message that is being stored, or be seen by it."""
         connection.execute(
             self._sql(f"SELECT {lock}(hashtextextended(%s || ' ' || %s, 0))"),
             (f"{_CANCELLED}{sender}", kind),
@@ -208,7 +208,7 @@ class MessageRows:
     def mark_dead(
         self, connection: Connection, message_id: int, recipient: str, now: float
     ) -> None:
-        """Take a message out of the way for good, and tell it as an event of its recipient."""
+        """Mark a message dead, and store that as an event of its recipient."""
         connection.execute(
             self._sql("UPDATE ultramon.messages SET state = 2, claim_token = NULL WHERE id = %s"),
             (message_id,),
@@ -221,7 +221,7 @@ class MessageRows:
         self._log.insert(connection, [event], lambda _: key)
 
     def sweep(self, connection: Connection, now: float) -> None:
-        """Do what time has brought: leases that ended, messages that expired."""
+        """End expired leases, and delete expired messages."""
         at = self._database.to_server(now)
         rows = connection.execute(
             self._sql(
@@ -294,7 +294,7 @@ class MessageRows:
         sender_epoch: tuple[int, int] | None,
         said_at: float | None,
     ) -> bool:
-        """Return whether a sender has moved on since it said something: it is stale."""
+        """Return whether a message is stale: its sender has moved on since."""
         if sender_epoch is None and said_at is None:
             return False
         # Locked, so that an epoch that ends either finds this message to cancel, or is seen here.

@@ -1,7 +1,7 @@
-"""Stores what waited in the outbox of this host, under the rules that hold when it arrives.
+"""Stores the entries of this host's outbox, under the rules that hold when they arrive.
 
-Events are facts and are stored; a state only if it is still the newest. Who is told is decided by
-the registrations of now: whoever was registered during an outage is told, who no longer is is not.
+Events are facts and are stored; a state only if it is still the newest. Notices go to the
+recipients that are registered now, not to those of the outage.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Delivery:
     """Stores entries of an outbox.
 
     Args:
-        database: Where to.
-        states: There.
-        log: There.
-        registry: There.
-        batches: Store states there.
-        claims: Of handoffs, there.
+        database: The destination.
+        states: Its agents.
+        log: Its events.
+        registry: Its registrations.
+        batches: Stores states there.
+        claims: Its claims of handoffs.
     """
 
     queue: PostgresQueue
@@ -67,10 +67,10 @@ class Delivery:
         self._claims = claims
 
     def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Store entries, messages and cancels in their order; what is stored changes nothing.
+        """Store entries, messages and cancels in their order; idempotent.
 
         Returns:
-            Those that must stay: their owners live, and bring them themselves.
+            The entries that must stay: their owners live, and store them themselves.
 
         Raises:
             DatabaseAwayError: It takes nothing now.
@@ -98,7 +98,7 @@ class Delivery:
             for entry in messages:
                 self._put(connection, entry)
         for refusal in self._batches.store(newest, is_kept=True):
-            # Taken over in this moment: the next time only its events are stored.
+            # Taken over at this moment: the next time only its events are stored.
             if refusal is not None:
                 raise DatabaseAwayError(self._database.address.shown, str(refusal))
         return staying
@@ -138,7 +138,7 @@ class Delivery:
     def _before_takeover(
         self, connection: Connection, record: StateRecord, generation: int, events: Events
     ) -> Events:
-        """Return what happened before another owner took the agent: later it had no say."""
+        """Return the events from before another owner took the agent over."""
         rows = connection.execute(
             self._database.sql(
                 "SELECT occurred_at FROM ultramon.events WHERE agent_id = %s"

@@ -26,9 +26,9 @@ _RATIO = "coalesce(a.usage_ratio, 0)"
 _END = "%(skip)s + %(limit)s::bigint"
 
 _MANY = 10_000
-"""So many silent agents are found sooner by reading all than one by one."""
+"""More silent agents are found sooner by reading all than one by one."""
 
-# Whoever beat within the shortest patience of all is alive without a look at its state.
+# An agent that beat within the shortest limit of all is alive without a look at its state.
 _SUSPECTS = f"""
     SELECT agent_id FROM ultramon.heartbeats WHERE at < (
         SELECT %(now)s - min(least(stale_after_seconds, lost_after_seconds))
@@ -38,7 +38,7 @@ _SUSPECTS = f"""
 _ON_GONE = "a.machine = %(machine)s AND a.process = ANY (%(gone)s)"
 
 # Of those, `judged` says in SQL what `ultramon.state.liveness.judge` says. Which processes are gone
-# only their own host can tell: that was asked before.
+# only their own host knows: that was asked before.
 _PAGE = f"""
     WITH aged AS (
         SELECT a.*, a.machine = %(machine)s AS is_here, {_RATIO} AS ratio,
@@ -85,7 +85,7 @@ _PAGE = f"""
 
 
 class PostgresOverview:
-    """Sorts and judges agents where their rows are.
+    """Sorts and judges agents in the database.
 
     Args:
         database: Where they are.
@@ -129,7 +129,7 @@ class PostgresOverview:
     def _gone(
         self, connection: Connection, host: HostIdentity, values: dict[str, Any]
     ) -> list[str]:
-        """Return which of the processes on this host that agents name do not run any more."""
+        """Return the processes of agents on this host that do not run any more."""
         rows = connection.execute(
             self._sql(
                 "SELECT DISTINCT process FROM ultramon.agents"
@@ -140,7 +140,7 @@ class PostgresOverview:
         return [process for (process,) in rows if _is_gone(process, host)]
 
     def _suspects(self, connection: Connection, values: dict[str, Any]) -> list[str] | None:
-        """Return the agents that may not be alive, None for too many."""
+        """Return the agents that may not be alive; None for too many."""
         found = connection.execute(self._sql(_SUSPECTS), values).fetchall()
         if values["gone"]:
             found += connection.execute(

@@ -1,4 +1,4 @@
-"""The message queue in PostgreSQL: claimers pass by what others are claiming, nobody waits."""
+"""The message queue in PostgreSQL: claimers skip rows that others are claiming, none waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.store.message_rows import MessageRows
 
 ONCE = "ultramon once "
-"""Begins the dedupe keys of messages that were given none."""
+"""Begins the dedupe keys of messages without one."""
 ONCE_SECONDS = 3_600.0
 """How long such a key is remembered: a copy may wait on a host whose network is cut."""
 _ACKNOWLEDGE = """
@@ -79,12 +79,12 @@ class PostgresQueue:
     Args:
         database: Where the messages are.
         rows: The messages there.
-        outbox: Where messages wait while the database takes nothing.
-        deliver: Stores what waited there. See `Sender`.
+        outbox: Where messages wait during an outage.
+        deliver: Stores what is kept there. See `Sender`.
 
     Attributes:
-        patience_seconds: How long `queue_message` waits for the database before it leaves the
-            message to this host. Who serves people and not agents may wait longer.
+        patience_seconds: How long `queue_message` waits for the database before it keeps the
+            message on this host. A server may wait longer than an agent.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class PostgresQueue:
             "dedupe_key": dedupe_key or f"{ONCE}{random_hex(16)}",
             "facts": facts,
             "expires_seconds": expires_seconds,
-            # By the clock that cancels go by, whatever `now` is.
+            # By the clock of cancels, whatever `now` is.
             "sent_at": wall_clock(),
         }
         stored: int | None = self.sender.send(
@@ -147,12 +147,12 @@ class PostgresQueue:
         with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
             if order.kind == CANCEL:
                 return Cancelled(*self._rows.cancel(connection, **order.body, is_kept=False))
-            # Later its sender goes by its being kept, and others may have cancelled it since.
+            # Later its sender takes it for kept, and others may have cancelled it since.
             is_late = wall_clock() >= order.body["sent_at"] + self.patience_seconds
             return self.put(connection, order.body, is_late=is_late)
 
     def replay(self, connection: Connection, entry: Entry) -> None:
-        """Carry out within a transaction what waited on this host."""
+        """Carry out an entry of the outbox within a transaction."""
         if entry.kind == CANCEL:
             self._rows.cancel(connection, **entry.body, is_kept=True)
         else:
@@ -164,7 +164,7 @@ class PostgresQueue:
         Args:
             connection: Within a transaction.
             message: The arguments of `queue_message`, and ``sent_at``.
-            is_late: Whether its sender waited in vain, so that `MessageRows.is_cancelled` decides.
+            is_late: Whether its sender gave up waiting; then `MessageRows.is_cancelled` decides.
         """
         given = dict(message)
         sent_at = given.pop("sent_at", None)  # an older version kept messages without
@@ -286,7 +286,7 @@ class PostgresQueue:
             return True
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
-        """See `Queue.cancel_messages_from`; behind what this process has sent before."""
+        """See `Queue.cancel_messages_from`; after the messages that this process sent before."""
         body = {"sender": sender, "category": category, "at": wall_clock()}
         wait_seconds = max(self.patience_seconds, CONNECT_SECONDS)
         done = self.sender.send(Order(CANCEL, sender, body), wait_seconds)
@@ -361,7 +361,7 @@ class PostgresQueue:
         ]
 
     def close(self) -> None:
-        """End the threads behind it; the next call starts them again."""
+        """End its threads; the next call starts them again."""
         self._listener.close()
         self.sender.close()
 

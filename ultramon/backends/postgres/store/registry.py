@@ -1,6 +1,6 @@
-"""Registrations in PostgreSQL: the rows that the rule book works on, and the verbs over it.
+"""Registrations in PostgreSQL, and the rows that the rule book of routing reads and writes.
 
-Whatever moves an agent's epoch holds its row locked, so that the rules see one thing at a time.
+A transaction that moves an agent's epoch holds its row locked, so that the rules run one at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
 
 
 class PostgresRows:
-    """See `ultramon.backends.registry.RouteRows`.
+    """See `ultramon.notices.rows.RouteRows`.
 
     Args:
         connection: Within a transaction.
