@@ -66,13 +66,13 @@ class CredentialsContract(StoreContract):
         return credentials_of(backend)
 
     def test_no_credential_is_there_at_first(self, credentials: Credentials) -> None:
-        """Whoever looks, renews or revokes finds nothing and no error."""
+        """Finding, renewing and revoking find nothing and raise nothing."""
         assert credentials.find(hash_of("first")) is None
         assert not credentials.renew(hash_of("first"), START + DAY)
         assert credentials.revoke("scout-1") == 0
 
     def test_a_credential_comes_back_as_it_was_stored(self, credentials: Credentials) -> None:
-        """By its hash and by no other, whoever asked for it."""
+        """By its hash and by no other, whether an agent or a person asked for it."""
         expected = mint(credentials, "first")
         assert credentials.find(expected.token_hash) == expected
         assert credentials.find(hash_of("second")) is None

@@ -1,4 +1,4 @@
-"""Conformance of registrations, second part: who is told that an agent ended or was lost."""
+"""Conformance of registrations, second part: notices of ended and lost agents."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def kinds(backend: Backend, recipient: str = "boss") -> list[str]:
 
 
 class EndContract:
-    """What is told of an agent that ended, was lost, or came back."""
+    """Notices of an agent that ended, was lost, or came back."""
 
     @pytest.mark.parametrize(("kind", "members", "delivery", "text"), ENDS, ids=str)
-    def test_what_became_of_an_agent_is_told_once(
+    def test_an_end_is_announced_once(
         self, backend: Backend, kind: str, members: dict[str, Any], delivery: str, text: str
     ) -> None:
-        """Whoever stores the event first: the agent, a fleet, or two of them."""
+        """Stored first by the agent, by a fleet, or by two of them."""
         record = start(backend)
         register(backend)
         event = make_event("scout-1", kind, **members)
@@ -122,7 +122,7 @@ class EndContract:
             assert message.facts[name] == event[name]
         assert message.facts.get("outcome") == members.get("outcome")
 
-    def test_its_own_end_is_told_when_its_state_is_stored(self, backend: Backend) -> None:
+    def test_its_own_end_is_announced_when_its_state_is_stored(self, backend: Backend) -> None:
         """Together with the state, with the name and the progress that stand there."""
         record = start(backend, label="reviewer")
         register(backend)
@@ -164,7 +164,7 @@ class EndContract:
             "[ultramon] reviewer (scout-1) was lost: its process is gone, 3 tasks completed."
         )
 
-    def test_only_who_asked_is_told_of_an_end(self, backend: Backend) -> None:
+    def test_only_a_registered_recipient_is_notified_of_an_end(self, backend: Backend) -> None:
         """Neither the parent of an agent that nobody registered, nor the agent itself."""
         events = [make_event("scout-1", kind, **members) for kind, members, _, _ in ENDS]
         record = start(backend, parent_id="boss")
@@ -179,7 +179,7 @@ class EndContract:
         assert queue_of(backend).depth(now=START) == []
 
     def test_silence_that_ended_in_time_is_no_news(self, backend: Backend) -> None:
-        """Nobody is told that an agent became stale, so nobody is told that it recovered."""
+        """No notice says that an agent became stale, so none says that it recovered."""
         start(backend)
         register(backend)
         backend.append_events(
@@ -204,7 +204,7 @@ class EndContract:
         assert kinds(backend) == ["lost"]
 
     @pytest.mark.parametrize("end", ["agent_stopped", "agent_lost"])
-    def test_an_end_cancels_what_was_told_of_the_window(self, backend: Backend, end: str) -> None:
+    def test_an_end_cancels_notices_about_the_window(self, backend: Backend, end: str) -> None:
         """Levels of an agent that is gone are no news; compaction, handoff and end are."""
         record = start(backend)
         register(backend)
@@ -226,7 +226,7 @@ class EndContract:
         assert kinds(backend) == ["epoch"]
 
     def test_an_ended_agent_reaches_no_level(self, backend: Backend) -> None:
-        """The last reading of an agent may come with its end: then only the end is told."""
+        """The last reading of an agent may come with its end: then only the end is announced."""
         record = start(backend)
         register(backend)
         record.seq += 1
@@ -236,8 +236,8 @@ class EndContract:
         assert backend.record(record, [event], durable=True)
         assert kinds(backend) == ["ended"]
 
-    def test_a_cancelled_level_is_told_when_the_agent_is_back(self, backend: Backend) -> None:
-        """Nobody received it, and it is true again; what was received is not told twice."""
+    def test_a_cancelled_level_is_announced_when_the_agent_is_back(self, backend: Backend) -> None:
+        """Nobody received it, and it is true again; a received notice is not repeated."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.55)
@@ -260,7 +260,7 @@ class EndContract:
         assert kinds(backend) == ["level", "ended"]
 
     def test_a_handoff_of_its_own_is_the_only_one(self, backend: Backend) -> None:
-        """What somebody rebuilds for an agent that left one itself has its key, and is no news."""
+        """A handoff rebuilt for an agent that left one itself has the same key, and is no news."""
         record = start(backend)
         register(backend)
         own = {**HANDOFF, "reason": "threshold_critical"}
@@ -278,7 +278,7 @@ class EndContract:
         assert waiting(backend)[0].facts["reason"] == "threshold_critical"
 
     def test_a_registration_outlives_its_agent(self, backend: Backend) -> None:
-        """The next owner of the id is told about as the one before, and its end again."""
+        """It holds for the next owner of the id, whose end leads to a notice again."""
         record = start(backend)
         register(backend)
         finish(backend, read(backend, record, 0.55))
@@ -290,8 +290,10 @@ class EndContract:
         finish(backend, record, "completed")
         assert kinds(backend) == ["ended", "epoch", "ended"]
 
-    def test_what_an_owner_could_not_store_is_told_by_who_stores_it(self, backend: Backend) -> None:
-        """Its epoch cancels and tells as if it had stored it itself, which then does neither."""
+    def test_an_event_its_owner_could_not_store_is_announced_when_another_stores_it(
+        self, backend: Backend
+    ) -> None:
+        """Its epoch cancels and notifies as if the owner had stored it, which then does neither."""
         record = start(backend, parent_id="boss")
         register(backend)
         old = read(backend, record, 0.65)
@@ -304,7 +306,9 @@ class EndContract:
         assert backend.record(new, [event], durable=True)
         assert said(backend) == [("sequential", "compaction")]
 
-    def test_the_level_of_a_state_that_was_only_read_is_not_told(self, backend: Backend) -> None:
+    def test_the_level_of_a_state_that_was_only_read_is_not_announced(
+        self, backend: Backend
+    ) -> None:
         """It may be older than what the owner has stored meanwhile, and would re-arm a rung."""
         record = start(backend)
         register(backend, ladder=None)

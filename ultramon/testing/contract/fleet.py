@@ -201,7 +201,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-1", START + LEASE_SECONDS - 1) == NOTHING
 
     def test_a_lease_ends(self, backend: Backend) -> None:
-        """After its time somebody else gets the name, and the one before does not."""
+        """After its time another holder gets the name, and the one before does not."""
         subscribe(backend, "fleet-1")
         later = START + LEASE_SECONDS + 1
         assert subscribe(backend, "fleet-2", later) == NOTHING
@@ -267,7 +267,7 @@ class FleetContract:
         assert subscribe(backend, "fleet-2", later) == Subscription(cursor, MEMORY)
 
     def test_a_displaced_holder_acknowledges_nothing(self, backend: Backend) -> None:
-        """Who lost the name is told so, also after the next holder has given it up again."""
+        """A holder that lost the name is refused, also after the next one has given it up."""
         subscribe(backend, "fleet-1")
         behind = [next_cursor(backend, n) for n in range(2)]
         subscribe(backend, "fleet-2", START + LEASE_SECONDS + 1)

@@ -141,7 +141,7 @@ class MessageContract:
         queue.acknowledge(message.id, message.claim_token)
         assert put(queue, dedupe_key="k") == first
         assert claim(queue) == queue.peek("boss", now=START) == []
-        put(queue, "makes somebody look", now=START + DAY)
+        put(queue, "makes a claimer look", now=START + DAY)
         claim(queue, START + DAY)
         assert put(queue, dedupe_key="k", now=START + DAY) != first
 
@@ -196,7 +196,7 @@ class MessageContract:
         assert [one.expired for one in queue.depth(now=START + 2 * DAY)] == [2]
 
     def test_a_claimed_message_does_not_expire(self, queue: Queue) -> None:
-        """Whoever took it in time may end it; given back too late, it does not come again."""
+        """Its claimer may end it in time; given back too late, it does not come again."""
         for _ in range(2):
             put(queue, expires_seconds=10.0)
         done, failed = claim(queue, START + 9)
@@ -204,7 +204,7 @@ class MessageContract:
         assert claim(queue, START + 20) == []
         assert queue.acknowledge(done.id, done.claim_token)
 
-    def test_depth_tells_everything_apart(self, queue: Queue) -> None:
+    def test_depth_counts_each_state(self, queue: Queue) -> None:
         """Ready, waiting for its next attempt, claimed, dead, and since when."""
         put(queue)
         at = kill(queue)

@@ -47,7 +47,7 @@ class QueueContract(MessageContract, StoreContract):
         return queue_of(backend)
 
     def test_nothing_waits_at_first(self, queue: Queue) -> None:
-        """Whoever looks, claims, cancels or ends what is not there finds nothing and no error."""
+        """Looking, claiming, cancelling and ending find nothing and raise nothing."""
         assert claim(queue) == queue.peek("boss", now=START) == queue.dead() == []
         assert queue.depth(now=START) == []
         assert queue.cancel_messages_from("scout", "context_monitor") == Cancelled(0, 0)
@@ -156,7 +156,7 @@ class QueueContract(MessageContract, StoreContract):
         assert [text[0] for text in texts(claim(queue))] == list("142503")
 
     def test_a_claimer_may_want_some_modes_only(self, queue: Queue) -> None:
-        """The others stay for whoever wants them."""
+        """The others stay for the next claimer."""
         for delivery in ("sequential", "urgent", "important"):
             put(queue, delivery, delivery=delivery)
         assert texts(claim(queue, deliveries=("urgent",))) == ["urgent"]

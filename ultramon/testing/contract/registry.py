@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class RegistryContract(NoticeContract, EndContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
-    def test_a_compaction_re_arms_and_is_told(self, backend: Backend) -> None:
-        """What was said of the old window is cancelled, then told that it ended, then anew."""
+    def test_a_compaction_re_arms_and_is_announced(self, backend: Backend) -> None:
+        """Notices about the old window are cancelled; its end comes, then new ones."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.65)
@@ -53,7 +53,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
             " The agent is still running."
         )
 
-    def test_a_clear_is_told_to_others_only(self, backend: Backend) -> None:
+    def test_a_clear_is_announced_to_others_only(self, backend: Backend) -> None:
         """A fresh window does not begin with the news that it is fresh."""
         for recipient, expected in (("boss", [("sequential", "clear")]), ("scout-1", [])):
             record = start(backend, takeover=True)
@@ -62,10 +62,10 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
             begin_epoch(backend, record, "clear")
             assert said(backend, recipient) == expected
 
-    def test_a_compaction_of_an_unregistered_agent_is_told_to_its_parent(
+    def test_the_parent_is_notified_of_a_compaction_without_a_registration(
         self, backend: Backend
     ) -> None:
-        """A clear is not; and an agent without a parent tells nobody."""
+        """A clear is not, nor is the compaction of an agent without a parent."""
         record = begin_epoch(backend, start(backend, parent_id="boss"))
         begin_epoch(backend, record, "clear")
         begin_epoch(backend, start(backend, "scout-2"))
@@ -73,7 +73,9 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         record = begin_epoch(backend, start(backend, "scout-3", parent_id="boss"))
         assert said(backend) == [("sequential", "compaction")]
 
-    def test_the_registered_one_is_told_and_not_the_parent(self, backend: Backend) -> None:
+    def test_the_registered_recipient_is_notified_and_not_the_parent(
+        self, backend: Backend
+    ) -> None:
         """Everything goes to who was named."""
         record = start(backend, parent_id="boss")
         register(backend, "other")
@@ -85,7 +87,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert said(backend) == []
 
     def test_a_recipient_derived_from_the_parent_follows(self, backend: Backend) -> None:
-        """After re-parenting the new parent is told, once; a named one stays."""
+        """After re-parenting the new parent is notified, once; a named one stays."""
         for source, recipient in (("parent", "other"), ("explicit", "boss")):
             record = start(backend, parent_id="boss", takeover=True)
             register(backend, source=source)
@@ -97,7 +99,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
             register(backend)
 
     def test_registering_again_re_arms_and_cancels(self, backend: Backend) -> None:
-        """What was not received is cancelled and counted; the next reading tells anew."""
+        """Unreceived notices are cancelled and counted; the next reading leads to new ones."""
         record = start(backend)
         assert register(backend).cancelled == Cancelled(0, 0)
         record = read(backend, record, 0.55)
@@ -110,7 +112,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert said(backend) == [("sequential", "warning")]
 
     def test_ending_a_registration_cancels(self, backend: Backend) -> None:
-        """What was not received is cancelled, nothing more is told, and it can be made again."""
+        """Unreceived notices are cancelled, no more follow, and it can be made again."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.55)
@@ -122,7 +124,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         read(backend, record, 0.70)
         assert said(backend) == [("urgent", "critical")]
 
-    def test_a_handoff_is_told_and_survives_the_next_epoch(self, backend: Backend) -> None:
+    def test_the_notice_of_a_handoff_survives_the_next_epoch(self, backend: Backend) -> None:
         """The successor's window has nothing to do with what its predecessor left."""
         record = start(backend)
         register(backend)
@@ -135,7 +137,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         text = waiting(backend)[0].text
         assert text == "[ultramon] scout-1 left a handoff: 2 completed, 1 remaining."
 
-    def test_an_event_that_comes_again_is_told_once(self, backend: Backend) -> None:
+    def test_an_event_that_comes_again_is_announced_once(self, backend: Backend) -> None:
         """A crash between two writes makes the same event come again."""
         record = start(backend)
         register(backend)
@@ -161,7 +163,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert queue.queue_message("boss", "new", sender_epoch=(1, 3), **message) is not None
 
     def test_what_was_said_before_a_clear_from_outside_is_stale(self, backend: Backend) -> None:
-        """It is cancelled and counted, later posts of older readings tell nothing, newer ones do.
+        """Its notices are cancelled and counted; only readings made later lead to new ones.
 
         The notice of the clear itself comes after the cancellation, and arrives.
         """
@@ -184,8 +186,8 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         read(backend, record, 0.70, measured_at=at + 1)
         assert said(backend)[-1] == ("urgent", "critical")
 
-    def test_who_clears_is_not_told_of_it(self, backend: Backend) -> None:
-        """It knows; an agent that nobody registered tells nobody."""
+    def test_who_clears_is_not_notified_of_it(self, backend: Backend) -> None:
+        """It knows; and without a registration there is no recipient."""
         registry = registry_of(backend)
         record = start(backend, parent_id="boss")
         assert registry.cancel_notices(record, requester=None, now=START) == Cancelled(0, 0)
@@ -203,8 +205,8 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         registry_of(backend).unregister("scout-1")
         assert [message.text for message in waiting(backend)] == ["found it"]
 
-    def test_a_restart_tells_nothing_twice(self, backend: Backend) -> None:
-        """The next owner goes on in the same epoch, and what was told stays told."""
+    def test_a_restart_repeats_no_notice(self, backend: Backend) -> None:
+        """The next owner goes on in the same epoch, and no notice is repeated."""
         record = start(backend)
         register(backend)
         record = read(backend, record, 0.55)
@@ -214,7 +216,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert registry_of(backend).announcement("scout-1", "boss") == (1, "warning")
 
     def test_registrations_survive_reopening(self, backend: Backend, reopen: Reopen) -> None:
-        """Another process tells what this one would have, and nothing twice."""
+        """Another process queues what this one would have, and nothing twice."""
         if reopen is None:
             pytest.skip("not durable")
         record = start(backend)

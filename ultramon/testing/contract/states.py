@@ -59,7 +59,7 @@ def write(backend: Backend, before: StateRecord, **fields: Any) -> StateRecord:
 
 
 def prune(backend: Backend, agents_before: float = 0.0, **given: Any) -> list[str]:
-    """Delete agents, and no events, unless told otherwise."""
+    """Delete agents, and no events by default."""
     values = {"events_before": 0.0, "now": START, "dry_run": False, **given}
     return backend.prune(agents_before=agents_before, host=this_host(), **values)
 
