@@ -121,7 +121,7 @@ def test_signals_say_what_an_inbox_received(inbox, send):
 
 
 def test_notices_can_be_received_by_hand(inbox, send, clock):
-    """Received ones are acknowledged, extended or given back; who was too slow is told so."""
+    """Received ones are acknowledged, extended or given back; a slow receiver gets False."""
     for text in ("one", "two", "three"):
         send(text)
     assert [notice.text for notice in inbox.peek()] == ["one", "two", "three"]

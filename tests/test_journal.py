@@ -1,4 +1,4 @@
-"""The journal: each event once, in commit order, whoever writes, whatever happens to it."""
+"""The journal: each event once, in commit order, for any writers and after any damage."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_garbage_journal_is_set_aside_by_the_next_writer(tmp_path, journal, ga
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "FIFO", "hard link"])
 def test_a_planted_journal_is_set_aside_and_its_target_untouched(tmp_path, kind):
-    """SQLite never opens what is not a plain file of ours."""
+    """SQLite never opens what is not a plain file of this user."""
     backend = LocalBackend(str(tmp_path / "state"))
     record = start(backend)
     victim, path = tmp_path / "victim", tmp_path / "state" / JOURNAL
@@ -161,7 +161,7 @@ def test_a_planted_journal_is_set_aside_and_its_target_untouched(tmp_path, kind)
 
 
 def test_a_good_journal_of_others_is_not_set_aside(tmp_path, journal):
-    """Whoever comes late to a quarantine finds the new journal and leaves it alone."""
+    """A process that comes late to a quarantine finds the new journal and leaves it alone."""
     Path(journal.path).write_bytes(GARBAGE["text"])
     late = Journal(str(tmp_path))
     for each in (journal, late):

@@ -157,7 +157,7 @@ def test_a_look_needs_no_write_access(tmp_path):
 
 
 def test_a_look_at_a_journal_that_is_being_made_finds_nothing(journal):
-    """The file is there before its tables; whoever looked may write all the same."""
+    """The file is there before its tables; a process that looked may write all the same."""
     Path(journal.path).touch(mode=0o600)
     assert journal.tail(None, 10) == ([], "0")
     assert os.path.getsize(journal.path) == 0

@@ -1,4 +1,4 @@
-"""What a notice says: an agent reads it, so nothing but our own words and typed fields gets in."""
+"""The texts of notices: agents read them, so only fixed words and typed fields get in."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_percentage_is_whole_or_has_one_decimal(ratio, text):
 
 
 def test_an_unknown_limit_is_not_made_up():
-    """A percentage alone is told without tokens."""
+    """A percentage alone is shown without tokens."""
     record = make_record("scout-1", **reading(0.7, context_limit=None))
     facts = level_facts(record, decide(ORIGINAL.to_json(), record, None), 0.7)
     text = render(facts, "boss", name="scout-1", now=START)

@@ -119,7 +119,7 @@ def test_what_the_database_cannot_take_keeps_nobody_back(backend):
 
 
 def test_notices_of_a_batch_come_once_each_and_wake_who_listens(backend):
-    """Everybody who crosses is told about, once, and the recipient hears of it at once."""
+    """Each crossing leads to one notice, and the recipient is notified at once."""
     register(backend, *NAMES)
     heard = threading.Semaphore(0)
     with backend.queue.listening("boss", heard.release):
@@ -168,7 +168,7 @@ def test_a_batch_leaves_no_more_notices_than_may_wait(backend):
 
 
 def test_a_new_epoch_cancels_what_the_old_one_said_within_a_batch(backend):
-    """A compaction takes back the warning that is still waiting, and is told itself."""
+    """A compaction cancels the warning that is still waiting, and is announced itself."""
     register(backend, "scout-1")
     backend.record_together([crossing("scout-1")])
     begun = make_event("scout-1", "context_epoch_started", epoch=2, reason="compaction")

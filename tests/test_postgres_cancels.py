@@ -15,7 +15,7 @@ from helpers.postgres_worker import start
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
-from ultramon.backends.queue import Cancelled
+from ultramon.notices.message import Cancelled
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import cancel_notices, register, unregister
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -94,7 +94,7 @@ def test_a_cancel_from_another_host_counts_for_what_waits_here(way, network, bac
 
 
 def test_a_message_on_its_way_through_a_slow_network_can_be_cancelled(network, backend, direct):
-    """Its sender was told that it waits, and went on."""
+    """Its sender got 0, for a message that waits, and went on."""
     assert say(backend, "warm", "progress") is not None
     wait_until(lambda: is_drained(backend))
     network.hang()

@@ -70,7 +70,7 @@ def stop_immediately(server):
 
 @pytest.mark.parametrize("blow", [terminate_all, stop_immediately, crash])
 def test_nothing_acknowledged_is_lost_by_a_server_that_fails_under_load(blow, mortal, work):
-    """All come back by themselves; what they were told is stored is there, once, in order."""
+    """All come back by themselves; what was acknowledged is stored, once, in order."""
     url = mortal.url(blow.__name__)
     with closing(PostgresBackend(url)) as maker:
         migrate(maker.database)
@@ -205,7 +205,7 @@ def test_a_right_that_is_missing_loses_nothing(backend, direct, postgres_store, 
 
 
 def test_few_connections_serve_many_threads(postgres_store):
-    """Whoever finds none waits for one, and gets it."""
+    """A caller that finds none waits for one, and gets it."""
     backend = PostgresBackend(f"{postgres_store}&application_name=few", max_connections=2)
     begun = threading.Barrier(12)
     found = []
@@ -296,7 +296,7 @@ def test_who_listens_hears_again_after_its_session_was_ended(inbox, backend, pos
 
 
 def test_the_command_that_follows_messages_shows_them_as_they_come(direct, postgres_store):
-    """It is told of them; and it ends like every other command when it is interrupted."""
+    """It is notified of them; and it ends like every other command when it is interrupted."""
     follower = subprocess.Popen(
         [PROGRAM, "messages", "boss", "--follow"],
         env=environment(ULTRAMON_BACKEND=postgres_store, ULTRAMON_AGENT_ID="boss"),

@@ -179,7 +179,7 @@ def work_and_end(monitor):
 
 
 def assert_one_life(direct, agent_id):
-    """Everything that was done is stored, and everything that was told was told once."""
+    """Everything that was done is stored, and every notice was sent once."""
     record = direct.load(agent_id).record
     assert (record.outcome, record.generation, record.tasks_completed) == ("returned", 1, 1)
     assert record.handoff["notes"] == "what was learned"
@@ -421,7 +421,7 @@ def test_a_full_disk_during_an_outage_is_said_and_stops_no_agent(
 
 
 def test_two_processes_that_keep_at_once_share_one_file(network, direct, work, tmp_path):
-    """Each finds the other's entries; all arrive once, whoever brings them."""
+    """Each finds the other's entries; all arrive once, whichever process sends them."""
     network.refuse()
     senders = [work(network.url, "keep", f"s{number}", 40) for number in range(3)]
     assert [finish(sender) for sender in senders] == [[[0] * 40]] * 3

@@ -324,7 +324,7 @@ def test_a_fork_during_a_statement_of_another_thread_leaves_no_lock_behind(backe
 
 
 def test_one_key_from_two_hosts_is_one_message(queue, url):
-    """Whoever is second gets the id of the first, also after it was delivered."""
+    """The second sender gets the id of the first message, also after it was delivered."""
     other = PostgresBackend(url)
     other.queue.patience_seconds = 30.0
     first = queue.queue_message("boss", "one", now=START, dedupe_key="k")

@@ -1,4 +1,4 @@
-"""Who is told about whom: one table of cases, through posts and through monitors; the rights."""
+"""Recipients of notices: one table of cases, through posts and through monitors; the rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ultramon import (
     RegistrationError,
     create_context_monitor,
 )
-from ultramon.backends.queue import Cancelled
+from ultramon.notices.message import Cancelled
 from ultramon.routing import (
     Inbox,
     cancel_notices,
@@ -34,7 +34,7 @@ ORIGINAL = (0.50, 0.65)
 
 
 class Setting:
-    """An agent, who is told about it, and everything that anybody was sent."""
+    """An agent, its recipient, and everything that was sent."""
 
     def __init__(self, case, backend, clock):
         self.case, self.backend, self.clock = case, backend, clock
@@ -329,7 +329,7 @@ def test_clearing_needs_a_right_or_a_person(backend, clock):
 
 
 def test_after_a_clear_nothing_stale_arrives(backend, clock):
-    """A compaction that was told and not received is gone; what the agent says later comes."""
+    """An unreceived notice of a compaction is gone; later notices and free messages come."""
     with create_context_monitor(AGENT, parent_id="boss", backend=backend, clock=clock) as monitor:
         fill(monitor, 0.4)
         monitor.record_compaction()

@@ -1,4 +1,4 @@
-"""Who is told about whom, from the start of an agent to its end, whoever notices that."""
+"""Recipients of notices from the start of an agent to its end, whichever process detects it."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_end_is_told_to_who_asked(backend, clock, end, told):
 
 
 def test_a_fleet_tells_what_a_busy_journal_refused(tmp_path, clock):
-    """An end that waits in a state file, and whose agent is gone, is told by who stores it."""
+    """An end that waits in the state file of a dead agent is announced when another stores it."""
     with closing(LocalBackend(str(tmp_path / "state"))) as backend:
         record = put(backend, parent_id="boss", label="reviewer")
         register(AGENT, "boss", backend=backend, clock=clock)

@@ -214,7 +214,7 @@ def test_a_file_that_others_could_have_touched_is_no_secret(tmp_path, plant, rea
 
 @pytest.mark.parametrize("content", EMPTY.values(), ids=EMPTY.keys())
 def test_a_file_without_a_secret_opens_nothing(tmp_path, content):
-    """An empty secret would let in whoever sends none."""
+    """An empty secret would let in a caller that sends none."""
     plant_content(content)(tmp_path / HOOK_SECRET)
     with pytest.raises(StateCorruptError, match="holds no secret of 32 to 512"):
         server_secret(str(tmp_path), HOOK_SECRET)
@@ -238,13 +238,13 @@ def test_secrets_are_made_once_and_stay(tmp_path):
 
 
 def test_a_secret_of_ones_own_is_taken(tmp_path):
-    """Whoever gives several servers one secret writes the file."""
+    """To give several servers one secret, a person writes the file."""
     plant_content(b"my-own-secret-of-32-characters!!\n")(tmp_path / ADMIN_TOKEN)
     assert server_secret(str(tmp_path), ADMIN_TOKEN) == "my-own-secret-of-32-characters!!"
 
 
 def test_a_directory_that_others_may_write_to_keeps_no_secret(tmp_path):
-    """Whoever may write to it could replace the file."""
+    """A user who may write to it could replace the file."""
     directory = tmp_path / "state"
     directory.mkdir()
     directory.chmod(0o777)
@@ -272,7 +272,7 @@ for round in range(40):
 
 
 def test_processes_that_start_at_once_have_one_secret(tmp_path):
-    """Whoever makes it, all of them read the same."""
+    """One of them makes it, all of them read the same."""
     asking = [
         subprocess.Popen(
             [sys.executable, "-c", ASK, str(tmp_path)],

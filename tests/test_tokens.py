@@ -262,7 +262,7 @@ class RevokedMeanwhile(MemoryBackend):
 
 
 def test_a_renewal_brings_no_revoked_token_back(clock):
-    """Whoever renews notices that there is nothing left to renew."""
+    """A renewal finds that there is nothing left to renew."""
     backend = RevokedMeanwhile()
     start(backend)
     backend.credentials.mint(
@@ -354,7 +354,7 @@ def test_an_unknown_agent_has_no_tokens(backend, verb):
 
 
 def test_a_store_without_credentials_is_named(clock):
-    """Whoever wrote such a backend learns what it lacks."""
+    """The error says what such a backend lacks."""
 
     class Bare:
         pass
@@ -364,7 +364,7 @@ def test_a_store_without_credentials_is_named(clock):
 
 
 def test_a_state_that_cannot_be_read_is_no_verdict_about_a_token(local, clock):
-    """The bearer is told to come again, not that its token is worthless."""
+    """The bearer gets a retry, not the answer that its token is invalid."""
     start(local)
     token = mint(local, clock)
     Path(local.directory.file("scout-1")).write_bytes(b"torn")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.queue import Cancelled
     from ultramon.context.ladder import Ladder
+    from ultramon.notices.message import Cancelled
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])

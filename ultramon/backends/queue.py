@@ -15,16 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from ultramon.notices.message import Message
-
-
-class Cancelled(NamedTuple):
-    """What a cancellation reached."""
-
-    deleted: int
-    """Messages that never arrive."""
-    in_flight: int
-    """Claimed messages: they cannot be unsent, and never come again."""
+    from ultramon.notices.message import Cancelled, Message
 
 
 class Depth(NamedTuple):

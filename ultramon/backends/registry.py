@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ultramon.backends.queue import Cancelled
 from ultramon.errors import ConfigurationError
+from ultramon.notices.message import Cancelled
 
 if TYPE_CHECKING:
     from ultramon.notices.rules import StoredRegistration

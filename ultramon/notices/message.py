@@ -1,4 +1,4 @@
-"""One message of the queue, as every backend hands it out. Cheap to import: hooks do."""
+"""Messages of the queue as every backend returns them. Cheap to import: hooks do."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ class Message(
     """Epoch seconds."""
     last_error: str | None
     """Why it was rejected last."""
+
+
+class Cancelled(namedtuple("Cancelled", "deleted in_flight")):
+    """What a cancellation reached, in messages."""
+
+    __slots__ = ()
+
+    deleted: int
+    """These never arrive."""
+    in_flight: int
+    """These were claimed: they cannot be unsent, and never come again."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from ultramon.notices.message import Cancelled
     from ultramon.notices.rows import RouteRows
     from ultramon.state.record import StateRecord
 
@@ -147,7 +148,7 @@ def _begin_epoch(
         _send(rows, texts.epoch_facts(record, event), record, recipient, now)
 
 
-def _cancel(rows: RouteRows, agent_id: str) -> tuple[int, int]:
+def _cancel(rows: RouteRows, agent_id: str) -> Cancelled:
     rows.forget_announcements(agent_id)
     return rows.cancel(agent_id, texts.CONTEXT)
 
@@ -202,14 +203,13 @@ def register(
     ladder: dict[str, Any] | None,
     registered_by: str,
     now: float,
-) -> tuple[StoredRegistration, tuple[int, int]]:
+) -> tuple[StoredRegistration, Cancelled]:
     """Register an agent, or replace its registration; every rung is armed again.
 
     Rights are not checked here: see `ultramon.notices.rules`.
 
     Returns:
-        What was stored; how many undelivered notices about the agent were cancelled, and how many
-        are in flight.
+        What was stored, and the cancelled notices about the agent.
     """
     ladder_json = None if ladder is None else compact_json.dumps(ladder)
     registration = StoredRegistration(
@@ -219,14 +219,14 @@ def register(
     return registration, _cancel(rows, agent_id)
 
 
-def unregister(rows: RouteRows, agent_id: str) -> tuple[int, int] | None:
+def unregister(rows: RouteRows, agent_id: str) -> Cancelled | None:
     """End a registration; None when there is none, else how many notices it cancelled."""
     return _cancel(rows, agent_id) if rows.delete_registration(agent_id) else None
 
 
 def cancel_notices(
     rows: RouteRows, record: StateRecord, requester: str | None, now: float
-) -> tuple[int, int]:
+) -> Cancelled:
     """Cancel the notices about an agent that was cleared from outside: they are stale.
 
     Readings made up to now lead to no notice any more; later ones do, afresh.
@@ -236,9 +236,6 @@ def cancel_notices(
         record: The agent as it is stored.
         requester: Who cleared it, and is not notified; None = a person.
         now: Epoch seconds.
-
-    Returns:
-        How many undelivered notices about it were cancelled, and are in flight.
     """
     event = {"reason": "clear", "epoch": record.epoch, "tokensBefore": record.estimated_tokens}
     rows.note_clear(record.agent_id, record.started_at, record.generation, record.epoch, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from ultramon.notices.message import Cancelled
     from ultramon.notices.rules import StoredRegistration
 
 
@@ -51,12 +52,8 @@ class RouteRows(Protocol):
     def forget_announcements(self, agent_id: str) -> None:
         """Delete the announcements of an agent to everybody."""
 
-    def cancel(self, sender: str, category: str) -> tuple[int, int]:
-        """Cancel undelivered messages, as `Queue.cancel` does.
-
-        Returns:
-            How many were deleted, and how many are in flight.
-        """
+    def cancel(self, sender: str, category: str) -> Cancelled:
+        """Cancel undelivered messages, as `Queue.cancel_messages_from` does."""
 
     def cancel_levels(self, sender: str) -> bool:
         """Cancel undelivered notices of the levels an agent reached; return whether there were any.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ultramon.backends.local.event_rows import insert_event
 from ultramon.backends.local.inbox_flags import lower_beside, raise_beside
 from ultramon.errors import QueueFullError
-from ultramon.notices.message import Message
+from ultramon.notices.message import Cancelled, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -138,16 +138,14 @@ def insert_message(
     return int(done.lastrowid or 0)
 
 
-def delete_messages_from(
-    connection: sqlite3.Connection, sender: str, category: str
-) -> tuple[int, int]:
-    """Cancel within a transaction; return how many were deleted and how many are in flight."""
+def delete_messages_from(connection: sqlite3.Connection, sender: str, category: str) -> Cancelled:
+    """Cancel a sender's messages of one category within a transaction."""
     which = "WHERE sender = ? AND category = ? AND state IN (0, 1)"
     deleted = connection.execute(f"DELETE FROM messages {which} AND state = 0", (sender, category))
     in_flight = connection.execute(
         f"UPDATE messages SET state = 3 {which} AND state = 1", (sender, category)
     )
-    return deleted.rowcount, in_flight.rowcount
+    return Cancelled(deleted.rowcount, in_flight.rowcount)
 
 
 def delete_levels(connection: sqlite3.Connection, sender: str) -> bool:

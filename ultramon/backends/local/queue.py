@@ -18,7 +18,8 @@ from ultramon.backends.local.message_rows import (
 )
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.local.shared import JournalPart
-from ultramon.backends.queue import Cancelled, Depth
+from ultramon.backends.queue import Depth
+from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -142,7 +143,7 @@ class JournalQueue(JournalPart):
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`."""
         cancelled = self._change(lambda rows: delete_messages_from(rows, sender, category))
-        return Cancelled(*(cancelled or (0, 0)))
+        return cancelled or Cancelled(0, 0)
 
     def peek(
         self, recipient: str, *, now: float, after: int = 0, limit: int = 100

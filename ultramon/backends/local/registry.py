@@ -8,9 +8,9 @@ from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.local.shared import JournalPart
-from ultramon.backends.queue import Cancelled
 from ultramon.backends.registry import Registered
 from ultramon.notices import router
+from ultramon.notices.message import Cancelled
 
 if TYPE_CHECKING:
     from ultramon.notices.rules import StoredRegistration
@@ -48,7 +48,7 @@ class JournalRegistry(JournalPart):
                 )
                 mark = rows.mark(registration)
             self._journal.sync_mark(agent_id, mark)
-        return Registered(registration, Cancelled(*cancelled))
+        return Registered(registration, cancelled)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
@@ -58,7 +58,7 @@ class JournalRegistry(JournalPart):
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 cancelled = router.unregister(JournalRows(connection), agent_id)
             self._journal.sync_mark(agent_id, None)
-        return None if cancelled is None else Cancelled(*cancelled)
+        return cancelled
 
     def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """See `Registry.registrations`."""
@@ -82,4 +82,4 @@ class JournalRegistry(JournalPart):
                 cancelled = router.cancel_notices(rows, record, requester, now)
                 mark = rows.mark(rows.registration(record.agent_id))
             self._journal.sync_mark(record.agent_id, mark)
-        return Cancelled(*cancelled)
+        return cancelled

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import sqlite3
     from typing import Any, TypeAlias
 
+    from ultramon.notices.message import Cancelled
+
     Mark: TypeAlias = tuple[dict[str, Any] | None, tuple[int, str] | None]
 
 _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
@@ -132,7 +134,7 @@ class JournalRows:
         """See `RouteRows.forget_announcements`."""
         self._connection.execute("DELETE FROM announcements WHERE agent_id = ?", (agent_id,))
 
-    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+    def cancel(self, sender: str, category: str) -> Cancelled:
         """See `RouteRows.cancel`."""
         return delete_messages_from(self._connection, sender, category)
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.backends.queue import Cancelled, queue_of
+from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
+from ultramon.notices.message import Cancelled
 from ultramon.testing.clock import START
 from ultramon.testing.contract.notices import begin_epoch, read, register, said, waiting
 from ultramon.testing.contract.states import start

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.backends.queue import Cancelled, Depth
+from ultramon.backends.queue import Depth
 from ultramon.errors import ConfigurationError, InvalidAgentIdError, QueueFullError
+from ultramon.notices.message import Cancelled
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:

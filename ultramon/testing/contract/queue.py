@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ultramon.backends.queue import Cancelled, queue_of
+from ultramon.backends.queue import queue_of
+from ultramon.notices.message import Cancelled
 from ultramon.testing.clock import START
 from ultramon.testing.contract.events import THREADS, insist
 from ultramon.testing.contract.messages import (

@@ -17,6 +17,7 @@ from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.registry import PostgresRows
 from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
+from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
@@ -113,14 +114,14 @@ class _BatchRows(PostgresRows):
         written = self._written
         written.announcements = [one for one in written.announcements if one[0] != agent_id]
 
-    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+    def cancel(self, sender: str, category: str) -> Cancelled:
         """See `RouteRows.cancel`."""
         written, kind = self._written, to_column(category)
         kept = [one for one in written.notices if (one.sender, one.category) != (sender, kind)]
         cancelled = len(written.notices) - len(kept)
         written.notices = kept
         deleted, in_flight = super().cancel(sender, category)
-        return deleted + cancelled, in_flight
+        return Cancelled(deleted + cancelled, in_flight)
 
     def cancel_levels(self, sender: str) -> bool:
         """See `RouteRows.cancel_levels`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.local.message_rows import DELIVERED
 from ultramon.backends.postgres.schema.text_columns import from_column, to_column
 from ultramon.errors import QueueFullError
-from ultramon.notices.message import Message
+from ultramon.notices.message import Cancelled, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -128,7 +128,7 @@ class MessageRows:
 
     def cancel(
         self, connection: Connection, sender: str, category: str, at: float, *, is_kept: bool
-    ) -> tuple[int, int]:
+    ) -> Cancelled:
         """Cancel messages, here and on hosts whose messages have not arrived yet.
 
         Args:
@@ -138,9 +138,6 @@ class MessageRows:
             at: When it was asked for, epoch seconds. What a host kept before is dropped when it
                 arrives: see `is_cancelled`.
             is_kept: True = this was kept on a host itself; what was queued after `at` stays.
-
-        Returns:
-            How many were deleted, and how many are in flight.
         """
         at, kind = self._database.to_server(at), to_column(category)
         self._lock_category(connection, "pg_advisory_xact_lock", sender, kind)
@@ -162,7 +159,7 @@ class MessageRows:
             ),
             (sender, f"{_CANCELLED}{kind}", DELIVERED, at, at, at + _CANCELLED_SECONDS),
         )
-        return deleted.rowcount, claimed.rowcount
+        return Cancelled(deleted.rowcount, claimed.rowcount)
 
     def is_cancelled(
         self, connection: Connection, sender: str, category: str, sent_at: float | None

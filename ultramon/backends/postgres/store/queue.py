@@ -12,8 +12,8 @@ from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE
 from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Order, Sender
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.message_rows import COLUMNS, ENDED, EXPIRED
-from ultramon.backends.queue import Cancelled, Depth
-from ultramon.notices.message import Message
+from ultramon.backends.queue import Depth
+from ultramon.notices.message import Cancelled, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -146,7 +146,7 @@ class PostgresQueue:
     def _carry_out(self, order: Order) -> int | Cancelled | None:
         with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
             if order.kind == CANCEL:
-                return Cancelled(*self._rows.cancel(connection, **order.body, is_kept=False))
+                return self._rows.cancel(connection, **order.body, is_kept=False)
             # Later its sender takes it for kept, and others may have cancelled it since.
             is_late = wall_clock() >= order.body["sent_at"] + self.patience_seconds
             return self.put(connection, order.body, is_late=is_late)

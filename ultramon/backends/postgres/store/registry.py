@@ -9,9 +9,9 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import IS_NOTICE, LEVEL_FACT
-from ultramon.backends.queue import Cancelled
 from ultramon.backends.registry import Registered
 from ultramon.notices import router
+from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.rules import StoredRegistration
 from ultramon.system.timestamps import parse_time
@@ -179,7 +179,7 @@ class PostgresRows:
         """See `RouteRows.forget_announcements`."""
         self._execute("DELETE FROM ultramon.announcements WHERE agent_id = %s", agent_id)
 
-    def cancel(self, sender: str, category: str) -> tuple[int, int]:
+    def cancel(self, sender: str, category: str) -> Cancelled:
         """See `RouteRows.cancel`."""
         began = [
             parse_time(event["occurredAt"]) or 0.0
@@ -282,13 +282,12 @@ class PostgresRegistry:
                 registered_by=registered_by,
                 now=now,
             )
-        return Registered(registration, Cancelled(*cancelled))
+        return Registered(registration, cancelled)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
         with self._database.transaction() as connection:
-            cancelled = router.unregister(self._locked(connection, agent_id), agent_id)
-        return None if cancelled is None else Cancelled(*cancelled)
+            return router.unregister(self._locked(connection, agent_id), agent_id)
 
     def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
         """See `Registry.registrations`."""
@@ -306,4 +305,4 @@ class PostgresRegistry:
         """See `Registry.cancel_notices`."""
         with self._database.transaction() as connection:
             rows = self._locked(connection, record.agent_id)
-            return Cancelled(*router.cancel_notices(rows, record, requester, now))
+            return router.cancel_notices(rows, record, requester, now)
