@@ -12,6 +12,7 @@ from helpers.program import run
 from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.context.ladder import Ladder
+from ultramon.notices.rules import StoredRegistration
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.environment import state_directory
 from ultramon.system.timestamps import parse_time
@@ -379,12 +380,7 @@ def test_status_shows_who_is_told_about_whom(backend, call):
     )
     said(call("context-monitor", "enable", caller="blind"))
     backend.registry.register(
-        "silent",
-        "silent",
-        source="explicit",
-        ladder={"rungs": 7},
-        registered_by="silent",
-        now=time.time(),
+        StoredRegistration("silent", "silent", "explicit", '{"rungs": 7}', "silent", time.time())
     )
     title, rule, *rows = said(call("context-monitor", "status")).splitlines()
     assert title.split() == ["Session", "Name", "Notify", "Target", "Thresholds", "Reading"]

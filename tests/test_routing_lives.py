@@ -11,6 +11,7 @@ from helpers.routing_agents import AGENT, backend, clock, make, put  # noqa: F40
 
 from ultramon import ConfigurationError, Fleet, Ladder
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.notices.rules import StoredRegistration
 from ultramon.routing import Inbox, register, registrations
 from ultramon.testing import fill
 
@@ -188,7 +189,7 @@ def test_a_killed_process_is_told_with_its_signal(tmp_path):
             fleet.attach(AGENT, process)
             tell(process, "start")
             backend.registry.register(
-                AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=0.0
+                StoredRegistration(AGENT, "boss", "explicit", None, "boss", 0.0)
             )
             process.kill()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

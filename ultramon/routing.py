@@ -19,11 +19,9 @@ from ultramon.context.levels import as_ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
-from ultramon.notices.rules import (
-    check_recipient,
-    resolve_target,
-)
+from ultramon.notices.rules import StoredRegistration, check_recipient, resolve_target
 from ultramon.state.liveness import ENDED, LOST, judge
+from ultramon.system import compact_json
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host
@@ -97,15 +95,16 @@ def register(
         is_over=found is not None and _is_over(found, now),
         as_admin=as_admin,
     )
-    registered = registry_of(store).register(
+    registration = StoredRegistration(
         agent_id,
         target,
-        source=source,
-        ladder=None if ladder is None else ladder.to_json(),
-        registered_by=ADMIN if requester is None else requester,
-        now=now,
+        source,
+        None if ladder is None else compact_json.dumps(ladder.to_json()),
+        ADMIN if requester is None else requester,
+        now,
     )
-    return Registration.of(registered.registration)
+    registry_of(store).register(registration)
+    return Registration.of(registration)
 
 
 def unregister(

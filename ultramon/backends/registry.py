@@ -5,22 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ultramon.errors import ConfigurationError
-from ultramon.notices.message import Cancelled
 
 if TYPE_CHECKING:
+    from ultramon.notices.message import Cancelled
     from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
-
-
-class Registered(NamedTuple):
-    """A registration that was stored."""
-
-    registration: StoredRegistration
-    cancelled: Cancelled
-    """What became of the notices about the agent that nobody had received yet."""
 
 
 class Registry(Protocol):
@@ -33,29 +25,11 @@ class Registry(Protocol):
     it is ended or the agent is pruned.
     """
 
-    def register(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: dict[str, Any] | None,
-        registered_by: str,
-        now: float,
-    ) -> Registered:
-        """Register an agent, or replace its registration; every rung is armed again.
-
-        Args:
-            agent_id: The agent that the notices are about.
-            notify_id: The recipient.
-            source: ``explicit``, or ``parent``: the recipient follows when the agent's parent is
-                another.
-            ladder: The rungs, as in a state file; None = the agent's own.
-            registered_by: The agent that asked, or ``admin``.
-            now: Epoch seconds.
+    def register(self, registration: StoredRegistration) -> Cancelled:
+        """Store a registration in place of the agent's older one; every rung is armed again.
 
         Returns:
-            The registration as it is stored, and what it cancelled.
+            The cancelled notices about the agent, which nobody had received yet.
 
         Raises:
             StateWriteError: The store refused; nothing changed.

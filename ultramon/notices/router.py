@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ultramon.notices import texts
 from ultramon.notices.rules import StoredRegistration, decide, usage_ratio
-from ultramon.system import compact_json
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -194,29 +193,16 @@ def _announce(
         _send(rows, texts.level_facts(record, decision, ratio), record, recipient, now)
 
 
-def register(
-    rows: RouteRows,
-    agent_id: str,
-    notify_id: str,
-    *,
-    source: str,
-    ladder: dict[str, Any] | None,
-    registered_by: str,
-    now: float,
-) -> tuple[StoredRegistration, Cancelled]:
-    """Register an agent, or replace its registration; every rung is armed again.
+def register(rows: RouteRows, registration: StoredRegistration) -> Cancelled:
+    """Store a registration in place of the agent's older one; every rung is armed again.
 
-    Rights are not checked here: see `ultramon.notices.rules`.
+    Permissions are not checked here: see `ultramon.notices.rules`.
 
     Returns:
-        What was stored, and the cancelled notices about the agent.
+        The cancelled notices about the agent.
     """
-    ladder_json = None if ladder is None else compact_json.dumps(ladder)
-    registration = StoredRegistration(
-        agent_id, notify_id, source, ladder_json, registered_by, registered_at=now
-    )
     rows.put_registration(registration)
-    return registration, _cancel(rows, agent_id)
+    return _cancel(rows, registration.agent_id)
 
 
 def unregister(rows: RouteRows, agent_id: str) -> Cancelled | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.local.shared import JournalPart
-from ultramon.backends.registry import Registered
 from ultramon.notices import router
-from ultramon.notices.message import Cancelled
 
 if TYPE_CHECKING:
+    from ultramon.notices.message import Cancelled
     from ultramon.notices.rules import StoredRegistration
     from ultramon.state.record import StateRecord
 
@@ -20,35 +19,19 @@ if TYPE_CHECKING:
 class JournalRegistry(JournalPart):
     """See `ultramon.backends.registry.Registry`."""
 
-    def register(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: dict[str, Any] | None,
-        registered_by: str,
-        now: float,
-    ) -> Registered:
+    def register(self, registration: StoredRegistration) -> Cancelled:
         """See `Registry.register`."""
+        agent_id = registration.agent_id
         self._prepare()
         with self._guard():
             # Before the commit: without its mark a registration would miss every crossing.
-            self._journal.watch(agent_id, ladder, None)
+            self._journal.watch(agent_id, registration.ladder, None)
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
-                registration, cancelled = router.register(
-                    rows,
-                    agent_id,
-                    notify_id,
-                    source=source,
-                    ladder=ladder,
-                    registered_by=registered_by,
-                    now=now,
-                )
+                cancelled = router.register(rows, registration)
                 mark = rows.mark(registration)
             self._journal.sync_mark(agent_id, mark)
-        return Registered(registration, cancelled)
+        return cancelled
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""

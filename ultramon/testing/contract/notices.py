@@ -9,6 +9,8 @@ import pytest
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import Ladder, Rung
+from ultramon.notices.rules import StoredRegistration
+from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START
 from ultramon.testing.contract.states import start, write
@@ -16,25 +18,25 @@ from ultramon.testing.samples import make_event, make_record
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.backends.registry import Registered
-    from ultramon.notices.message import Message
+    from ultramon.notices.message import Cancelled, Message
     from ultramon.state.record import StateRecord
 
 LIMIT = 200_000
 ORIGINAL = Ladder.default(0.50, 0.65, rearm_margin=None)
 
 
-def register(backend: Backend, notify: str = "boss", **given: Any) -> Registered:
+def register(
+    backend: Backend,
+    notify: str = "boss",
+    *,
+    agent_id: str = "scout-1",
+    source: str = "explicit",
+    ladder: dict[str, Any] | None = ORIGINAL.to_json(),  # noqa: B008 - a constant
+) -> Cancelled:
     """Register the agent of these tests, or another one."""
-    agent_id = given.pop("agent_id", "scout-1")
-    values = {
-        "source": "explicit",
-        "ladder": ORIGINAL.to_json(),
-        "registered_by": "boss",
-        "now": START,
-        **given,
-    }
-    return registry_of(backend).register(agent_id, notify, **values)
+    ladder_json = None if ladder is None else compact_json.dumps(ladder)
+    registration = StoredRegistration(agent_id, notify, source, ladder_json, "boss", START)
+    return registry_of(backend).register(registration)
 
 
 def reading(ratio: float, **fields: Any) -> dict[str, Any]:
@@ -110,18 +112,13 @@ class NoticeContract:
     def test_a_registration_is_kept_as_it_was_made(self, backend: Backend) -> None:
         """It comes back with everything, one of many by its agent, all in the order of ids."""
         start(backend)
-        made = register(backend, source="parent").registration
-        registry_of(backend).register(
-            "alpha", "alpha", source="explicit", ladder=None, registered_by="alpha", now=START
-        )
+        register(backend, source="parent")
+        register(backend, "alpha", agent_id="alpha", ladder=None)
         second, first = registry_of(backend).registrations()[::-1], registry_of(backend)
         assert [one.agent_id for one in second] == ["scout-1", "alpha"]
         (one,) = first.registrations("scout-1")
-        for registration in (made, one):
-            assert (registration.agent_id, registration.notify_id) == ("scout-1", "boss")
-            assert (registration.source, registration.registered_by) == ("parent", "boss")
-            assert registration.ladder == ORIGINAL.to_json()
-            assert registration.registered_at == START
+        assert (one.notify_id, one.source, one.registered_by) == ("boss", "parent", "boss")
+        assert (one.ladder, one.registered_at) == (ORIGINAL.to_json(), START)
         assert (one.ladder_status, one.is_enforced) == ("custom", True)
         assert first.registrations("alpha")[0].ladder_status == "default"
 

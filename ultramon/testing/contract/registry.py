@@ -102,13 +102,13 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
     def test_registering_again_re_arms_and_cancels(self, backend: Backend) -> None:
         """Unreceived notices are cancelled and counted; the next reading leads to new ones."""
         record = start(backend)
-        assert register(backend).cancelled == Cancelled(0, 0)
+        assert register(backend) == Cancelled(0, 0)
         record = read(backend, record, 0.55)
-        assert register(backend).cancelled == Cancelled(1, 0)
+        assert register(backend) == Cancelled(1, 0)
         assert waiting(backend) == []
         record = read(backend, record, 0.55)
         queue_of(backend).claim("boss", now=START)
-        assert register(backend).cancelled == Cancelled(0, 1)
+        assert register(backend) == Cancelled(0, 1)
         read(backend, record, 0.55)
         assert said(backend) == [("sequential", "warning")]
 

@@ -9,9 +9,7 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.message_rows import IS_NOTICE, LEVEL_FACT
-from ultramon.backends.registry import Registered
 from ultramon.notices import router
-from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.rules import StoredRegistration
 from ultramon.system.timestamps import parse_time
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.message_rows import MessageRows
+    from ultramon.notices.message import Cancelled
     from ultramon.state.record import StateRecord
 
 _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
@@ -261,28 +260,11 @@ class PostgresRegistry:
         )
         return self.rows(connection)
 
-    def register(
-        self,
-        agent_id: str,
-        notify_id: str,
-        *,
-        source: str,
-        ladder: dict[str, Any] | None,
-        registered_by: str,
-        now: float,
-    ) -> Registered:
+    def register(self, registration: StoredRegistration) -> Cancelled:
         """See `Registry.register`."""
         with self._database.transaction() as connection:
-            registration, cancelled = router.register(
-                self._locked(connection, agent_id),
-                agent_id,
-                notify_id,
-                source=source,
-                ladder=ladder,
-                registered_by=registered_by,
-                now=now,
-            )
-        return Registered(registration, cancelled)
+            rows = self._locked(connection, registration.agent_id)
+            return router.register(rows, registration)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
         """See `Registry.unregister`."""
