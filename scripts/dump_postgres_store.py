@@ -75,7 +75,7 @@ def dump(server: Server) -> str:
     text = subprocess.run([program, *options, url], capture_output=True, text=True, check=True)
     left_out = ("--", "SET ", "\\", "CREATE SCHEMA", "SELECT pg_catalog.set_config")
     kept = [line for line in text.stdout.splitlines() if line and not line.startswith(left_out)]
-    # Within functions the schema is quoted; whoever restores the file puts another in its place.
+    # Within functions the schema is quoted; a restore puts another in its place.
     return "\n".join(kept).replace('"ultramon".', "ultramon.") + "\n"
 
 

@@ -80,7 +80,7 @@ def default_blocks():
 
 
 def independent_classes():
-    """Return which class stands at each position of each cell, for pairs and for triples."""
+    """Return the class at each position of each cell, for pairs and for triples."""
     cells = np.arange(CELLS)
     pairs = [cells // 16**at % 16 == code for at in (0, 1) for code in range(len(PAIR_CLASSES))]
     triples = [

@@ -51,7 +51,7 @@ def test_a_sequence_of_readings_alerts_as_it_should(sequence, project, clock):
 
 
 def test_an_outcome_says_what_was_found(project):
-    """Status, percentage, tokens, limit, action and the file, whether it was told or not."""
+    """Status, percentage, tokens, limit, action and the file, with and without an alert."""
     project.write(87)
     for alerted in (True, False):
         outcome, _ = project.alert()

@@ -60,7 +60,7 @@ def monitor(states, clock):
 
 
 def alerted(clock, **arguments):
-    """Ask for an alert; return the status that was told, None when nothing was."""
+    """Ask for an alert; return its status, None when there was none."""
     stream = io.StringIO()
     outcome = check_and_alert_context(stream=stream, clock=clock, **arguments)
     assert bool(stream.getvalue()) == outcome.alerted
@@ -118,7 +118,7 @@ def test_an_id_that_begins_anew_is_told_anew(monitor, clock, states):
 
 
 def test_the_agents_own_record_is_left_alone(monitor, clock, states):
-    """Only the owner writes a state: what was alerted stands in a file of its own."""
+    """Only the agent's process writes its state; the memory of alerts is another file."""
     agent = monitor()
     agent.report_usage(input_tokens=720)
     agent.update_heartbeat()
@@ -134,7 +134,7 @@ def test_the_agents_own_record_is_left_alone(monitor, clock, states):
 
 
 @pytest.mark.parametrize(
-    ("fields", "silent_seconds", "status", "told"),
+    ("fields", "silent_seconds", "status", "alert"),
     [
         ({}, 0, "warning", "warning"),
         ({}, 45, "warning", "warning"),
@@ -148,13 +148,13 @@ def test_the_agents_own_record_is_left_alone(monitor, clock, states):
         ({"usage_ratio": None, "context_limit": None}, 0, "stale", None),
     ],
 )
-def test_an_agent_is_judged_as_everywhere(states, clock, fields, silent_seconds, status, told):
+def test_an_agent_is_judged_as_everywhere(states, clock, fields, silent_seconds, status, alert):
     """Silent beyond three intervals, gone or ahead: stale. Ended or unknown: nothing to say."""
     store_agent(states, AGENT, at=clock.now() - silent_seconds, **{"ratio": 0.72, **fields})
     outcome = check_context(clock=clock)
     assert outcome.status == status
     assert bool(outcome.reason) == (status == "stale")
-    assert [alerted(clock), alerted(clock)] == [told, None]
+    assert [alerted(clock), alerted(clock)] == [alert, None]
 
 
 def test_silence_is_told_of_once_in_each_epoch(states, clock):
@@ -277,7 +277,7 @@ def ask_each_round(barrier, answers, directory):
 
 @pytest.mark.parametrize("kind", ["agent", "project"])
 def test_of_four_processes_at_once_one_alerts(states, tmp_path, kind):
-    """Twenty crossings, each told exactly once, and each in the journal."""
+    """Twenty crossings, one alert each, and each in the journal."""
     context = multiprocessing.get_context("spawn")
     project = Project(tmp_path / "project", session=AGENT)
     states.mkdir(mode=0o700)
@@ -301,7 +301,7 @@ def test_of_four_processes_at_once_one_alerts(states, tmp_path, kind):
 
 
 def test_a_process_that_holds_the_memory_silences_the_others_for_a_moment(states, clock, caplog):
-    """It is the one that alerts; whoever cannot wait for it says nothing, and nothing is lost."""
+    """The holder alerts; a process that cannot wait for it stays silent, and nothing is lost."""
     from ultramon.alerts.memory import AlertFile
 
     store_agent(states, AGENT, 0.72, clock.now())

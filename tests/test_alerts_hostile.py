@@ -201,14 +201,14 @@ def test_a_broken_memory_is_set_aside(project, caplog, content):
 
 
 def test_a_memory_that_cannot_be_written_costs_the_alert_nothing(project, caplog):
-    """It is told, the log says that it will be told again, and it is."""
+    """It comes, the log says that it will come again, and it does."""
     project.write(72)
     with read_only(project.path):
         for _ in range(2):
             outcome, text, lines = ask(project, caplog)
             assert (outcome.alerted, bool(text)) == (True, True)
             (line,) = lines
-            assert line.startswith("not remembered, so it will be said again: ")
+            assert line.startswith("the alert cannot be remembered and will come again: ")
         # What cannot be counted is looked at each time.
         assert ask(project, caplog, command="add", every=3)[0].alerted
     assert project.remembered() is None
@@ -240,7 +240,7 @@ def test_project_files_have_the_modes_of_a_project(project, caplog):
 
 @pytest.mark.parametrize("kind", ["directory", "text", "locked"])
 def test_a_journal_that_takes_nothing_costs_the_alert_nothing(project, tmp_path, caplog, kind):
-    """It is told and remembered; the log says what is missing."""
+    """It comes and is remembered; the log says what is missing."""
     import sqlite3
 
     (tmp_path / "state").mkdir(mode=0o700)
@@ -335,7 +335,7 @@ def test_a_text_beyond_the_encoding_is_escaped(project):
 def test_wrong_settings_are_a_line_in_the_log(
     project, monkeypatch, tmp_path, caplog, setting, said
 ):
-    """The tool that only wanted to alert is not told in any other way."""
+    """The tool that asked for an alert notices nothing else of it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ultramon.toml").write_text(f"[alerts]\n{setting}\n")
     project.write(72)

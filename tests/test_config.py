@@ -95,7 +95,7 @@ def test_texts_of_the_environment_become_numbers(monkeypatch):
     assert (config.model, config.on_error, config.grace_seconds) == ("gpt-4.1", "raise", 30.0)
 
 
-def test_a_ladder_stands_in_the_file():
+def test_the_file_can_hold_a_ladder():
     """Rungs are tables with the arguments of Rung; the margin beside them holds for them."""
     toml(
         "[context]\nrearm_margin = 0.1\n"
@@ -174,7 +174,7 @@ def test_every_setting_refuses_what_is_out_of_its_range(name, values):
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-0.5", "1.5", "true", "seventy", "70%"])
 def test_a_bad_variable_is_named(monkeypatch, text):
-    """Whoever set the variable can find it from the message."""
+    """The message leads to the variable."""
     monkeypatch.setenv("ULTRAMON_WARNING_THRESHOLD", text)
     error = refused()
     assert error.source == "ULTRAMON_WARNING_THRESHOLD"
@@ -319,7 +319,7 @@ def test_a_setting_without_a_variable_of_its_name_is_logged_with_what_is_meant(
     ]
 
 
-def test_no_variable_of_ours_is_taken_for_a_misspelt_one(monkeypatch, caplog):
+def test_no_variable_of_ultramon_is_taken_for_a_misspelt_one(monkeypatch, caplog):
     """Neither a setting nor the variable of any option of any command; nor what is like none."""
     names = {f"ULTRAMON_{name}" for name in VARIABLES} | {"ULTRAMON_BUILD_NUMBER"}
     root = cli.make_context("ultramon", [], resilient_parsing=True)
@@ -349,7 +349,7 @@ def test_no_variable_of_ours_is_taken_for_a_misspelt_one(monkeypatch, caplog):
     ],
 )
 def test_a_refusal_is_one_sentence(given, allowed):
-    """The range follows "must be", whoever checked it."""
+    """The range follows "must be"."""
     ((name, value),) = given.items()
     message = f"{name}={value!r} (from argument) is not allowed: must be {allowed}"
     assert str(refused(**given)) == message
@@ -388,7 +388,7 @@ def test_a_file_in_another_encoding_is_refused_by_its_path(tmp_path):
 
 
 def test_a_named_file_must_exist(monkeypatch, tmp_path):
-    """Who names a file means it; a typing error would silently leave the defaults in force."""
+    """A typing error in its name would silently leave the defaults in force."""
     for path in (tmp_path / "nowhere.toml", tmp_path):
         monkeypatch.setenv("ULTRAMON_CONFIG", str(path))
         error = refused()
@@ -397,7 +397,7 @@ def test_a_named_file_must_exist(monkeypatch, tmp_path):
 
 
 def test_where_no_file_can_be_there_is_none(monkeypatch):
-    """A home that is no directory holds no configuration of ours, and is no error."""
+    """A home that is no directory holds no configuration, and is no error."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/passwd")
     assert ContextConfig().grace_seconds == 30.0
 

@@ -102,8 +102,8 @@ CASES = [
         NotPermittedError("a", "b"),
         PermissionError,
         {"agent_id": "a", "requester": "b"},
-        "agent b may not decide who is told about agent a: only that agent and its direct parent "
-        "may",
+        "agent b may not decide who is notified about agent a: only that agent and its direct "
+        "parent may",
     ),
     (
         RegistrationError("a", "stopped"),

@@ -166,7 +166,7 @@ def test_the_table_is_what_the_script_writes():
 
 
 def test_importing_the_limits_loads_neither_the_table_nor_a_slow_module():
-    """A hook that is told its window pays for nothing else."""
+    """A hook that knows its window pays for nothing else."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ultramon.context.limits; "
         "slow = {'ultramon.context.model_windows', 're', 'json', 'typing'}; "
@@ -204,7 +204,7 @@ def test_the_smallest_bound_is_the_limit(numbers_given, limit, window, source):
 
 
 def test_a_model_decides_alone_whether_its_window_is_known():
-    """The default is for an agent that told nothing, not for an unknown model."""
+    """The default is for an agent without a model, not for an unknown model."""
     known = resolve_limit(model="claude-opus-4-6", default_window_tokens=5_000)
     assert (known.context_limit_tokens, known.source) == (1_000_000, "model")
     in_client = resolve_limit(model="claude-opus-4-6", host="claude-code")

@@ -149,7 +149,7 @@ def test_the_end_of_an_agent_ends_its_tokens(backend, clock):
     with pytest.raises(RegistrationError) as caught:
         mint(backend, clock)
     assert str(caught.value) == (
-        "agent scout-1 cannot be given a token: it has ended and calls nobody any more; make one "
+        "agent scout-1 cannot be given a token: it has ended and makes no more calls; make one "
         "for its successor"
     )
     start(backend)

@@ -1,16 +1,16 @@
-"""The exceptions of ultramon. Imports nothing of ours and nothing heavy.
+"""The exceptions of ultramon. Imports nothing.
 
 UltramonError
 ├── ConfigurationError (ValueError)        a value in a config, ladder, URL, variable
 ├── InvalidAgentIdError (ValueError)       an id that cannot name a state file
 ├── InvalidUsageError (ValueError)         token numbers that no provider could have reported
-├── UnknownResponseError (TypeError)       an object in which no usage of one response is found
+├── UnknownResponseError (TypeError)       an object without the usage of one response
 ├── LifecycleError (RuntimeError)          a verb that the agent's phase does not allow
 ├── AgentAlreadyRunningError (RuntimeError)  the id belongs to an agent that provably lives
 ├── FencedError (RuntimeError)             another process took the agent over
 ├── HandoffTakenError (RuntimeError)       another successor claimed the handoff
-├── NotPermittedError (PermissionError)    neither the agent itself nor its direct parent asks
-├── RegistrationError (ValueError)         nobody can be told about that agent in that way
+├── NotPermittedError (PermissionError)    the caller is neither the agent nor its direct parent
+├── RegistrationError (ValueError)         a subscription that would deliver no notice
 ├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
 ├── AgentNotFoundError (LookupError)       no state of that agent
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
@@ -36,7 +36,7 @@ def _restored(
 
 
 class UltramonError(Exception):
-    """Base of everything ultramon raises on purpose. Crosses process borders with its fields."""
+    """Base of the exceptions that ultramon raises. Crosses process borders with its fields."""
 
     def __reduce__(self) -> "tuple[object, ...]":
         # The default would call the constructor with the finished message as its only argument.
@@ -48,9 +48,9 @@ class ConfigurationError(UltramonError, ValueError):
 
     Attributes:
         name: The setting, e.g. ``warning_threshold``.
-        value: What was given.
-        allowed: The allowed range, in words.
-        source: Where the value came from (``argument``, an environment variable, a file).
+        value: The value given.
+        allowed: The allowed values, in words.
+        source: Of the value: ``argument``, an environment variable, a file.
     """
 
     def __init__(self, name: str, value: object, allowed: str, source: str = "argument") -> None:
@@ -66,8 +66,8 @@ class InvalidAgentIdError(UltramonError, ValueError):
 
     Attributes:
         agent_id: The id as given.
-        reason: What is wrong with it.
-        name: What it was given as: ``agent id``, ``run``, or the variable it came from.
+        reason: Why it is not allowed.
+        name: Its role: ``agent id``, ``run``, or the variable it came from.
     """
 
     def __init__(self, agent_id: object, reason: str, name: str = "agent id") -> None:
@@ -88,9 +88,9 @@ class InvalidUsageError(UltramonError, ValueError):
     """Reported token numbers are impossible.
 
     Attributes:
-        agent_id: The agent they were reported for.
+        agent_id: The agent.
         name: The parameter.
-        value: What was given.
+        value: The value given.
     """
 
     def __init__(self, agent_id: str, name: str, value: object) -> None:
@@ -104,12 +104,12 @@ class InvalidUsageError(UltramonError, ValueError):
 
 
 class UnknownResponseError(UltramonError, TypeError):
-    """An object was reported as a response and holds no usage that can be read.
+    """An object reported as a response holds no usage that can be read.
 
     Attributes:
-        agent_id: The agent it was reported for.
+        agent_id: The agent.
         type_name: The type of the object.
-        understood: What can be read.
+        understood: The objects that can be read.
     """
 
     def __init__(self, agent_id: str, type_name: str, understood: str) -> None:
@@ -145,13 +145,13 @@ class LifecycleError(UltramonError, RuntimeError):
 
 
 class AgentAlreadyRunningError(UltramonError, RuntimeError):
-    """The id belongs to an agent whose owner provably lives.
+    """The id belongs to an agent whose process provably lives.
 
     Attributes:
         agent_id: The agent.
-        pid: The process that owns it.
-        hostname: Where that process runs.
-        run: The run that it belongs to; an id belongs to one agent in all runs.
+        pid: Its process.
+        hostname: The host of that process.
+        run: Its run; an id belongs to one agent in all runs.
     """
 
     def __init__(self, agent_id: str, pid: int, hostname: str, run: str) -> None:
@@ -206,15 +206,15 @@ class HandoffTakenError(UltramonError, RuntimeError):
 
 
 class NotPermittedError(UltramonError, PermissionError):
-    """Only an agent itself and its direct parent decide who is told about it.
+    """Only an agent itself and its direct parent may do that to it.
 
     Attributes:
-        agent_id: The agent that it is about.
-        requester: Who asked.
+        agent_id: The agent.
+        requester: The agent that asked.
     """
 
     def __init__(
-        self, agent_id: str, requester: str, what: str = "decide who is told about"
+        self, agent_id: str, requester: str, what: str = "decide who is notified about"
     ) -> None:
         self.agent_id = agent_id
         self.requester = requester
@@ -225,10 +225,10 @@ class NotPermittedError(UltramonError, PermissionError):
 
 
 class RegistrationError(UltramonError, ValueError):
-    """A registration would tell nobody anything.
+    """A registration would never lead to a notice, or a token never to a call.
 
     Attributes:
-        agent_id: The agent that it is about.
+        agent_id: The agent.
         problem: ``notify_missing``, ``notify_unknown``, ``notify_refused``, ``notify_cycle``,
             ``stopped``, ``no_gauge`` or ``ended``.
     """
@@ -241,8 +241,8 @@ class RegistrationError(UltramonError, ValueError):
         "16 nearest ancestors, or let its parent or an admin ask",
         "notify_cycle": "its ancestors form a cycle; start the agent again with its true parent",
         "stopped": "it has ended and will never be measured again; register its successor",
-        "no_gauge": "its host never says how full its window is; nothing would ever be told",
-        "ended": "it has ended and calls nobody any more; make one for its successor",
+        "no_gauge": "its host never reports how full its window is, so no notice would come",
+        "ended": "it has ended and makes no more calls; make one for its successor",
     }
 
     def __init__(self, agent_id: str, problem: str) -> None:
@@ -253,11 +253,11 @@ class RegistrationError(UltramonError, ValueError):
 
 
 class QueueFullError(UltramonError, RuntimeError):
-    """A recipient does not fetch its messages, and none of them may be dropped for another.
+    """The queue of a recipient is full, and none of its messages may be dropped for another.
 
     Attributes:
         recipient: The agent.
-        waiting: How many messages without a category wait for it.
+        waiting: Messages without a category in its queue.
     """
 
     def __init__(self, recipient: str, waiting: int) -> None:
@@ -274,7 +274,7 @@ class AgentNotFoundError(UltramonError, LookupError):
     """No state of that agent is stored.
 
     Attributes:
-        agent_id: The id or prefix that was asked for.
+        agent_id: The id or prefix.
     """
 
     def __init__(
@@ -288,9 +288,9 @@ class MissingExtraError(UltramonError, ImportError):
     """An optional dependency is needed and not installed.
 
     Attributes:
-        feature: What was asked for.
-        package: The package that is missing.
-        extra: The extra of ultramon that brings it.
+        feature: The feature that needs it.
+        package: The missing package.
+        extra: The extra of ultramon that installs it.
     """
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
@@ -301,11 +301,11 @@ class MissingExtraError(UltramonError, ImportError):
 
 
 class StateError(UltramonError):
-    """Base of what can be wrong with a stored state.
+    """Base of the errors of stored states.
 
     Attributes:
         path: The file or directory.
-        reason: What is wrong with it.
+        reason: The error.
     """
 
     def __init__(self, path: str, reason: str, advice: str = "") -> None:
@@ -316,7 +316,7 @@ class StateError(UltramonError):
 
 
 class StateCorruptError(StateError, ValueError):
-    """A state file is there and cannot be read as a state."""
+    """A state file exists and cannot be read as a state."""
 
 
 class StateSchemaError(StateError, ValueError):
@@ -324,7 +324,7 @@ class StateSchemaError(StateError, ValueError):
 
 
 class StateWriteError(StateError, OSError):
-    """The state could not be stored; what was stored before is intact."""
+    """The state could not be stored; the state before it is intact."""
 
 
 class StateDirectoryError(StateError, OSError):

@@ -1,10 +1,10 @@
-"""The signals of ultramon: what happened, in the past tense, for receivers in the same process.
+"""The signals of ultramon: facts in the past tense, for receivers in the same process.
 
-The sender is the agent id as text; the fact itself comes as the keyword ``event``. Receivers run
-in the thread that noticed the fact, outside all locks, in no particular order, after the state was
-saved or, where ``event.stored`` is false, after the agent has waited long enough for that. A
-receiver that raises is logged by name and stops nobody. `blinker` keeps weak references: a lambda
-or a bound method of a temporary is dropped silently; `on` keeps strong ones.
+The sender is the agent id as text; the fact is the keyword ``event``. Receivers run in the thread
+that noticed the fact, outside all locks and in no particular order, after the state was saved or,
+where ``event.stored`` is false, after the longest wait for that. A receiver that raises is logged
+by name and stops no other. `blinker` keeps weak references and silently drops a lambda or a bound
+method of a temporary; `on` keeps strong ones.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 def on(name: str, agent_id: str | None = None) -> Callable[[Handler], Handler]:
-    """Return a decorator that calls a handler with the event whenever something happens.
+    """Return a decorator that calls a handler with each event of a name.
 
-    The handler takes the event as its only argument. It may be a lambda, a method or a coroutine
-    function; a coroutine becomes a task of the running loop, or runs to its end where there is
-    none. It stays connected until `off`.
+    The event is the only argument. The handler may be a lambda, a method or a coroutine function; a
+    coroutine becomes a task of the running loop, or runs to its end without one. It stays connected
+    until `off`.
 
     Args:
         name: One of `FRIENDLY_NAMES`, e.g. ``threshold``.
@@ -105,7 +105,7 @@ def off(handler: Callable[..., Any]) -> None:
 
 
 def emit(signal: Signal, agent_id: str, event: object) -> None:
-    """Tell every receiver of a signal, whatever the others do."""
+    """Call every receiver of a signal; one that raises stops no other."""
     for receiver in signal.receivers_for(agent_id):
         try:
             result = receiver(agent_id, event=event)

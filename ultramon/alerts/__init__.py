@@ -1,7 +1,7 @@
-"""Tells an agent that works through command-line tools, on their stderr, how full its window is.
+"""Alerts on stderr to agents that work through command-line tools: how full the window is.
 
-Loads the standard library and the core alone; `rich` when a box is drawn, and nothing when there
-is nothing to say. What happens here never reaches the tool's exit code or its stdout.
+Loads the standard library only, and `rich` to draw a box. Nothing here changes the tool's exit
+code or its stdout.
 """
 
 from ultramon.alerts.check import check_and_alert_context, check_context

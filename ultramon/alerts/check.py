@@ -1,4 +1,4 @@
-"""Looks at one session's window, decides whether there is something new to say, and says it."""
+"""The check of one session's window, and the alert where the check gives reason for one."""
 
 from __future__ import annotations
 
@@ -40,37 +40,41 @@ def check_and_alert_context(
     state_dir: str | None = None,
     clock: Clock | None = None,
 ) -> AlertOutcome:
-    """Tell the agent how full its window is, if it became fuller since it was told last.
+    """Alert the agent on stderr when its window reached a higher status than the last alert had.
 
-    Once per upward crossing, whichever process looks. Silent without a session, data, or anything
-    new. Never raises, never writes to stdout; what goes wrong is one line in the log
+    Once per upward crossing, whichever process checks. Silent without a session, without data and
+    without news. Never raises and never writes to stdout; a failure is one line in the log
     ``ultramon.alerts``.
 
     Args:
-        force: Alert whatever the status is and whatever was said before, when there are data.
-        command: What the caller just did; with a list of commands configured, those alone count.
-        every: Look only at every so many calls for this command in a session, 1 to 1,000,000;
-            None = as configured.
+        force: Alert at any status and after any earlier alert, when there are data.
+        command: The command that just ran; with a list of commands configured, only those alert.
+        every: Check only at every so many runs of this command in a session, 1 to 1,000,000; None =
+            as configured.
         session: The session; empty = none; None = ``ULTRAMON_AGENT_ID``, else what the project
             directory's ``.current-session`` holds.
         directory: The project directory; None = as configured.
         stream: Where to write; None = `sys.stderr`.
-        config: None = `AlertConfig` made now.
+        config: Settings; None = `AlertConfig()`.
         state_dir: The state directory; None = ``ULTRAMON_STATE_DIR``, else the platform's.
         clock: For tests; None = the system's.
 
     Returns:
-        What came of it; true when there was an alert.
+        The outcome; true when there was an alert.
     """
     try:
         if disabled():
             return AlertOutcome(None, reason="ULTRAMON_DISABLED is set")
-        look = _Look(session, directory, config, state_dir, clock)
-        if not look.config.enabled:
+        check = _Check(session, directory, config, state_dir, clock)
+        if not check.config.enabled:
             return AlertOutcome(None, reason="alerts are turned off")
-        if not force and command is not None and command not in (look.config.commands or [command]):
+        if (
+            not force
+            and command is not None
+            and command not in (check.config.commands or [command])
+        ):
             return AlertOutcome(None, reason=f"{command} is not one of the commands that alert")
-        return look.alert(command, every, force=force, stream=stream)
+        return check.alert(command, every, force=force, stream=stream)
     except Exception as error:  # noqa: BLE001 - a command must not fail because of its alert
         reason = f"{type(error).__name__}: {error}"
         _log(f"no alert: {reason}")
@@ -85,30 +89,30 @@ def check_context(
     state_dir: str | None = None,
     clock: Clock | None = None,
 ) -> AlertOutcome:
-    """Return the status of a session's window, whatever was said about it before.
+    """Return the status of a session's window, independent of earlier alerts.
 
-    Remembers nothing and writes nothing. Arguments as for `check_and_alert_context`.
+    Stores nothing. Arguments as for `check_and_alert_context`.
 
     Returns:
-        The status; ``stale`` with a ``reason`` when there are no data that could be judged.
+        The status; ``stale`` with a ``reason`` without usable data.
 
     Raises:
         ConfigurationError: The configuration is not allowed.
     """
-    look = _Look(session, directory, config, state_dir, clock)
+    check = _Check(session, directory, config, state_dir, clock)
     try:
-        reading = look.read()
+        reading = check.read()
     except (UltramonError, OSError) as error:
-        return AlertOutcome(STALE, session=look.session, reason=str(error))
+        return AlertOutcome(STALE, session=check.session, reason=str(error))
     if reading is None:
-        reason = "no session is named" if look.session is None else f"no data of {look.session}"
-        return AlertOutcome(STALE, session=look.session, reason=reason)
-    status = look.judge(reading)
-    return AlertOutcome(status, reading=reading, action=look.config.actions[status])
+        reason = "no session is named" if check.session is None else f"no data of {check.session}"
+        return AlertOutcome(STALE, session=check.session, reason=reason)
+    status = check.judge(reading)
+    return AlertOutcome(status, reading=reading, action=check.config.actions[status])
 
 
-class _Look:
-    """One look at one session."""
+class _Check:
+    """One check of one session."""
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class _Look:
         return read_project(self._directory, self.session, self.now, self.config.stale_seconds)
 
     def judge(self, reading: Reading) -> str:
-        """Return the status of a reading, whatever was before."""
+        """Return the status of a reading, independent of earlier ones."""
         if reading.is_stale or reading.usage_ratio is None:
             return STALE
         ladder = self.config.ladder.resolve(None)
@@ -151,7 +155,7 @@ class _Look:
     def alert(
         self, command: str | None, every: int | None, *, force: bool, stream: TextIO | None
     ) -> AlertOutcome:
-        """Alert if there is reason to."""
+        """Alert where there is reason to."""
         reading = self.read()
         if reading is None:
             reason = "no data" if self.session else "no session"
@@ -168,21 +172,21 @@ class _Look:
             return AlertOutcome(None, reading=reading, reason=f"not the turn of {command}")
         outcome = AlertOutcome(status, alerted=alerts, reading=reading, action=action)
         if alerts:
-            from ultramon.alerts.rendering import draw
+            from ultramon.alerts.rendering import write_alert
 
             stream = sys.stderr if stream is None else stream
             try:
                 if stream is not None:
-                    draw(outcome, stream)
+                    write_alert(outcome, stream)
             except (OSError, ValueError) as error:
                 _log(f"the alert cannot be written: {error}")
-            self._note(reading, status, command, forced=force)
+            self._store(reading, status, command, forced=force)
         return outcome
 
     def _remember(
         self, reading: Reading, status: str, turns: Turns, *, force: bool
     ) -> tuple[bool, bool]:
-        """Bring the memory up to date; return whether it is this call's turn, and to alert."""
+        """Update the memory; return whether this run is checked, and whether to alert."""
 
         def decide() -> tuple[AlertMemory, bool, bool, bool]:
             memory = file.load()
@@ -203,17 +207,17 @@ class _Look:
                 memory, _, is_turn, alerts = decide()
                 file.save(memory)
         except LockedError:
-            # Whoever holds the lock decides on the same readings: it alerts, or has no reason to.
+            # The holder of the lock decides on the same readings: it alerts, or has no reason to.
             return True, False
         except StateWriteError as error:
-            _log(f"not remembered, so it will be said again: {error}")
-            if not is_turn:  # what cannot be counted is looked at each time
+            _log(f"the alert cannot be remembered and will come again: {error}")
+            if not is_turn:  # runs that cannot be counted are all checked
                 turns = Turns("", 1)
                 _, _, is_turn, alerts = decide()
         return is_turn, alerts
 
-    def _note(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
-        """Store the alert in the journal, for those who look back."""
+    def _store(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
+        """Store the alert as an event of the journal."""
         from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
         from ultramon.system.files import make_private_directory
 
@@ -227,7 +231,7 @@ class _Look:
             "epoch": reading.epoch,
             "source": f"agent:{reading.session}",
             "occurredAt": format_time(self.now),
-            # Forced and unremembered alerts repeat what nothing counts: the time tells them apart.
+            # No count distinguishes forced and unremembered alerts; their time does.
             "n": round(self.now * 1000),
             "level": status,
             "usageRatio": reading.usage_ratio,

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 OK = "ok"
 STALE = "stale"
-LEVELS = tuple(LADDERS["alerts"])
+RATIOS = LADDERS["alerts"]
+"""Usage ratio at which each level begins by default."""
+LEVELS = tuple(RATIOS)
 DEFAULT_ACTIONS = {
     OK: "none needed",
     WARNING: "a good point to finish the subtask in hand and to note what is left",
@@ -130,17 +132,15 @@ class AlertConfig(
     directory: str = setting(
         _LINE, ".ultramon", "The project directory.", variable="ULTRAMON_ALERT_DIR"
     )
-    warning_threshold: float = setting(
-        RATIO, LADDERS["alerts"][WARNING], "Where the status `warning` begins."
-    )
+    warning_threshold: float = setting(RATIO, RATIOS[WARNING], "Where the status `warning` begins.")
     caution_threshold: float = setting(
-        RATIO, LADDERS["alerts"][CAUTION], "Where `caution` begins; above `warning_threshold`."
+        RATIO, RATIOS[CAUTION], "Where `caution` begins; above `warning_threshold`."
     )
     critical_threshold: float = setting(
-        RATIO, LADDERS["alerts"][CRITICAL], "Where `critical` begins; above `caution_threshold`."
+        RATIO, RATIOS[CRITICAL], "Where `critical` begins; above `caution_threshold`."
     )
     emergency_threshold: float = setting(
-        RATIO, LADDERS["alerts"][EMERGENCY], "Where `emergency` begins; above `critical_threshold`."
+        RATIO, RATIOS[EMERGENCY], "Where `emergency` begins; above `critical_threshold`."
     )
     rearm_margin: float = setting(
         MARGIN,

@@ -1,8 +1,7 @@
-"""What was alerted already, kept so that an alert comes once, whichever process looks.
+"""The memory of earlier alerts: each comes once, whichever process checks.
 
-An agent's own record of announcements is written by the process that owns the agent alone. Whoever
-alerts is another process, so it keeps its own file: beside the states for an agent, in the project
-directory for a project's session.
+Only the process of an agent writes its state. Alerts come from other processes, so they keep a file
+of their own: beside the states for an agent, in the project directory for a project's session.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 LAST_ALERT = ".context-last-alert-{}"
 LOCK_SECONDS = 0.05
-"""How long the caller of an alert waits for another process that looks at the same session."""
+"""Longest time that a check waits for another one of the same session."""
 _MAX_LEVEL_BYTES = 64
 _NAMES = (
     ("level", "level", str),
@@ -45,16 +44,16 @@ _NAMES = (
 
 
 class AlertMemory:
-    """What is remembered of one session.
+    """The memory of one session.
 
     Attributes:
         level: The highest level alerted that has not re-armed since; None = none.
-        filling: The filling of the window in which that was; None where that cannot be known.
-        stale_alerted_at: When the readings were called stale, epoch seconds; None = they were not,
-            or it may be said again.
-        alerted_at: When there was an alert last, epoch seconds; None = never.
-        alerted_level: The level of the last alert that was about a level.
-        counts: How often each command that is counted ran since it was last looked after.
+        filling: Identifies the filling of the window that had it; None where the file cannot.
+        stale_alerted_at: Time of the last alert about stale data, epoch seconds; None = none, or
+            another is due.
+        alerted_at: Time of the last alert, epoch seconds; None = never.
+        alerted_level: The level of the last alert about a level.
+        counts: Runs since the last check, by command, of commands checked at every so many.
     """
 
     __slots__ = (
@@ -75,13 +74,13 @@ class AlertMemory:
         self.counts: dict[str, int] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it stands in a file; later changes do not reach what is returned."""
+        """Return a copy in the form of the file."""
         value = {name: getattr(self, attribute) for attribute, name, _ in _NAMES}
         return {**value, "counts": dict(self.counts)}
 
     @classmethod
     def from_json(cls, value: object) -> AlertMemory:
-        """Rebuild it; what is missing or of another kind counts as never remembered."""
+        """Rebuild it; a member that is missing or of another kind counts as never set."""
         memory = cls()
         for attribute, name, kind in _NAMES:
             found = value.get(name) if isinstance(value, dict) else None
@@ -93,7 +92,7 @@ class AlertMemory:
         return memory
 
     def enter(self, filling: list[Any] | None) -> None:
-        """Forget what was said about an earlier filling of the window."""
+        """Forget the alerts of an earlier filling of the window."""
         if self.filling != filling:
             self.filling = filling
             self.level = None
@@ -137,7 +136,7 @@ class AlertFile:
             raise refused(path, "cannot be locked", error) from error
 
     def load(self) -> AlertMemory:
-        """Return what is remembered; nothing, when nothing can be read."""
+        """Return the memory; an empty one when nothing can be read."""
         self._is_damaged = False
         try:
             return AlertMemory.from_json(compact_json.loads(self._read(f"{self._path}.json")))
@@ -151,9 +150,9 @@ class AlertFile:
         return read_private_file(path)[0]
 
     def save(self, memory: AlertMemory) -> None:
-        """Store what is remembered. Call inside the lock, after `load`.
+        """Store a memory. Call inside the lock, after `load`.
 
-        What is there and no memory is set aside as ``.corrupt``.
+        A file that cannot be read is set aside as ``.corrupt``.
 
         Raises:
             StateWriteError: The file system refused.
@@ -172,9 +171,9 @@ class AlertFile:
 class ProjectAlertFile(AlertFile):
     """The memory of a project's session, in the project directory.
 
-    The level stands in ``.context-last-alert-<session>`` as plain text, where other tools of the
-    project look for it; the rest in ``.context-alert-<session>.json`` beside it. Files have the
-    modes that the umask says: a project may have several users.
+    The level is plain text in ``.context-last-alert-<session>``, where other tools of the project
+    look for it; the rest is in ``.context-alert-<session>.json`` beside it. The umask decides the
+    modes: a project may have several users.
 
     Args:
         directory: The project directory.
@@ -202,7 +201,7 @@ class ProjectAlertFile(AlertFile):
         return read_shared_file(path)
 
     def load(self) -> AlertMemory:
-        """Return what is remembered; nothing, when nothing can be read."""
+        """Return the memory; an empty one when nothing can be read."""
         memory = super().load()
         try:
             level = read_shared_file(self._level_path, _MAX_LEVEL_BYTES)
@@ -213,7 +212,7 @@ class ProjectAlertFile(AlertFile):
         return memory
 
     def save(self, memory: AlertMemory) -> None:
-        """Store what is remembered. Call inside the lock, after `load`.
+        """Store a memory. Call inside the lock, after `load`.
 
         Raises:
             StateWriteError: The file system refused.
@@ -227,7 +226,7 @@ class ProjectAlertFile(AlertFile):
 
 
 def memory_file(reading: Reading, state_directory: str) -> AlertFile:
-    """Return where the alerts about a reading's session are remembered."""
+    """Return the memory of the session that a reading is about."""
     if reading.directory is None:
         return AlertFile(state_directory, reading.session)
     return ProjectAlertFile(reading.directory, reading.session)

@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 
 class AlertOutcome:
-    """What came of a look; true when there was an alert.
+    """The outcome of a check; true when there was an alert.
 
     Attributes:
         alerted: Whether there was an alert.
         status: ``ok``, ``warning``, ``caution``, ``critical``, ``emergency`` or ``stale`` (also
-            without any data); None when nobody looked: turned off, or not this command's turn.
+            without any data); None without a check: turned off, or not this run's turn.
         percentage: Of the limit, 0.0 and more, not clamped; None = unknown.
         tokens: In the window; None = unknown.
         limit: Context limit in tokens; None = unknown.
         action: What to do, as configured for the status; empty without one.
-        source: The file that the numbers are from; None without data.
-        session: The session looked at; None without one.
-        reason: Why there is no better answer, for people; empty when there is nothing to explain.
+        source: The file of the numbers; None without data.
+        session: The session; None without one.
+        reason: Why there is no better answer, for people; empty for a good one.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class AlertOutcome:
         return self.alerted
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the command line prints it with ``--json``."""
+        """Return the outcome as the command line prints it with ``--json``."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __repr__(self) -> str:

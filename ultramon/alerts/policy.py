@@ -1,4 +1,4 @@
-"""Whether a reading is a reason to alert, given what was alerted before. Touches no file."""
+"""Whether a reading is a reason to alert, given the alerts before it. Touches no file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from ultramon.alerts.memory import AlertMemory
 
 STALE_AGAIN_SECONDS = 3600.0
-"""Data that were fresh in between are called stale again only so long after the last time: a status
+"""Least time between two alerts about stale data, where the data were fresh in between: a status
 line that pauses with its agent is stale every minute."""
 
 
 class Turns:
-    """Counts the runs of a command; at every so many of them it is its turn.
+    """Counts the runs of a command and selects every so many of them.
 
     Args:
         command: Its name.
@@ -30,7 +30,7 @@ class Turns:
         self._every = every
 
     def count(self, counts: dict[str, int]) -> bool:
-        """Count one run; return whether it is its turn."""
+        """Count one run; return whether it is selected."""
         if self._every == 1:
             return True
         count = counts.get(self._command, 0) + 1
@@ -48,21 +48,18 @@ def advance(
     *,
     force: bool = False,
 ) -> bool:
-    """Bring what is remembered up to a reading.
+    """Update a memory by a reading, and return whether to alert.
 
-    Upwards a status is remembered when it alerts; downwards rung by rung, each below its re-arm
-    ratio. `stale` stands beside the levels and leaves them as they are.
+    Upwards a level is remembered when it alerts; downwards the memory falls rung by rung, each
+    below its re-arm ratio. `stale` is no level and leaves the level alone.
 
     Args:
         memory: Of the filling of the window that the reading is of; changed.
         status: Of the reading.
         usage_ratio: Of the reading; None = unknown, for stale ones.
-        config: What alerts.
+        config: The settings of alerts.
         now: Epoch seconds.
         force: Alert in any case.
-
-    Returns:
-        Whether to alert.
     """
     ladder = config.ladder.resolve(None)
     is_quiet = memory.alerted_at is not None and 0 <= now - memory.alerted_at < config.quiet_seconds
@@ -71,8 +68,8 @@ def advance(
         if alerts:
             memory.stale_alerted_at = memory.alerted_at = now
         return alerts
-    told_at = memory.stale_alerted_at
-    if told_at is not None and abs(now - told_at) >= STALE_AGAIN_SECONDS:
+    stale_at = memory.stale_alerted_at
+    if stale_at is not None and abs(now - stale_at) >= STALE_AGAIN_SECONDS:
         memory.stale_alerted_at = None
     before, reached = ladder.rank(memory.level), ladder.rank(status)
     alerts = force or (

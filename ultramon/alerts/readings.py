@@ -1,7 +1,7 @@
-"""Which session an alert is about, and how full its window is: the files that say so, read safely.
+"""Readings: which session a check is about, and how full its window is.
 
-A session is an agent with a state, or one of a project that keeps readings in a directory of its
-own. Nothing of a project's files is believed but numbers, times and one id.
+A session is an agent with a state, or one of a project with readings in a directory of its own. Of
+a project's files only numbers, times and one id are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SESSION_READING = os.path.join("context-states", "context-state-{}.json")
 PROJECT_READING = ".context-state.json"
 _MAX_SESSION_BYTES = 4096
 _MOST = 1e15
-"""No count and no percentage is larger; a float still holds it exactly."""
+"""Largest count or percentage accepted; a float still holds it exactly."""
 
 
 class Reading:
@@ -41,16 +41,16 @@ class Reading:
 
     Attributes:
         session: The id of the session.
-        path: The file that says so.
-        directory: The project directory it lies in; None for the state of an agent.
-        usage_ratio: 0.0 and more, not clamped; None = the file does not know, see ``problem``.
-        tokens: In the window; None = not said.
-        limit_tokens: What the ratio is of; None = not said.
-        is_stale: Whether it is too old, or its time makes no sense.
+        path: The file.
+        directory: The project directory of the file; None for the state of an agent.
+        usage_ratio: 0.0 and more, not clamped; None = unknown, see ``problem``.
+        tokens: In the window; None = unknown.
+        limit_tokens: The limit that the ratio is of; None = unknown.
+        is_stale: Whether the reading is too old, or its time impossible.
         problem: Why it is stale or unknown, for people; empty for a good one.
-        filling: What tells one filling of the window from the next; None = the file cannot.
+        filling: Identifies a filling of the window; None where the file cannot.
         run: The run of the agent; None for a project's session.
-        session_id: What the agent calls its session; the same as ``session`` for a project's.
+        session_id: The agent's own id of its session; ``session`` for a project's.
         generation: Of the agent; 0 for a project's session.
         epoch: Of the agent; 1 for a project's session.
     """
@@ -88,10 +88,10 @@ class Reading:
 
 
 def find_session(given: str | None, directory: str) -> str | None:
-    """Return the id of the session that is meant.
+    """Return the id of the session to check.
 
     Args:
-        given: What the caller names; empty = nobody, None = not named.
+        given: The caller's choice; empty = no session, None = not chosen.
         directory: The project directory.
 
     Returns:
@@ -99,7 +99,7 @@ def find_session(given: str | None, directory: str) -> str | None:
         holds; None without any.
 
     Raises:
-        InvalidAgentIdError: It may not become a file name.
+        InvalidAgentIdError: It cannot be a file name.
         StateCorruptError: ``.current-session`` is no small regular file of text.
         OSError: The system refused to read it.
     """
@@ -119,8 +119,8 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
     """Return the reading of an agent; None when there is no such agent.
 
     Raises:
-        StateError: There is one and it cannot be read.
-        StateSchemaError: A newer ultramon wrote it, in a way that cannot be read.
+        StateError: Its state cannot be read.
+        StateSchemaError: A newer ultramon wrote it, in a form that cannot be read.
     """
     states = StateDirectory(state_directory)
     try:
@@ -157,13 +157,13 @@ def read_project(directory: str, session: str, now: float, stale_seconds: float)
         directory: The project directory.
         session: A checked id.
         now: Epoch seconds.
-        stale_seconds: Age from which a reading is stale that does not say so itself.
+        stale_seconds: Age from which a reading is stale, where the file sets none.
 
     Returns:
         The reading; None without a file.
 
     Raises:
-        StateCorruptError: There is a file and it holds no reading.
+        StateCorruptError: The file holds no reading.
         OSError: The system refused to read it.
     """
     for name in (SESSION_READING.format(session), PROJECT_READING):

@@ -1,4 +1,4 @@
-"""The words of an alert: a box on a terminal, two plain lines everywhere else."""
+"""The text of an alert: a box on a terminal, two plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _MAX_WIDTH = 76
 def numbers(outcome: AlertOutcome) -> str:
     """Return how full the window is: ``87% (174000/200000 tokens)``.
 
-    The percentage is rounded down, so that it never shows a threshold that is not reached.
+    The percentage is rounded down: it never shows a threshold that is not reached.
     """
     if outcome.percentage is None:
         return "unknown"
-    said = f"{math.floor(outcome.percentage)}%"
+    text = f"{math.floor(outcome.percentage)}%"
     if outcome.tokens is not None and outcome.limit is not None:
-        said += f" ({outcome.tokens}/{outcome.limit} tokens)"
-    return said
+        text += f" ({outcome.tokens}/{outcome.limit} tokens)"
+    return text
 
 
-def draw(outcome: AlertOutcome, stream: TextIO) -> None:
+def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
     """Write an alert to a stream, in one piece.
 
     Args:
         outcome: With a status.
-        stream: Where; its encoding and whether it is a terminal are asked.
+        stream: Its encoding decides the characters, and a terminal gets the box.
     """
-    status, said = outcome.status or STALE, numbers(outcome)
+    status, facts = outcome.status or STALE, numbers(outcome)
     if status == STALE:
-        said = f"context data is stale, {outcome.reason}; last {said}"
+        facts = f"context data is stale, {outcome.reason}; last {facts}"
     name, action = status.upper(), f"Action: {outcome.action}"
-    plain = f"[CONTEXT ALERT] {name}: {said}\n{action}\n"
+    plain = f"[CONTEXT ALERT] {name}: {facts}\n{action}\n"
     if stream.isatty():
-        text = _boxed(f"CONTEXT [{name}]: {said}", action, _COLOURS[status], stream)
+        text = _boxed(f"CONTEXT [{name}]: {facts}", action, _COLOURS[status], stream)
     elif os.environ.get("FORCE_COLOR"):
         text = _coloured(plain, _COLOURS[status], stream)
     else:

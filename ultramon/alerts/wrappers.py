@@ -1,4 +1,4 @@
-"""Hooks the alert into a command-line tool: around a block, or around a function."""
+"""Wrappers that alert after a command of a tool: around a block, or around a function."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ _IS_COROUTINE = 0x80
 
 
 class alerting:
-    """Looks at the agent's context after a command that ended well, and alerts if there is reason.
+    """Checks the agent's context after a command that ended well; see `check_and_alert_context`.
 
-    A context manager, and a decorator of functions, coroutine functions among them. A command that
-    raises, or exits with another code than 0, is left alone. See `check_and_alert_context`, which
-    does the work, for what happens and for the other arguments.
+    A context manager, and a decorator of functions and coroutine functions. Without effect on a
+    command that raises or exits with another code than 0.
 
     Args:
         command: The name of the command; None = unnamed.
-        every: Look only after every so many runs in a session, counted in the session's own file;
-            None = as configured for the command, else each time.
-        session: The session; None = found.
+        every: Check only after every so many runs in a session, counted across processes; None = as
+            configured for the command, else each time.
+        session: The session; None = as for `check_and_alert_context`.
         directory: The project directory; None = as configured.
         stream: Where to write; None = `sys.stderr`.
-        config: None = made when it looks.
+        config: Settings; None = `AlertConfig()` at each check.
         clock: For tests; None = the system's.
 
     Attributes:
-        outcome: What came of the last look; None before.
+        outcome: Of the last check; None before.
 
     Raises:
         ConfigurationError: ``every`` is not a whole number from 1 to 1,000,000.
@@ -75,7 +74,7 @@ class alerting:
             self.outcome = check_and_alert_context(**self._arguments)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return the function with the look behind it."""
+        """Return the function with the check behind it."""
         from functools import wraps
 
         code = getattr(function, "__code__", None)
