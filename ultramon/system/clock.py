@@ -1,4 +1,4 @@
-"""Time as ultramon sees it: a wall clock for stamps, a monotonic one for intervals."""
+"""The clock: wall time for stamps, monotonic time for intervals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compact JSON in and out, without the 7 ms that importing `json` costs a hook.
+"""Compact JSON without the import of `json`, which costs a hook 7 ms.
 
-Uses the C scanner and encoder inside CPython directly, and `json` itself where they are missing
-or have another shape. Strict: no NaN, no infinity, nothing after the value.
+Uses the C scanner and encoder of CPython, and `json` where they are missing or have another shape.
+Strict: no NaN, no infinity, nothing after the value.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def loads(text: str | bytes) -> Any:
 
 
 def leading_members(text: str) -> dict[str, Any]:
-    """Return the whole members at the beginning of a JSON object that was cut off somewhere.
+    """Return the complete members of a truncated JSON object.
 
     Raises:
-        ValueError: It does not begin like an object.
+        ValueError: The text does not begin like an object.
     """
     members: dict[str, Any] = {}
     at = _skip_whitespace(text, 0)
@@ -111,7 +111,7 @@ def leading_members(text: str) -> dict[str, Any]:
                 break
             value, at = _scan(text, _skip_whitespace(text, at + 1))
             at = _skip_whitespace(text, at)
-            # A number may go on behind the cut, also one whose exponent has no digit yet.
+            # A number may continue behind the cut, also one whose exponent has no digit yet.
             if at < len(text) and text[at] not in ".eE":
                 members[key] = value
     except (StopIteration, ValueError, RecursionError, SystemError):
@@ -130,7 +130,7 @@ def dumps(value: object) -> str:
 
     Raises:
         ValueError: A number is NaN or infinite, or the value contains itself.
-        TypeError: Something in it has no JSON form.
+        TypeError: A part of it has no JSON form.
     """
     try:
         return "".join(_encode(value, 0))

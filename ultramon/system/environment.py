@@ -1,4 +1,4 @@
-"""What the environment decides before anything is configured; cheap to import."""
+"""Environment variables outside the tables of settings; cheap to import."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ VARIABLES = {
     "TOKEN_FILE": "File with the token by which this agent proves who it is.",
     "TOKEN_MINT_FILE": "File into which `ultramon token mint` writes a token.",
 }
-"""The variables, behind ``ULTRAMON_``, that belong to no table and to no flag of a command, and
-what each decides."""
+"""The variables, without ``ULTRAMON_``, that no setting and no option of a command has, with their
+meanings."""
 
 
 def disabled(environ: Mapping[str, str] = os.environ) -> bool:
@@ -37,10 +37,10 @@ def disabled(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def given_or_named(given: str | None, name: str, variable: str) -> str | None:
-    """Return an id that was given, else the one in a variable; None without either.
+    """Return the given id, else the one in a variable; None without either.
 
     Raises:
-        InvalidAgentIdError: It is none; an empty one is an error where it was given.
+        InvalidAgentIdError: It is no valid id; empty is an error for a given one only.
     """
     if given is not None:
         return check_agent_id(given, name)

@@ -1,6 +1,6 @@
-"""Files and directories that belong to this user alone: made, checked, opened, locked.
+"""Files and directories of this user: made, checked, read and replaced.
 
-Works the same under every umask, and never follows a link that somebody planted.
+Independent of the umask; never follows a planted link.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def _make_missing(path: str) -> None:
         except FileNotFoundError:
             _make_missing(os.path.dirname(path) or ".")
             os.mkdir(path, 0o700)
-        os.chmod(path, 0o700)  # a umask may have taken bits that we need
+        os.chmod(path, 0o700)  # a umask may have removed bits
     except FileExistsError:
         pass
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory and its parents with mode 0700 where missing, and make sure it is ours.
+    """Create a missing directory and its parents with mode 0700, and check the one there.
 
     Raises:
-        StateDirectoryError: It is a symlink or no directory, belongs to somebody else, or others
-            may write to it; or it cannot be created.
+        StateDirectoryError: It is a symlink or no directory, belongs to another user, is writable
+            by others, or cannot be created.
     """
     try:
         _make_missing(path)
@@ -58,10 +58,10 @@ def make_private_directory(path: str) -> None:
 
 
 def check_private(found: os.stat_result, path: str) -> None:
-    """Make sure that a file is a plain one of ours, under one name.
+    """Check that a file is a regular one of this user, under one name.
 
     Raises:
-        StateCorruptError: It is something else.
+        StateCorruptError: It is not.
     """
     _check_regular(found, path)
     if _geteuid is not None and found.st_uid != _geteuid():
@@ -78,31 +78,28 @@ def _check_regular(found: os.stat_result, path: str) -> None:
 def read_private_file(
     path: str, max_bytes: int = MAX_FILE_BYTES, *, is_regular: bool = False
 ) -> tuple[bytes, os.stat_result]:
-    """Read a small regular file of ours without following links, blocking or reading on and on.
+    """Read a small regular file of this user: no link is followed, no read blocks or never ends.
 
     Args:
         path: The file.
         max_bytes: A larger one is refused unread.
-        is_regular: Whether the caller saw just now that it is a regular file. It is checked again
-            once it is open.
+        is_regular: The caller has just checked that; it is checked again once the file is open.
 
     Raises:
-        StateCorruptError: It is something else than a small regular file of ours.
-        OSError: There is none, or the system refused: that says nothing about the file.
+        StateCorruptError: It is not a small regular file of this user.
+        OSError: It does not exist, or the system refused, which says nothing about the file.
     """
     if not is_regular:
-        check_private(os.lstat(path), path)  # first: merely opening a device can do something
+        check_private(os.lstat(path), path)  # before the open: opening a device can have effects
     return _read_bounded(path, max_bytes, check_private)
 
 
 def read_shared_file(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Read a small regular file that may belong to anybody, as a project's files may.
-
-    Safe as `read_private_file` is: without following a link at its end, blocking, or reading on.
+    """Read a small regular file of any user, such as a project's, as `read_private_file` does.
 
     Raises:
-        StateCorruptError: It is something else than a small regular file.
-        OSError: There is none, or the system refused.
+        StateCorruptError: It is not a small regular file.
+        OSError: It does not exist, or the system refused.
     """
     _check_regular(os.lstat(path), path)
     return _read_bounded(path, max_bytes, _check_regular)[0]
@@ -128,7 +125,7 @@ def _read_bounded(
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file of ours, creating it with mode 0600 where it is missing.
+    """Open a file of this user; a missing one is made with mode 0600.
 
     Raises:
         OSError: The system refused, or the name is a symlink.
@@ -148,11 +145,11 @@ def open_private(path: str, flags: int) -> int:
 
 def _make_private(fd: int) -> None:
     if hasattr(os, "fchmod"):
-        os.fchmod(fd, 0o600)  # a umask may have taken bits that we need
+        os.fchmod(fd, 0o600)  # a umask may have removed bits
 
 
 def open_shared(path: str) -> int:
-    """Open a file that whoever may read it may lock, making it as the umask says.
+    """Open a file for locks, open to all its readers; a missing one gets the mode of the umask.
 
     Raises:
         OSError: The system refused, or the name is a symlink.
@@ -161,15 +158,15 @@ def open_shared(path: str) -> int:
 
 
 def write_new_file(path: str, data: bytes, *, shared: bool = False) -> None:
-    """Write a file that must not exist yet, down to the disk.
+    """Write a file that must not exist yet, and sync it.
 
     Args:
-        path: Where.
-        data: What.
-        shared: Give it the mode that the umask says, for a project's files; else 0600.
+        path: The file.
+        data: Its content.
+        shared: Give it the mode of the umask, for a project's files; else 0600.
 
     Raises:
-        OSError: The system refused; a part of the file may be there.
+        OSError: The system refused; a part of the file may exist.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
     fd = os.open(path, flags, 0o666 if shared else 0o600)
@@ -186,14 +183,14 @@ def write_new_file(path: str, data: bytes, *, shared: bool = False) -> None:
 
 
 class NewFile:
-    """A synced temporary file, to be renamed to its place within the ``with`` block.
+    """A synced temporary file, which the ``with`` block renames to its place.
 
-    Deleted when the block or the writing fails; an `OSError` becomes a `StateWriteError`.
+    Deleted when the block or the write fails; an `OSError` becomes a `StateWriteError`.
 
     Args:
-        temporary: Where to write it; in the same directory.
+        temporary: Its path, in the directory of its place.
         path: Its place, for the error.
-        data: What to write.
+        data: Its content.
         shared: As for `write_new_file`.
     """
 
@@ -222,15 +219,15 @@ class NewFile:
 
 
 def replace_file(path: str, data: bytes, *, shared: bool = False) -> None:
-    """Replace a file atomically, down to the disk.
+    """Replace a file atomically, and sync the new one.
 
     Args:
-        path: Where; a link is replaced, not followed.
-        data: What.
+        path: The file; a link is replaced, not followed.
+        data: Its new content.
         shared: As for `write_new_file`.
 
     Raises:
-        StateWriteError: The file system refused; what was there before is intact.
+        StateWriteError: The file system refused; the old file is intact.
     """
     temporary = f"{path}.{random_hex(6)}.tmp"
     with NewFile(temporary, path, data, shared=shared) as temporary:
@@ -238,7 +235,7 @@ def replace_file(path: str, data: bytes, *, shared: bool = False) -> None:
 
 
 def delete_file(path: str) -> None:
-    """Delete a file; nothing happens when there is none.
+    """Delete a file if it exists.
 
     Raises:
         StateWriteError: The file system refused.
@@ -252,7 +249,7 @@ def delete_file(path: str) -> None:
 
 
 def delete_quietly(path: str) -> None:
-    """Delete a file that nobody would miss or be hurt by."""
+    """Delete a file whose absence and presence do no harm."""
     try:
         os.unlink(path)
     except OSError:
@@ -260,7 +257,7 @@ def delete_quietly(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Bring the names in a directory down to the disk."""
+    """Sync the names in a directory."""
     fd = os.open(path, os.O_RDONLY | _CLOEXEC)
     try:
         os.fsync(fd)
@@ -269,7 +266,7 @@ def sync_directory(path: str) -> None:
 
 
 def close_quietly(fd: int) -> None:
-    """Close a descriptor through which nothing was written: its close has nothing to report."""
+    """Close a descriptor without writes, whose close has nothing to report."""
     try:
         os.close(fd)
     except OSError:
@@ -277,7 +274,7 @@ def close_quietly(fd: int) -> None:
 
 
 def refused(path: str, what: str, error: OSError) -> StateWriteError:
-    """Return the typed error for what the system refused to do with a file."""
+    """Return the typed error for a refusal of the system."""
     if isinstance(error, StateError):
         return StateWriteError(error.path, error.reason)
     return StateWriteError(path, f"{what}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Agent ids: which names may become file names, and how one is made up."""
+"""Agent ids: names that are valid file names on every system."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DEVICES.update(f"{port}{number}" for port in ("com", "lpt") for number in range
 
 
 def check_agent_id(agent_id: object, name: str = "agent id") -> str:
-    """Return the id unchanged, or raise.
+    """Return a valid id unchanged.
 
     An id is never repaired: two ids that differ only in stripped characters would share a file.
 
     Args:
         agent_id: The id, or the name of a run, which has the same form.
-        name: What it was given as, for the error.
+        name: Its role, for the error.
 
     Raises:
         InvalidAgentIdError: It is not 1-128 of ``A-Z a-z 0-9 . _ -`` starting with a letter or

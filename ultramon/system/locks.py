@@ -35,7 +35,7 @@ _RETRY_SECONDS = 0.001
 
 
 class LockedError(StateWriteError):
-    """Somebody else holds the lock, beyond the timeout."""
+    """Another process or thread held the lock beyond the timeout."""
 
 
 class Lock:
@@ -43,8 +43,8 @@ class Lock:
 
     Args:
         path: The file.
-        open_file: Opens it for writing, making it where it is missing.
-        timeout_seconds: How long to wait for whoever holds it.
+        open_file: Opens it for writing and makes a missing one.
+        timeout_seconds: Longest time to wait for the holder.
 
     Raises:
         LockedError: Not free within the timeout.
@@ -64,7 +64,7 @@ class Lock:
             self._fd = self._open_file(self._path)
             try:
                 self._wait()
-                # Somebody may have deleted the file between open and lock: nobody's lock then.
+                # A file deleted between open and lock would be a lock that nobody else sees.
                 if _is_same_file(self._fd, self._path):
                     return
             except BaseException:
@@ -89,7 +89,7 @@ class Lock:
             raise refused(self._path, "cannot be locked", error) from error
 
     def _release(self) -> None:
-        # A child forked meanwhile shares the descriptor; closing ours would not unlock it.
+        # A child forked meanwhile shares the descriptor; closing this one would not unlock it.
         try:
             _unlock(self._fd)
         except OSError:

@@ -1,15 +1,11 @@
-"""This host and its processes: which one is meant, whether it still runs."""
+"""Identities of hosts and processes, and whether a process still runs."""
 
 from __future__ import annotations
 
 import os
 
 _PROC = "/proc"
-
-
 _UNKNOWN = "unknown"
-
-
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
 
 
@@ -34,12 +30,12 @@ def _pid_namespace() -> str:
 
 
 class HostIdentity:
-    """Which machine, boot and process namespace this is.
+    """A machine, its boot and its process namespace.
 
     Attributes:
         hostname: Node name.
         boot_id: Boot id and pid namespace: containers share the first, not the second. Empty
-            where the system tells neither.
+            where the system reports neither.
     """
 
     __slots__ = ("boot_id", "hostname")
@@ -57,17 +53,17 @@ def this_host() -> HostIdentity:
 
 
 def process_started_at(pid: int) -> str | None:
-    """Return an opaque mark of when a process started, None when it does not run.
+    """Return an opaque mark of a process's start, None when it does not run.
 
-    A pid is reused, the pair of pid and start is not. A zombie does not run. Where ``/proc`` is
-    not there or cannot be read, the mark is ``"unknown"`` for every pid that exists.
+    A pid is reused, the pair of pid and start is not. A zombie does not run. Without a readable
+    ``/proc`` the mark of every existing pid is ``"unknown"``.
     """
     stat = _read_proc(f"{pid}/stat")
     if stat is not None:
         fields = stat[stat.rfind(")") + 2 :].split()
         return None if len(fields) < 20 or fields[0] in "ZX" else fields[19]
     if os.path.exists(os.path.join(_PROC, "self/stat")):
-        # Out of file descriptors nothing can be opened; that does not end a process.
+        # The file could not be opened for want of descriptors; that does not end a process.
         return _UNKNOWN if os.path.exists(os.path.join(_PROC, str(pid))) else None
     try:
         os.kill(pid, 0)

@@ -1,15 +1,11 @@
-"""Text for a terminal: control characters and invisible ones are shown, never sent."""
+"""Text for a terminal: control characters and invisible ones become visible escapes."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _MAX_MARKS = 4
-
-
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
-
-
 # Letters and marks that draw nothing: they hide text, or move everything behind them.
 _INVISIBLE = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
@@ -18,15 +14,15 @@ _INVISIBLE = frozenset(
 
 
 def sanitize(text: str, *, max_chars: int = 10_000, keep_lines: bool = False) -> str:
-    r"""Return text that can do nothing to a terminal but show itself.
+    r"""Return text that cannot control a terminal.
 
     Control characters, bidi controls, zero-width and tag characters, surrogates and line
     separators become a visible escape such as ``\x1b``; of marks stacked on one letter four stay.
 
     Args:
-        text: Anything that came from a state, a recording or an error.
+        text: Text from a state, a recording or an error.
         max_chars: Longer text is cut, and ends in ``…``.
-        keep_lines: Let ``\n`` be: for text whose line ends are our own.
+        keep_lines: Keep ``\n``: for text with trusted line ends.
     """
     if len(text) > max_chars:
         text = text[: max_chars - 1] + "…"

@@ -32,7 +32,7 @@ def format_time(epoch_seconds: float) -> str:
 
 
 def clock_time(at: float, now: float) -> str:
-    """Return a time for people: ``14:02Z``, with its date when it is over two minutes ago.
+    """Return a time for people: ``14:02Z``, with its date when it is more than two minutes old.
 
     Args:
         at: Epoch seconds.
@@ -46,13 +46,13 @@ def clock_time(at: float, now: float) -> str:
 
 
 def parse_time(value: object) -> float | None:
-    """Return the seconds since 1970 of an RFC 3339 time, or None when it is none.
+    """Return the epoch seconds of an RFC 3339 time, None for any other value.
 
     Fractions may have any number of digits; a leap second counts as the second after it.
     """
     if not isinstance(value, str) or len(value) < 20 or not value.isascii():
         return None
-    # A fleet's states hold thousands of times out of few minutes, all as `format_time` writes them.
+    # The states of a fleet hold thousands of times of few minutes, as `format_time` writes them.
     if len(value) == 24 and value[19] == "." and value[23] == "Z" and value[17] < "6":
         minute_at = _minutes.get(value[:17])
         if minute_at is not None and (value[17:19] + value[20:23]).isdigit():
