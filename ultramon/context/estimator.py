@@ -1,10 +1,10 @@
 """Text to tokens without a tokenizer: one table look-up per character and its neighbours.
 
-A tokenizer cuts a text at places that the characters around a place mostly decide. So every
-position gets a weight by the classes of the last two characters (16 fine classes) and of the last
-three (6 coarse classes), a character outside ASCII one more by its Unicode block, and the estimate
-is the sum. All weights are >= 0: more text never estimates lower. The tables are in
-`core.weights`, fitted per tokenizer family. Standard library only; knows no agent and no limit.
+The characters around a place mostly decide whether a tokenizer cuts there. So every position gets a
+weight by the classes of the last two characters (16 fine classes) and of the last three (6 coarse
+classes), a character outside ASCII one more by its Unicode block, and the estimate is the sum. All
+weights are >= 0: more text never estimates lower. `ultramon.context.estimator_weights` holds the
+tables, fitted per tokenizer family. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ultramon.errors import ConfigurationError
 CHARS_PER_4 = "chars/4"
 FAMILIES: tuple[str, ...] = ("o200k_base", "cl100k_base", "claude_v3", "claude_v47", CHARS_PER_4)
 DEFAULT_FAMILY = "claude_v47"
-"""The family that estimates highest; what an unknown model is counted with."""
+"""The family that estimates highest, for unknown models."""
 
 SAMPLED_ABOVE_CHARS = 256 * 1024
 _WINDOWS = 8
@@ -34,7 +34,7 @@ _CONTEXT_STEP = 512
 _BLOCK_STEP = 256
 
 # Learned by exchanging characters between classes until the boundaries of the three tokenizers
-# were best predicted. The first class also stands before the text; "?" stands for all of non-ASCII.
+# were best predicted. The first class also precedes the text; "?" is every character beyond ASCII.
 PAIR_CLASSES = (
     "\n",
     "ehlnorst",
@@ -185,8 +185,8 @@ def estimate_tokens(text: str, family: str = DEFAULT_FAMILY, *, sample: bool = F
     Args:
         text: Any str, lone surrogates included.
         family: One of `FAMILIES`; default the one that estimates highest.
-        sample: Above 262,144 characters look at eight evenly spread windows of 2,048 only. Takes a
-            fixed time, about 0.1 ms, and gives up that a longer text never estimates lower.
+        sample: Above 262,144 characters weigh only eight evenly spread windows of 2,048. Takes a
+            fixed time, about 0.1 ms; a longer text may then estimate lower.
 
     Returns:
         Tokens: 0 for the empty text, at least 1 otherwise; ``chars/4`` rounds up.
@@ -211,16 +211,16 @@ def _sampled(text: str, family: str) -> float:
 
 
 def family_for_model(model: str | None) -> str:
-    """Name the tokenizer family of a model.
+    """Return the tokenizer family of a model.
 
     Understands provider prefixes (``openai:``, ``anthropic/``), the spellings of Bedrock and
     Vertex, dates, and suffixes such as ``[1m]``.
 
     Args:
-        model: The model's name as a host or provider spells it; None when nothing is known.
+        model: The model's name as a host or provider spells it; None = unknown.
 
     Returns:
-        The family; `DEFAULT_FAMILY`, which estimates highest, for every model not known.
+        The family; `DEFAULT_FAMILY` for an unknown model.
     """
     if not model:
         return DEFAULT_FAMILY
@@ -247,7 +247,7 @@ def _gpt_family(version: str) -> str:
 
 
 def _claude_version(rest: str) -> tuple[int, int] | None:
-    """Read (major, minor) out of what follows "claude"; a date is not a minor version."""
+    """Return (major, minor) from the text after "claude"; a date is not a minor version."""
     for mark in ".@:_[":
         rest = rest.replace(mark, "-")
     parts = [part.removeprefix("v") for part in rest.split("-")]

@@ -1,7 +1,7 @@
-"""Which context limit holds for an agent, and who said so.
+"""The context limit of an agent, with the source of the number.
 
-Pure functions over numbers and texts; standard library only. The table of model windows is
-imported when a model is looked up, so a hook that is told its window never loads it.
+Pure functions over numbers and texts; standard library only. The table of model windows is imported
+when a model is looked up, so a hook that knows its window never loads it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ LARGE_WINDOW_TOKENS = 1_000_000
 
 _LARGE_WINDOW_SUFFIX = "[1m]"
 
-# What routers append after a colon without changing the model.
+# Routers append these after a colon without changing the model.
 _VARIANTS = {"batch", "beta", "extended", "free", "latest", "nitro", "online", "thinking"}
 
-# The windows the Claude Code client itself works with, read off its status line (2.1.330); a name
-# it does not know gets a million there. It differs from the API: opus-4-6 holds a million there
-# and 200,000 here, unless asked for with [1m]. The haiku alias and sonnet-4-6 were not seen and
-# get the smaller possibility: an early warning is put right by the first report above the window,
-# a missing one by nothing.
+# The windows of the Claude Code client, read off its status line (2.1.330); a name it does not know
+# gets a million there. It differs from the API: opus-4-6 holds a million there and 200,000 here,
+# unless asked for with [1m]. The haiku alias and sonnet-4-6 were not seen and get the smaller
+# window: the first report above it corrects an early warning, and nothing a missing one.
 _CLAUDE_CODE_WINDOWS = {
     "claude-haiku-4-5": DEFAULT_WINDOW_TOKENS,
     "claude-opus-4-6": DEFAULT_WINDOW_TOKENS,
@@ -39,7 +38,7 @@ _CLAUDE_CODE_WINDOWS = {
     "sonnet": LARGE_WINDOW_TOKENS,
 }
 
-# An exception can carry a whole request; what it complains about stands at its beginning.
+# An exception can carry a whole request; its complaint is at the beginning.
 _LONGEST_ERROR_CHARS = 20_000
 
 # A quota of tokens per minute is not a window, though providers word the two alike.
@@ -92,13 +91,13 @@ _OVERFLOW_SHAPES = (
 
 
 class LimitCandidate:
-    """One number that could have been the limit, and what became of it.
+    """A candidate for the limit, with the verdict about it.
 
     Attributes:
         name: ``window``, ``trigger`` (the host compacts there), ``refusal`` (the host sends no
             request beyond) or ``limit`` (the user's cap).
         source: ``explicit``, ``host``, ``observed``, ``model`` or ``default``.
-        tokens: The number as given; reserved output is not yet taken off a window.
+        tokens: The number as given; a window still includes the reserved output.
         verdict: ``binding`` (this is the limit), ``holds`` (another one is smaller), ``outranked``
             (a window from a better source is known) or ``not_believed`` (more tokens than this
             were reported).
@@ -122,16 +121,15 @@ class LimitCandidate:
 
 
 class Limit:
-    """The context limit in force and where it comes from.
+    """The context limit in force, with its source.
 
     Attributes:
-        context_limit_tokens: The tokens after which the agent cannot go on unharmed, or None when
-            nothing that is believed is known.
-        context_window_tokens: What the model can hold, or None when unknown.
-        source: Origin of the binding candidate: ``explicit``, ``host``, ``observed``, ``model``,
-            ``default``, or ``unknown`` when there is no limit.
+        context_limit_tokens: Tokens beyond which the agent cannot continue; None = unknown.
+        context_window_tokens: Tokens that the model can hold; None = unknown.
+        source: Of the binding candidate: ``explicit``, ``host``, ``observed``, ``model``,
+            ``default``, or ``unknown`` without a limit.
         suspect: More tokens were reported than the best known window holds.
-        candidates: Every number that was considered, best source first.
+        candidates: All candidates, best source first.
     """
 
     __slots__ = ("candidates", "context_limit_tokens", "context_window_tokens", "source", "suspect")
@@ -155,10 +153,10 @@ class Limit:
 
 
 def canonical_model_name(model: str) -> str:
-    """Reduce the many spellings of one model to the name its maker gives it.
+    """Reduce the many spellings of a model to its maker's name for it.
 
-    Lower-cases and removes what gateways and clouds add: ``provider:`` and ``provider/`` (nested
-    too), Bedrock's region, maker and ``-v1:0``, Vertex's ``@20250929``, a release date,
+    Lower-cases and removes the additions of gateways and clouds: ``provider:`` and ``provider/``
+    (nested too), Bedrock's region, maker and ``-v1:0``, Vertex's ``@20250929``, a release date,
     ``-latest``, variants such as ``:free``, and ``[1m]``. Any text is allowed; nothing raises.
 
     Args:
@@ -169,7 +167,7 @@ def canonical_model_name(model: str) -> str:
     """
     name = model.strip().lower().removesuffix(_LARGE_WINDOW_SUFFIX).rstrip("/").rpartition("/")[2]
     name = _without_colons(name)
-    # Versions follow a digit (gpt-4.1); what ends at a dot before any digit is Bedrock's.
+    # Versions follow a digit (gpt-4.1); a part that ends at a dot before any digit is Bedrock's.
     head, _, rest = name.partition(".")
     while rest and not _has_digit(head):
         name = rest
@@ -188,8 +186,8 @@ def _without_colons(name: str) -> str:
         base, _, version = head.rpartition("-v")
         name = base if base and version.isdigit() else head
     head, _, tail = name.partition(":")
-    # A digit before the colon: the model stands there, as in Ollama's llama3:70b. Its window is a
-    # setting of that server, so the name stays whole and no table claims to know it.
+    # A digit before the colon: the model precedes it, as in Ollama's llama3:70b. Its window is
+    # a setting of that server, so the name stays whole and is in no table.
     if tail and not _has_digit(head):
         return tail
     return name
@@ -214,11 +212,10 @@ def window_for_model(model: str | None, host: str | None = None) -> int | None:
 
     Args:
         model: The model in any spelling. The suffix ``[1m]`` asks for the large window.
-        host: The client the agent runs in; only ``claude-code`` makes a difference, because it
-            works with windows of its own.
+        host: The client of the agent; ``claude-code`` has windows of its own.
 
     Returns:
-        The window in tokens; None when the model is None or not known.
+        The window in tokens; None for an unknown model or None.
     """
     name = canonical_model_name(model or "")
     if not model or not name:
@@ -234,7 +231,7 @@ def window_for_model(model: str | None, host: str | None = None) -> int | None:
 
 
 def default_window_from_environment(environ: Mapping[str, str]) -> int:
-    """Return the window to assume for an agent that told neither a model nor a window.
+    """Return the window assumed for an agent without a model and a window.
 
     Args:
         environ: The environment; ``ANTHROPIC_1M_CONTEXT`` is read.
@@ -264,25 +261,24 @@ def resolve_limit(
 
     The window is the first one known of explicit, host, observed, model, default. The limit is
     the smallest of that window less the reserved output, the host's compaction trigger, the host's
-    refusal and the user's cap; on a tie the user's cap is named first, then trigger and refusal.
+    refusal and the user's cap; on a tie the cap is named first, then trigger and refusal.
 
-    A window that more tokens were reported for than it holds is wrong and not believed; the next
-    source is asked. A trigger or refusal that such a report has passed did not take place and is
-    not believed either, so that a wrong number from the host cannot keep an agent critical for
-    ever.
+    A window below the reported tokens is wrong: it is not believed, and the next source counts. A
+    trigger or refusal below such a report did not take place and is not believed either, so that a
+    wrong number from the host cannot keep an agent critical for ever.
 
     Args:
-        model: The model; when it is given but not known, the default is not used.
-        host: The client the agent runs in, e.g. ``claude-code``.
+        model: The model; the default window is not used for an unknown one.
+        host: The client of the agent, e.g. ``claude-code``.
         explicit_limit_tokens: The user's cap; always believed.
-        explicit_window_tokens: The window the user configured; always believed.
-        host_window_tokens: The window the host reports.
+        explicit_window_tokens: The configured window; always believed.
+        host_window_tokens: The window that the host reports.
         host_trigger_tokens: Where the host compacts by itself.
-        host_refusal_tokens: Where the host, told not to compact, refuses further requests.
-        observed_window_tokens: The window the provider stated, e.g. in an error.
+        host_refusal_tokens: Where a host that does not compact refuses requests.
+        observed_window_tokens: The window that the provider stated, e.g. in an error.
         reserved_output_tokens: Kept free for the reply; 0 or more, less than the window.
         default_window_tokens: Assumed only when model is None.
-        suspect_above_tokens: The highest token count a provider reported for this agent.
+        suspect_above_tokens: The highest token count that a provider reported for this agent.
 
     Returns:
         The limit with every candidate; ``source`` is ``unknown`` when nothing is known.
@@ -344,7 +340,7 @@ def resolve_limit(
 
 
 def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list[LimitCandidate]:
-    """Say of each known window, best source first, whether it holds."""
+    """Return each known window with its verdict, best source first."""
     judged = []
     decided = False
     for source, tokens in tokens_by_source.items():
@@ -360,7 +356,7 @@ def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list
 
 
 def _checked(name: str, value: int | None, least: int = 1) -> int | None:
-    """Return a token count, or refuse it under its name."""
+    """Return a valid token count."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -371,16 +367,15 @@ def _checked(name: str, value: int | None, least: int = 1) -> int | None:
 def parse_overflow(text: str) -> tuple[int | None, int | None] | None:
     """Recognise a provider's refusal of a prompt that is too long.
 
-    Knows the wording of the large providers, clouds, routers and local servers. A rate limit, even
-    one in tokens, is no overflow. A size in bytes (HTTP 413) says nothing about tokens and is
-    none either.
+    Covers the wording of the large providers, clouds, routers and local servers. A rate limit, even
+    one in tokens, is no overflow, and neither is a size in bytes (HTTP 413).
 
     Args:
-        text: The message of the error, as such or inside a JSON body.
+        text: The message of the error, alone or inside a JSON body.
 
     Returns:
-        The tokens that were sent (the input, where the message tells it from the output) and the
-        maximum the provider allows, each None when not stated; None when this is no overflow.
+        The tokens sent (the input alone, where the message separates it from the output) and the
+        provider's maximum, each None when not stated; None when this is no overflow.
     """
     import re
 

@@ -1,4 +1,4 @@
-"""What an agent is told about its own context window: facts around typed numbers, no orders.
+"""The note to an agent about its own context window: facts around typed numbers, no orders.
 
 Standard library only: hooks and monitors write the same note.
 """
@@ -39,17 +39,17 @@ def write_note(
 
     Args:
         tokens: In the window.
-        limit_tokens: The context limit, None while it is unknown.
+        limit_tokens: The context limit; None = unknown.
         reading: Source and time (epoch seconds) of the tokens; None before the first reading.
         now: Epoch seconds.
-        limit_name: Which candidate is the limit, see `ultramon.context.limits.LimitCandidate`.
-        window_tokens: What the model holds; None = unknown.
-        compacts: Whether earlier messages are summarised where the window is full.
+        limit_name: The candidate that is the limit, see `ultramon.context.limits.LimitCandidate`.
+        window_tokens: Tokens that the model can hold; None = unknown.
+        compacts: Whether a full window is compacted.
         has_token_budget: Whether the host writes a token budget into the conversation.
-        pace: As `describe_pace` says it.
-        tasks: How many are completed, and of how many; None = unknown.
-        action: Of the level; with ``force_return`` the note says what is possible.
-        critical_note: The owner's sentence for that case.
+        pace: The text of `describe_pace`.
+        tasks: Completed tasks, and their total; None = unknown.
+        action: Of the level; with ``force_return`` the note names the way out.
+        critical_note: The user's sentence for that case.
     """
     held = f"Context window: {tokens:,}"
     if limit_tokens is None:
@@ -93,16 +93,16 @@ def describe_pace(
     tokens: int,
     limit_tokens: int | None,
 ) -> str:
-    """Return a sentence about the turns before the next rung, empty when unknowable.
+    """Return a sentence about the turns left before the next rung; empty when unknown.
 
-    At a rung that asks to return, and at the highest one, it is about those before the limit.
+    At a rung that asks to return, and at the highest one, about those before the limit.
 
     Args:
         forecast: As `ultramon.context.forecast.forecast` returns it.
         ladder: The rungs.
         level: The level now.
         tokens: In the window.
-        limit_tokens: The context limit, None while it is unknown.
+        limit_tokens: The context limit; None = unknown.
     """
     if forecast is None or limit_tokens is None:
         return ""
@@ -121,12 +121,12 @@ def describe_pace(
 
 
 def whole_percent(ratio: float) -> int:
-    """Return a ratio as a whole percentage, halves up, as Claude Code shows and decides it."""
+    """Return a ratio as a whole percentage, halves up, as Claude Code rounds it."""
     return int(ratio * 100 + 0.5 + 1e-9)
 
 
 def check_critical_note(text: str, source: str = "argument") -> str | None:
-    """Return an owner's sentence as one printable line; None when nothing is left of it.
+    """Return a user's sentence as one printable line; None when nothing is left of it.
 
     Raises:
         ConfigurationError: It is longer than `MAX_CRITICAL_NOTE_CHARS`.

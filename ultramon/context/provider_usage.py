@@ -1,6 +1,6 @@
-"""Finds the token usage of one response in what model SDKs and agent frameworks return, by shape.
+"""The token usage of one response, found by shape in the objects of SDKs and agent frameworks.
 
-Imports none of those packages, so it takes the same shapes as decoded JSON too.
+Imports none of those packages, and takes the same shapes as decoded JSON.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ UNDERSTOOD = (
     "pydantic-ai, OpenAI Agents, Microsoft Agent Framework or Semantic Kernel, the run result of "
     "OpenAI Agents or pydantic-ai, a LangGraph state, or the usage of one response"
 )
-"""What `usage_from_response` reads, for messages."""
+"""The objects that `usage_from_response` reads, for messages."""
 _MAX_DEPTH = 4
 
 
 class Usage(NamedTuple):
-    """The tokens of one response, as its provider counted them; not checked for plausibility.
+    """The provider's counts for one response, not checked for plausibility.
 
     Attributes:
-        input_tokens: Input tokens; `cache_in_input` says whether the cached ones are among them.
+        input_tokens: Input tokens, with or without the cached ones, see `cache_in_input`.
         cache_read_tokens: Input tokens read from a cache.
         cache_creation_tokens: Input tokens written to a cache.
         output_tokens: Tokens of the reply.
         cache_in_input: True where `input_tokens` includes both kinds of cached tokens.
-        model: The model that answered, or None when the response does not say.
+        model: The model that answered; None = not stated.
     """
 
     input_tokens: int
@@ -42,7 +42,7 @@ class Usage(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """The names that one provider gives to the numbers of a usage."""
+    """One provider's names for the numbers of a usage."""
 
     input_tokens: str
     output_tokens: str
@@ -51,7 +51,7 @@ class _Names(NamedTuple):
     cache_in_input: bool
 
 
-# Their input count is there whenever the response has been counted; the output may be missing.
+# Their input count is present in every counted response; the output may be missing.
 _NAMES = (
     _Names("prompt_token_count", "candidates_token_count", "cached_content_token_count", "", True),
     _Names("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount", "", True),
@@ -74,11 +74,11 @@ _STREAM_KEYS = frozenset(
 
 
 def usage_from_response(response: object) -> Usage | None:
-    """Return the usage of one model response, or None when it holds none.
+    """Return the usage of one model response, None without one.
 
-    `UNDERSTOOD` lists the shapes; the parts of a stream that carry input tokens and dicts of the
-    same shapes are read too. Of the result of a whole run the last response counts. A sum over
-    several requests does not tell what is in the window and counts as no usage.
+    `UNDERSTOOD` lists the shapes; the parts of a stream with input tokens and dicts of the same
+    shapes are read too. Of the result of a whole run the last response counts. A sum over several
+    requests is no usage: it is not what the window holds.
 
     Args:
         response: Any object; one whose attributes cannot be read holds no usage.
@@ -112,7 +112,7 @@ def _is_stream_part(response: object) -> bool:
 def _find_usage(response: object, depth: int) -> Usage | None:
     if response is None or depth == 0 or isinstance(response, type):
         return None
-    # What the provider itself answered says how it counts the cache; a framework may not.
+    # The provider's own answer shows how it counts the cache; a framework's may not.
     for name in ("raw_representation", "inner_content"):
         usage = _find_usage(_field(response, name), depth - 1)
         if usage is not None:
@@ -153,7 +153,7 @@ def _is_total(response: object) -> bool:
         return True
     messages = _field(response, "messages")
     return (
-        # A chat client that calls the tools itself adds up what its requests used.
+        # A chat client that calls tools itself adds up the usage of its requests.
         _field(response, "usage_details") is not None
         and isinstance(messages, list)
         and sum(_field(message, "role") == "assistant" for message in messages) > 1
@@ -210,7 +210,7 @@ def _read_usage(usage: object) -> Usage | None:
 
 
 def _read_named(usage: object, names: _Names) -> Usage:
-    # The Microsoft client of Anthropic passes its counts on, which leave the cache out.
+    # Microsoft's client of Anthropic passes on counts without the cache.
     is_anthropic = isinstance(usage, dict) and any(
         isinstance(name, str) and name.startswith("anthropic.") for name in usage
     )
@@ -242,10 +242,10 @@ def _with_cache_in_input(usage: object, input_name: str, output_name: str) -> Us
 
 
 def _last_request(usage: object) -> object:
-    """Return the usage of the last of the requests that made one Anthropic message.
+    """Return the usage of the last request behind one Anthropic message.
 
-    With tools on the provider's side there are several, and the outer numbers are their sum; the
-    window holds what the last one read.
+    Tools on the provider's side cause several, and the outer numbers are their sum; the window
+    holds the input of the last one.
     """
     iterations = _field(usage, "iterations")
     if isinstance(iterations, list):
@@ -260,7 +260,7 @@ def _has(source: object, *names: str) -> bool:
 
 
 def _count(source: object, name: str) -> int:
-    """Return a number of a usage as it is, and 0 for None; the monitor refuses impossible ones."""
+    """Return a number of a usage unchecked, 0 for None; the monitor refuses impossible ones."""
     value = _field(source, name)
     return 0 if value is None else cast("int", value)
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def event_key(event: dict[str, Any]) -> str:
-    """Return the key under which an event is stored once: who, which filling, what, how often."""
+    """Return the key of an event, under which it is stored once: agent, epoch, type, count."""
     return (
         f"{event['agentId']}/{event['generation']}/{event['epoch']}/{event['type']}/"
         f"{event.get('level') or ''}/{event.get('n', 0)}"

@@ -22,7 +22,7 @@ class Event(Model):
     """0 for an agent that could not be stored yet."""
     epoch: Annotated[int, Field(ge=1)]
     source: str
-    """``agent:<id>`` of whoever noticed it."""
+    """``agent:<id>`` of the one that noticed it."""
     occurred_at: datetime
     n: Annotated[int, Field(ge=0)] = 0
     """Counts repetitions of the same fact in one epoch."""
@@ -59,22 +59,22 @@ class AgentEvent(Event):
 
 
 class HandoffEvent(Event):
-    """An agent left a handoff record; ``handoff`` is the record as it stands in the state file."""
+    """An agent left a handoff record; ``handoff`` is the record of its state file."""
 
     handoff: dict[str, Any]
     ended_with: dict[str, Any] | None = None
-    """Where a fleet made the record because an agent ended without it: the event of that end."""
+    """The end of an agent without a handoff, where a fleet made the record; else None."""
 
 
 class AssignmentEvent(Event):
-    """An orchestrator gave an agent its work, before it started it; one of the two is set."""
+    """An orchestrator assigned work to an agent before its start; one of the two is set."""
 
     items: list[str] | None = None
     handoff: dict[str, Any] | None = None
 
 
 class AlertEvent(Event):
-    """A command-line tool told its agent how full the window is; ``n`` is when, in milliseconds."""
+    """A command-line tool alerted its agent; ``n`` is the time in milliseconds."""
 
     level: str
     """``warning``, ``caution``, ``critical``, ``emergency`` or ``stale``; ``ok`` when forced."""
@@ -82,21 +82,21 @@ class AlertEvent(Event):
     tokens: Annotated[int, Field(ge=0)] | None
     context_limit: Annotated[int, Field(gt=0)] | None
     command: str | None
-    """What the tool was doing, where it says so."""
+    """The command of the tool; None = unnamed."""
     forced: bool
     directory: str | None
-    """The project directory that the numbers are from; None for an agent's state."""
+    """The project directory of the reading; None for an agent's state."""
 
 
 class AuditEvent(Event):
-    """Somebody proved to a server who it is, and tried what it may not; `agent_id` is who."""
+    """An authenticated caller of a server, `agent_id`, tried a request that it may not make."""
 
     action: str
     """Method and path."""
     target: str | None
-    """The agent that it was about, where one was named."""
+    """The agent that the request was about; None = no agent."""
     claimed: str | None
-    """In whose name, where it was not its own."""
+    """The agent in whose name it was made; None = its own."""
     reason: str
 
 
@@ -112,7 +112,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
 
 
 def parse_event(payload: dict[str, Any]) -> Event:
-    """Validate an event as it stands in the journal.
+    """Validate an event of the journal.
 
     Raises:
         pydantic.ValidationError: It is not an event that ultramon wrote.

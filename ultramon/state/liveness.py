@@ -1,4 +1,4 @@
-"""Stale, lost or alive: the one judge, used by monitors, fleets and every face."""
+"""Liveness: the one verdict about an agent, for monitors, fleets and every face."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Liveness:
     Attributes:
         verdict: ``alive``, ``stale``, ``lost`` or ``ended``.
         reason: Why, for people.
-        last_heartbeat_at: Epoch seconds; the start, when it never beat.
-        heartbeat_age_seconds: Since the last heartbeat, >= 0; None when it never has one.
+        last_heartbeat_at: Epoch seconds; the start of an agent that never beat.
+        heartbeat_age_seconds: Since the last heartbeat, >= 0; None for an agent without heartbeats.
         clock_skew: Whether the heartbeat lies more than 5 s in the future.
-        is_gone: Whether its process is known to have vanished, which no silence can prove.
+        is_gone: Whether its process provably ended; silence proves nothing.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ def lost_after(record: StateRecord) -> float:
 def _is_gone(
     record: StateRecord, host: HostIdentity, started_at: Callable[[int], str | None]
 ) -> bool:
-    """Return whether the process of an agent is known not to run any more."""
+    """Return whether the process of an agent provably ended."""
     if record.pid is None or not _is_local(record, host):
         return False
     started = started_at(record.pid)
@@ -94,9 +94,9 @@ def is_beating(
     host: HostIdentity,
     started_at: Callable[[int], str | None] = process_started_at,
 ) -> bool:
-    """Return whether an active agent is so plainly alive that there is nothing to judge.
+    """Return whether an active agent is plainly alive: the cheap check for thousands of agents.
 
-    The cheap question of those who look at thousands. True only where `judge` says ``alive``.
+    True only where the verdict of `judge` is ``alive``.
     """
     interval, beat = record.heartbeat_interval_seconds, record.last_heartbeat
     if interval is None:
@@ -112,13 +112,13 @@ def is_beating(
 def beats_until(
     record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
 ) -> float | None:
-    """Return until when an active agent is plainly alive, whatever happens.
+    """Return the time until which an active agent is plainly alive, whatever happens.
 
-    A beat from before the clock was set back is followed by an earlier one: it counts as now.
+    A heartbeat in the future, from before the clock was set back, counts as now.
 
     Returns:
-        Epoch seconds: not later `is_beating` is true. None where only a look can tell: its process
-        can be seen from here, or it has no heartbeat of its own.
+        Epoch seconds, until which `is_beating` is true. None for an agent that must be checked each
+        time: its process runs on this host, or it has no heartbeat of its own.
     """
     interval, beat = record.heartbeat_interval_seconds, record.last_heartbeat
     if interval is None or (record.pid is not None and _is_local(record, host)):
@@ -138,22 +138,22 @@ def judge(
     host: HostIdentity,
     started_at: Callable[[int], str | None] = process_started_at,
 ) -> Liveness:
-    """Decide whether an agent lives.
+    """Return the verdict about an agent.
 
     Args:
         record: The agent's state.
-        heartbeat_at: Time of the heartbeat file, epoch seconds; None when there is none.
+        heartbeat_at: Time of the heartbeat file, epoch seconds; None = no file.
         now: Epoch seconds by the same clock.
-        host: Where the judge stands: a pid means something only on its own host.
-        started_at: As `process_started_at`, for whoever judges many agents of few processes.
+        host: This host: a pid means something only on its own host.
+        started_at: As `process_started_at`; a cached one is faster for many agents.
 
     Returns:
         ``ended`` for an agent that stopped; ``lost`` when its process is gone or it was silent
         beyond its limit; ``stale`` after three of its own heartbeat intervals; else ``alive``.
         A waiting agent, and one without a heartbeat of its own, is never stale by silence.
     """
-    # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start
-    # says nothing: it is told by the clock of the agent's host, which may be ahead.
+    # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start is
+    # ignored: it is by the clock of the agent's host, which may be ahead.
     beats = [beat for beat in (record.last_heartbeat, heartbeat_at) if beat]
     last = max(beats, default=record.started_at or now)
     if not record.active:

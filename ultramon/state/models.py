@@ -1,4 +1,4 @@
-"""What is read, sent and received, validated: states, events, tasks. May import core only.
+"""Validated models of states and tasks.
 
 Attributes are snake_case; the JSON names are those of the state file (camelCase).
 """
@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ultramon.errors import StateError
-from ultramon.state.record import StateRecord
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +26,7 @@ _log = logging.getLogger("ultramon.fleet")
 
 
 class Model(BaseModel):
-    """Base of everything that crosses a process border: frozen, camelCase in JSON."""
+    """Base of the models that cross process borders: frozen, camelCase in JSON."""
 
     model_config = ConfigDict(
         frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="null"
@@ -41,15 +40,15 @@ class TaskState(Model):
     status: str
     """``pending``, ``in_progress``, ``done`` or ``interrupted`` (may be half done)."""
     result: str | None = None
-    """A reference to what came out of it, e.g. a path."""
+    """A reference to its result, e.g. a path."""
 
 
 class Anchor(Model):
-    """The last number that was not estimated."""
+    """The last token count that was no estimate."""
 
     tokens: Annotated[int, Field(ge=0)]
     is_report: bool
-    """False after a compaction that only told how much it left."""
+    """False after a compaction that reported only the tokens left."""
     reply_tokens: Annotated[int, Field(ge=0)] = 0
     exact_tokens: Annotated[int, Field(ge=0)] = 0
     calibration: Annotated[float, Field(ge=0.5, le=2.0)] = 1.0
@@ -63,7 +62,7 @@ class Announced(Model):
 
 
 class LimitCandidate(Model):
-    """One number that could have been the limit, and what became of it."""
+    """A candidate for the limit, with the verdict about it."""
 
     name: str
     source: str
@@ -72,7 +71,7 @@ class LimitCandidate(Model):
 
 
 class RungForecast(Model):
-    """What remains before one rung."""
+    """Turns and time left before one rung."""
 
     turns: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0)]
@@ -87,7 +86,7 @@ class Forecast(Model):
 
 
 class AgentState(Model):
-    """One agent's state, as it stands in its state file. `docs/state-file.md` is the contract."""
+    """One agent's state, with the fields of its state file; see `docs/state-file.md`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -145,7 +144,7 @@ class AgentState(Model):
     tasks_total: Annotated[int, Field(ge=0)] | None
     tasks: list[TaskState] | None
     continues_handoff_id: str | None = None
-    """Of the handoff whose claim this agent confirmed; None for one that continues nothing."""
+    """Of the handoff that this agent claimed and confirmed; None = it continues no other agent."""
     handoff: dict[str, Any] | None
     pending: list[dict[str, Any]] | None
 
@@ -165,9 +164,9 @@ def utc(epoch_seconds: float) -> datetime:
 
 
 def is_whole(record: StateRecord) -> bool:
-    """Return whether all of a state can be read; logged where not.
+    """Return whether all of a state can be read; logs why not.
 
-    Of a state seen by looking only the head was read (`ultramon.state.record_head`).
+    A list of agents reads only the heads of their states (`ultramon.state.record_head`).
     """
     try:
         record.decode()
@@ -178,7 +177,7 @@ def is_whole(record: StateRecord) -> bool:
 
 
 def state_of(record: StateRecord) -> AgentState | None:
-    """Return a state for handlers; None for one that cannot be read whole or makes no sense."""
+    """Return a state for handlers; None for an unreadable or impossible one."""
     if not is_whole(record):
         return None
     try:

@@ -18,11 +18,11 @@ DONE = "done"
 INTERRUPTED = "interrupted"
 
 MAX_PLAN_BYTES = 640 * 1024
-"""What the items may take up in a state, which is read back up to 1 MiB: some 3,400 paths of 40
-characters. Each name stands in the tasks, in the handoff and before its result there."""
+"""Largest size of the items in a state, which is read back up to 1 MiB: some 3,400 paths of 40
+characters. Each name is stored up to three times: tasks, handoff, result in the handoff."""
 
 MAX_RESULTS_BYTES = 128 * 1024
-"""What the results may take up on top of that; a result is a reference, not the work itself."""
+"""Largest size of the results on top of that; a result is a reference, not the work itself."""
 
 _MAX_TEXT_CHARS = 1000
 _CUT = "…"
@@ -96,7 +96,7 @@ class Plan:
         return tuple(name for name, status in self._status.items() if status in statuses)
 
     def begin(self, item: object) -> str:
-        """Mark an item as being worked on, adding it when it is new; return its name."""
+        """Mark an item as in progress, adding a new one; return its name."""
         name = _name_of(item)
         self._add([name])
         self._status[name] = IN_PROGRESS
@@ -120,8 +120,8 @@ class Plan:
         """Mark an item as done; None = the current one, or one without a name.
 
         Returns:
-            What cannot be meant so, in words: an item was done already and gets no result, or more
-            tasks are done than there are in all. The total then follows.
+            A contradiction in words, else None: an item was done already and gets no result, or
+            more tasks are done than there are in all; the total then follows.
         """
         if item is None and not self._current:
             self._unnamed_done += 1
@@ -147,7 +147,7 @@ class Plan:
         former = self._results.get(name)
         if former is not None:
             self._results_bytes -= _result_bytes(former)
-        # The work is done; a result that finds no room any more must not undo that.
+        # The work is done; a result without room must not undo that.
         if self._results_bytes + _result_bytes(result) > MAX_RESULTS_BYTES:
             result = _CUT
         self._results_bytes += _result_bytes(result)
@@ -158,7 +158,7 @@ class Plan:
             self._current.remove(name)
 
     def set_current(self, item: object | None) -> None:
-        """Name the current task without putting it into the plan; None = there is none."""
+        """Name the current task without adding it to the plan; None = no task."""
         self._current = [] if item is None else [_name_of(item)[:_MAX_TEXT_CHARS]]
 
     def set_total(self, total: int | None) -> None:
@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def total_count(self) -> int | None:
-        """Tasks in all, None when nobody said."""
+        """Tasks in all; None = unknown."""
         if self._total is not None:
             return self._total
         return len(self._status) + self._unnamed_done if self._is_planned else None
@@ -198,7 +198,7 @@ class Plan:
         return dict(self._results)
 
     def to_json(self) -> list[dict[str, Any]] | None:
-        """Return the items as they stand in a state file, None without a plan."""
+        """Return the items in the form of a state file, None without a plan."""
         if not self._status:
             return None
         return [
@@ -209,7 +209,7 @@ class Plan:
     def restore(
         self, tasks: Iterable[dict[str, Any]] | None, completed: int, total: int | None
     ) -> None:
-        """Continue a plan whose agent vanished: what it was working on may be half done."""
+        """Continue the plan of an agent that vanished: its items in progress may be half done."""
         for task in tasks or ():
             name, status = task["name"], task["status"]
             self._status[name] = INTERRUPTED if status == IN_PROGRESS else status

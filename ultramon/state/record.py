@@ -101,8 +101,8 @@ _DECODED = tuple(
 class StateRecord:
     """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field.
 
-    One that `ultramon.state.record_head` made decodes most fields when the first of them is used;
-    that raises what `decode_state` raises.
+    A record of `ultramon.state.record_head` decodes most fields at the first use of one of them,
+    which raises as `decode_state` does.
     """
 
     __slots__ = (*_ATTRIBUTES, "_body", "_path")
@@ -188,14 +188,14 @@ class StateRecord:
 
     @classmethod
     def undecoded(cls, body: bytes, path: str) -> StateRecord:
-        """Return a record without any field yet, for what `check_sum` returned of its file."""
+        """Return a record without fields yet; ``body`` is the result of `check_sum`."""
         record = cls.__new__(cls)
         record._body = body
         record._path = path
         return record
 
     def decode(self) -> None:
-        """Decode now what was not needed so far.
+        """Decode the remaining fields.
 
         Raises:
             StateCorruptError: As `decode_state`.
@@ -205,7 +205,7 @@ class StateRecord:
         for attribute, value in _decoded(self._body, self._path).items():
             try:
                 object.__getattribute__(self, attribute)
-            except AttributeError:  # what is set already may be newer than the file
+            except AttributeError:  # a field that is set may be newer than the file
                 setattr(self, attribute, value)
         self._body = b""
 
@@ -214,9 +214,9 @@ class StateRecord:
 
         Args:
             kind: Its type.
-            source: Who noticed it.
-            at: When, epoch seconds.
-            n: Tells it from others of its type in this epoch; equal ones are stored once.
+            source: The one that noticed it.
+            at: Epoch seconds.
+            n: Its number among events of its type in this epoch; equal ones are stored once.
             **details: Further members.
         """
         return {
@@ -286,7 +286,7 @@ def check_sum(data: bytes, path: str) -> bytes:
 def decode_state(data: bytes, path: str) -> StateRecord:
     """Rebuild a state from the bytes of its file.
 
-    A newer schema is read as far as its fields are known; `StateRecord.schema` tells.
+    Of a newer schema (`StateRecord.schema`) the known fields are read.
 
     Raises:
         StateCorruptError: Torn, changed, or a field of another kind.
@@ -314,7 +314,7 @@ def _decoded(body: bytes, path: str) -> dict[str, Any]:
     except StateCorruptError as error:
         if schema <= SCHEMA:
             raise
-        # Whoever sets a corrupt file aside must not do it to the state of a newer ultramon.
+        # Corrupt files are set aside; the state of a newer ultramon must not be.
         raise StateSchemaError(
             path, f"schema {schema} was written by a newer ultramon: {error.reason}", "upgrade"
         ) from None
@@ -342,7 +342,7 @@ def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def refuse_newer(stored: StateRecord, path: str) -> None:
-    """Make sure that this version may replace a stored state.
+    """Check that this version may replace a stored state.
 
     Raises:
         StateSchemaError: A newer ultramon wrote it.
@@ -371,13 +371,11 @@ def encode_request(request: dict[str, Any], path: str) -> bytes:
 
 
 SDK_HOST = "sdk"
-
-
 _SHORT_ID_CHARS = 8
 
 
 def short_id(record: StateRecord) -> str:
-    """Return an id as it is shown: of a host's session only the beginning, as nobody chose it."""
+    """Return an id for people: only the beginning of a host's session id, which nobody chose."""
     session_id, own = record.session_id, record.agent_id
     if record.host == SDK_HOST or not (session_id and own.startswith(session_id)):
         return own
