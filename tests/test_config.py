@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import pydoc
 
 import click
 import pytest
@@ -415,6 +416,15 @@ def test_a_configuration_is_a_value():
         config.model = "other"
     assert pickle.loads(pickle.dumps(config)) == config
     assert hash(config) == hash(ContextConfig(model="gpt-4.1", ladder=Ladder([Rung("low", 0.7)])))
+
+
+@pytest.mark.parametrize("kind", [ContextConfig, AlertConfig])
+def test_help_shows_every_keyword_with_its_default(kind):
+    """And the class attribute of that name shows the values, the default and the meaning."""
+    shown = pydoc.plain(pydoc.render_doc(kind))
+    for name, setting in kind.settings.items():
+        assert f"{name}={setting.default!r}" in shown
+        assert setting.meaning in repr(getattr(kind, name))
 
 
 def test_a_copy_keeps_what_is_not_changed(monkeypatch):

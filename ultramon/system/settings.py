@@ -164,6 +164,9 @@ class Setting:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"<{self.kind.allowed}; default {self.default!r}: {self.meaning}>"
+
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment variables that set it."""
@@ -197,6 +200,20 @@ setting: Any = Setting
 """Declares a setting of a class, where type checkers see a value of the annotated type."""
 
 
+class _Signature:
+    """The keywords of a class of settings with their defaults, as `help` shows them."""
+
+    def __get__(self, instance: object, owner: type[Settings]) -> Any:
+        from inspect import Parameter, Signature
+
+        return Signature(
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=one.default)
+                for name, one in owner.settings.items()
+            ]
+        )
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Settings:
     """Base of the settings of one table: an immutable value, complete and checked once made.
@@ -210,6 +227,7 @@ class Settings:
     settings: ClassVar[dict[str, Setting]]
     sources: dict[str, str]
 
+    __signature__ = _Signature()
     _table: ClassVar[str]
     _variables: ClassVar[set[str]]
     _none_is_default: ClassVar[bool]
