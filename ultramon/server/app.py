@@ -1,4 +1,4 @@
-"""The application: every route there is."""
+"""The application with all its routes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from ultramon import __version__
 from ultramon.server.http.authentication import Authentication
-from ultramon.server.http.error_responses import Json, install_failures
+from ultramon.server.http.error_responses import Json, install_error_handlers
 from ultramon.server.routes import (
     agents,
     claude_code,
@@ -26,22 +26,18 @@ from ultramon.server.routes import (
 if TYPE_CHECKING:
     from ultramon.server.services import Services
 
-_ROOMS = (hooks, claude_code, sessions, agents, messages, queues, events, handoffs, health)
+_MODULES = (hooks, claude_code, sessions, agents, messages, queues, events, handoffs, health)
 
 
 def create_app(services: Services) -> FastAPI:
-    """Return the application, to be run behind `ultramon.server.http.request_filter`.
-
-    Args:
-        services: What the routes work with.
-    """
+    """Return the application, to be run behind `ultramon.server.http.request_filter`."""
     app = FastAPI(
         title="ultramon",
         version=__version__,
         # The interactive pages load scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
-        # The framework would render the document at each request, for anybody who asks.
+        # The framework would render the document at each request, which needs no token.
         openapi_url=None,
         # A redirect to a path with or without a slash would repeat a write.
         redirect_slashes=False,
@@ -50,9 +46,9 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.add_middleware(Authentication, services=services)
-    install_failures(app)
-    for room in _ROOMS:
-        app.include_router(room.router)
+    install_error_handlers(app)
+    for module in _MODULES:
+        app.include_router(module.router)
 
     @cache
     def document() -> bytes:
@@ -66,7 +62,7 @@ def create_app(services: Services) -> FastAPI:
     @app.exception_handler(405)
     async def name_methods(request: Request, error: HTTPException) -> Json:
         methods = _methods_of(request.url.path)
-        # The framework names those of one route only, whatever others the path has.
+        # The framework names the methods of one route only, and a path may have several.
         headers = {"Allow": ", ".join(methods)} if methods else dict(error.headers or {})
         return Json({"detail": error.detail}, 405, headers)
 
@@ -76,8 +72,8 @@ def create_app(services: Services) -> FastAPI:
 def _methods_of(path: str) -> list[str]:
     return sorted(
         method
-        for room in _ROOMS
-        for route in room.router.routes
+        for module in _MODULES
+        for route in module.router.routes
         if isinstance(route, APIRoute) and route.path_regex.fullmatch(path)
         for method in route.methods or ()
     )

@@ -29,6 +29,11 @@ class Caller:
     stored: StoredAgent | None = field(default=None, compare=False, repr=False)
 
     @property
+    def is_admin(self) -> bool:
+        """Whether everything is allowed."""
+        return self.kind == ADMIN
+
+    @property
     def record(self) -> StateRecord | None:
         """The state of the token's agent."""
         return None if self.stored is None else self.stored.record

@@ -1,4 +1,4 @@
-"""What the routes work with, made once when the server starts."""
+"""The parts of a running server, made once when it starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ultramon.backends.queue import queue_of
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
 from ultramon.server.stream_slots import Streams
 from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
+    from ultramon.backends.queue import Queue
     from ultramon.server.posted_agents import PostedAgents
     from ultramon.server.rate_limits import TokenBuckets
     from ultramon.system.clock import Clock
@@ -23,15 +25,15 @@ class Services:
     """The parts of a running server.
 
     Attributes:
-        backend: Where agents, messages and credentials are.
-        posted: Takes posts into the states of agents.
-        admin_token: Who sends it may do everything.
-        hook_secret: Who sends it may call the routes under ``/hooks``.
-        state_directory: Where the files of this server are.
-        agent_buckets: How often one agent may post; what is beyond is answered 429.
+        backend: Holds agents, messages and credentials.
+        posted: Writes posted readings into the states of agents.
+        admin_token: Allows everything.
+        hook_secret: Allows the routes under ``/hooks``.
+        state_directory: Holds the files of this server.
+        agent_buckets: The rate limit of posts and messages per agent; beyond it the answer is 429.
         clock: For tests.
-        stopping: Set when the server begins to stop: what waits or streams comes to its end.
-        streams: What requests that last share.
+        stopping: Set when the server begins to stop; long polls and streams end.
+        streams: Shared by long requests.
     """
 
     backend: Backend
@@ -44,7 +46,16 @@ class Services:
     stopping: threading.Event = field(default_factory=threading.Event, repr=False)
     streams: Streams = field(default_factory=Streams, repr=False)
 
+    def now(self) -> float:
+        """Return the time in epoch seconds."""
+        return self.clock.now()
+
+    @property
+    def queue(self) -> Queue:
+        """The messages of the backend."""
+        return queue_of(self.backend)
+
     @cached_property
     def rebuilt(self) -> RebuiltHandoffs:
-        """The handoffs of agents that vanished."""
+        """The rebuilt handoffs of agents that vanished."""
         return RebuiltHandoffs(self.backend)

@@ -1,6 +1,6 @@
-"""What requests that last share: how many there may be, and one look at the store for all of them.
+"""Slots of long requests, and one check for changes of the store that all of them share.
 
-They look in threads of their own, so that they never hold up a request that is quick.
+They read in threads of their own, so that they never delay a short request.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     Found = TypeVar("Found")
 
 CHECK_SECONDS = 0.05
-"""How often those who wait look whether anything was stored."""
+"""The interval between two checks for changes of the store."""
 BEAT_SECONDS = 15.0
 MAX_STREAMS = 64
-"""With the waiting claims fewer than the connections that there may be."""
+"""Together with the waiting claims fewer than the connections of the server."""
 MAX_STREAMS_OF_ONE = 8
 MAX_POLLS = 128
 MAX_POLLS_OF_ONE = 32
@@ -37,12 +37,12 @@ _THREADS = 8
 
 
 class Slots:
-    """How many requests of one kind may last at a time. Used on the event loop only.
+    """A limit on long requests of one kind. Used on the event loop only.
 
     Args:
-        what: What they are, for the refusal.
-        in_all: Of all callers.
-        of_one: Of one caller.
+        what: Their name, for the refusal.
+        in_all: The limit for all callers together.
+        of_one: The limit per caller.
     """
 
     def __init__(self, what: str, in_all: int, of_one: int) -> None:
@@ -52,15 +52,15 @@ class Slots:
         self._taken: dict[Caller, int] = {}
 
     def __len__(self) -> int:
-        """Return how many last now."""
+        """Return the number of slots in use."""
         return sum(self._taken.values())
 
     @contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
-        """Hold a place within the ``with`` block.
+        """Hold a slot within the ``with`` block.
 
         Raises:
-            HTTPException: 429, all places are taken.
+            HTTPException: 429, all slots are in use.
         """
         own = self._taken.get(caller, 0)
         if own >= self._of_one or len(self) >= self._in_all:
@@ -78,31 +78,31 @@ class Slots:
 
 
 class Streams:
-    """What requests that last have in common. Used on the event loop only.
+    """The state that long requests share. Used on the event loop only.
 
     Args:
-        beat_seconds: How often a stream says that it lives, and whether its token still is good.
+        beat_seconds: The interval between two comment lines of a stream; each verifies its token.
 
     Attributes:
-        open: The streams.
-        polls: The claims that wait.
+        open: The slots of streams.
+        polls: The slots of waiting claims.
     """
 
     def __init__(self, beat_seconds: float = BEAT_SECONDS) -> None:
         self.beat_seconds = beat_seconds
         self.open = Slots("streams", MAX_STREAMS, MAX_STREAMS_OF_ONE)
         self.polls = Slots("waiting claims", MAX_POLLS, MAX_POLLS_OF_ONE)
-        # Apart from the threads of quick requests: a slow store must not leave those without any.
+        # Apart from the threads of short requests: a slow store must not leave those without any.
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._looking = asyncio.Lock()
-        self._looked_at = 0.0
+        self._checking = asyncio.Lock()
+        self._checked_at = 0.0
         self._mark: object = None
 
-    async def look(self, backend: Backend, read: Callable[[], Found]) -> tuple[object, Found]:
-        """Read in a thread; return what was found, and a mark to wait for news with."""
+    async def read(self, backend: Backend, read: Callable[[], Found]) -> tuple[object, Found]:
+        """Read in a thread; return a change mark for `wait`, and the result."""
 
         def marked() -> tuple[object, Found]:
-            # Taken before reading: what is stored in between changes it.
+            # Before reading: a change in between makes it differ.
             mark = backend.change_mark()
             return mark, read()
 
@@ -114,50 +114,50 @@ class Streams:
         mark: object,
         seconds: float,
         stopping: threading.Event,
-        heard: asyncio.Event | None = None,
+        arrived: asyncio.Event | None = None,
     ) -> None:
         """Wait until something may have been stored, time is over, or the server stops.
 
         Args:
             backend: The store.
-            mark: As `look` returned it.
-            seconds: How long at most.
+            mark: From `read`.
+            seconds: The longest wait.
             stopping: Set when the server stops.
-            heard: Set by a store that tells; then it is not asked. See `hearing`.
+            arrived: From `arrivals`; then the store is not checked for changes.
         """
         until = time.monotonic() + seconds
         while not stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if heard is None:
+            if arrived is None:
                 await asyncio.sleep(min(CHECK_SECONDS, left))
                 if await self._mark_now(backend) != mark:
                     return
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(heard.wait(), min(CHECK_SECONDS, left))
+                await asyncio.wait_for(arrived.wait(), min(CHECK_SECONDS, left))
                 return
 
     @contextmanager
-    def hearing(self, queue: Queue, recipient: str) -> Iterator[asyncio.Event | None]:
-        """Give an event that is set when a recipient may have a message; None where none is."""
+    def arrivals(self, queue: Queue, recipient: str) -> Iterator[asyncio.Event | None]:
+        """Yield an event that is set when a recipient may have a message; None without one."""
         if not can_listen(queue):
             yield None
             return
-        heard, loop = asyncio.Event(), asyncio.get_running_loop()
+        arrived, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell() -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop has just ended
-                loop.call_soon_threadsafe(heard.set)
+                loop.call_soon_threadsafe(arrived.set)
 
-        with listening(queue, recipient, tell):
-            yield heard
+        with listening(queue, recipient, wake):
+            yield arrived
 
     async def _mark_now(self, backend: Backend) -> object:
-        """Return a mark no older than the time between two looks."""
-        async with self._looking:
+        """Return a mark no older than `CHECK_SECONDS`."""
+        async with self._checking:
             now = time.monotonic()
-            if now - self._looked_at >= CHECK_SECONDS:
+            if now - self._checked_at >= CHECK_SECONDS:
                 self._mark = await anyio.to_thread.run_sync(
                     backend.change_mark, limiter=self._threads
                 )
-                self._looked_at = now
+                self._checked_at = now
         return self._mark

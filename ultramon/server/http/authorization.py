@@ -1,8 +1,8 @@
-"""Who calls, and what they may do: by what they prove, never by what they say.
+"""The rights of callers: by their credentials, never by what a body claims.
 
-`ultramon.server.http.authentication` asks `prove` before anything else happens; the routes ask for
-the kind of caller that they are for. Whoever proves nothing gets the same 401 everywhere; who
-proves something and has not the right gets 403, and what it tried is an event of type ``audit``.
+`ultramon.server.http.authentication` has identified the caller; each route depends on the kind of
+caller that it admits. A caller without the right gets 403, and the attempt is recorded as an event
+of type ``audit``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
 
 from ultramon.errors import AgentNotFoundError
-from ultramon.server.caller import ADMIN, HOOK, Caller
+from ultramon.server.caller import HOOK, Caller
 from ultramon.server.http.authentication import HOOK_HEADERS, unauthorized
 from ultramon.server.http.error_responses import refuse
 from ultramon.server.services import Services
@@ -45,7 +45,7 @@ _hook_header = _Documented(
 
 
 async def services_of(request: Request) -> Services:
-    """Return the parts of the server that answers."""
+    """Return the parts of the running server."""
     services: Services = request.app.state.services
     return services
 
@@ -55,18 +55,15 @@ Served = Annotated[Services, Depends(services_of)]
 
 async def hook_caller(
     request: Request,
-    _bearer: Annotated[object, Depends(_bearer)],
-    _secret: Annotated[object, Depends(_hook_header)],
+    _bearer: Annotated[None, Depends(_bearer)],
+    _secret: Annotated[None, Depends(_hook_header)],
 ) -> Caller:
-    """Admit whoever has the hook secret, the admin, and agents."""
+    """Admit the hook secret, the admin, and agents."""
     caller: Caller = request.state.caller
     return caller
 
 
-HookCaller = Annotated[Caller, Depends(hook_caller)]
-
-
-async def any_caller(request: Request, _bearer: Annotated[object, Depends(_bearer)]) -> Caller:
+async def any_caller(request: Request, _bearer: Annotated[None, Depends(_bearer)]) -> Caller:
     """Admit the admin and agents."""
     caller: Caller = request.state.caller
     if caller.kind == HOOK:
@@ -74,37 +71,36 @@ async def any_caller(request: Request, _bearer: Annotated[object, Depends(_beare
     return caller
 
 
+HookCaller = Annotated[Caller, Depends(hook_caller)]
 AnyCaller = Annotated[Caller, Depends(any_caller)]
 
 
-async def admin_caller(request: Request, services: Served, caller: AnyCaller) -> Caller:
+async def admin_caller(request: Request, caller: AnyCaller) -> Caller:
     """Admit the admin only."""
-    if caller.kind != ADMIN:
-        problem = "only the admin token may do this"
-        raise await run_in_threadpool(refuse, request, services, caller, problem)
+    if not caller.is_admin:
+        raise await run_in_threadpool(refuse, request, "only the admin token may do this")
     return caller
 
 
 AdminCaller = Annotated[Caller, Depends(admin_caller)]
 
 
-def permit(request: Request, services: Services, caller: Caller, agent_id: str) -> StoredAgent:
-    """Return an agent with its state, to a caller who may read it and act on it.
+def may_see(caller: Caller, record: StateRecord) -> bool:
+    """Return whether a caller may read an agent and act on it: the admin, it, its direct parent."""
+    return caller.is_admin or caller.agent_id in (record.agent_id, record.parent_id)
 
-    That is the admin, the agent itself, and its direct parent.
 
-    Args:
-        request: For the audit event.
-        services: The parts of the server.
-        caller: Who calls.
-        agent_id: The agent, as it was asked for.
+def permit(request: Request, agent_id: str) -> StoredAgent:
+    """Return an agent with its state, if the caller may read it and act on it; see `may_see`.
 
     Raises:
         InvalidAgentIdError: It is no agent id.
         AgentNotFoundError: There is no such agent.
         StateError: Its state cannot be read.
-        HTTPException: 403, it is the agent of somebody else.
+        HTTPException: 403, the caller may not; this is recorded as an audit event.
     """
+    services: Services = request.app.state.services
+    caller: Caller = request.state.caller
     if caller.stored is not None and caller.agent_id == agent_id:
         return caller.stored
     stored = services.backend.load(check_agent_id(agent_id))
@@ -112,35 +108,27 @@ def permit(request: Request, services: Services, caller: Caller, agent_id: str) 
         raise AgentNotFoundError(agent_id)
     if not may_see(caller, stored.record):
         problem = f"agent {caller.agent_id} is neither agent {agent_id} nor its direct parent"
-        raise refuse(request, services, caller, problem, agent_id=agent_id)
+        raise refuse(request, problem, agent_id=agent_id)
     return stored
 
 
-def may_see(caller: Caller, record: StateRecord) -> bool:
-    """Return whether an agent is the caller's: its own, or a direct child's."""
-    return caller.kind == ADMIN or caller.agent_id in (record.agent_id, record.parent_id)
-
-
-def requester_of(
-    request: Request, services: Services, caller: Caller, claimed: str | None
-) -> str | None:
-    """Return in whose name a caller acts.
+def requester_of(request: Request, claimed: str | None) -> str | None:
+    """Return the agent in whose name the caller acts.
 
     Args:
-        request: For the audit event.
-        services: The parts of the server.
-        caller: Who calls.
-        claimed: Whom the body names: the admin may speak for anybody, an agent for itself.
+        request: Its caller may be the admin, who acts for any agent, or an agent, for itself only.
+        claimed: The requester in the body.
 
     Returns:
-        An agent id; None for an admin who names nobody.
+        An agent id; None for an admin who names no agent.
 
     Raises:
-        HTTPException: 403, an agent names another one.
+        HTTPException: 403, an agent names another one; this is recorded as an audit event.
     """
-    if caller.kind == ADMIN:
+    caller: Caller = request.state.caller
+    if caller.is_admin:
         return claimed
     if claimed not in (None, caller.agent_id):
         problem = f"the token is that of agent {caller.agent_id}, not of {claimed!r}"
-        raise refuse(request, services, caller, problem, claimed=claimed)
+        raise refuse(request, problem, claimed=claimed)
     return caller.agent_id

@@ -1,4 +1,4 @@
-"""What goes wrong, as answers: one status for each kind of error, the words in ``detail``."""
+"""Answers to requests that fail: one status per kind of error, the text in ``detail``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STATUSES: tuple[tuple[type[UltramonError], int], ...] = (
     (QueueFullError, 429),
     (StateError, 503),
 )
-# Of a registration: the agent has ended; and whoever is to be told never asked for it.
+# Of a registration: the agent has ended; the recipient never asked for it.
 _REGISTRATION_STATUSES = {
     "stopped": 409,
     "ended": 409,
@@ -50,11 +50,11 @@ _REGISTRATION_STATUSES = {
 }
 _FORBIDDEN = 403
 _REFUSED = 422
-_MAX_NOTED_CHARS = 200
+_MAX_AUDIT_CHARS = 200
 
 
 class Json(JSONResponse):
-    """JSON in ASCII: whatever text an agent was given, an answer can be made of it."""
+    """JSON in ASCII, so that any text of an agent can be part of an answer."""
 
     def render(self, content: Any) -> bytes:
         """Return the body of an answer."""
@@ -62,7 +62,7 @@ class Json(JSONResponse):
 
 
 def status_of(error: UltramonError) -> int:
-    """Return the status of an error; 422 for what was asked wrongly."""
+    """Return the status of an error; 422 for an invalid request."""
     if isinstance(error, RegistrationError):
         return _REGISTRATION_STATUSES.get(error.problem, _REFUSED)
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), _REFUSED)
@@ -80,27 +80,21 @@ def answer_http(error: HTTPException) -> Json:
 
 
 def refuse(
-    request: Request,
-    services: Services,
-    caller: Caller,
-    problem: str,
-    *,
-    agent_id: str | None = None,
-    claimed: str | None = None,
+    request: Request, problem: str, *, agent_id: str | None = None, claimed: str | None = None
 ) -> HTTPException:
-    """Note what a caller tried and may not; return the answer.
+    """Record an audit event about a request that its caller may not make; return the answer 403.
 
     Args:
-        request: What was tried.
-        services: The parts of the server.
-        caller: Who did.
-        problem: What is wrong, for the answer.
-        agent_id: The agent that it was about, where one was named.
-        claimed: In whose name, where it was not the caller's own.
+        request: The request.
+        problem: The reason, for the answer.
+        agent_id: The agent that the request names.
+        claimed: The requester that the body names, if it is not the caller.
 
     Raises:
-        StateError: It cannot be noted.
+        StateError: The event cannot be stored.
     """
+    services: Services = request.app.state.services
+    caller: Caller = request.state.caller
     services.backend.append_events(
         [
             {
@@ -112,35 +106,29 @@ def refuse(
                 "generation": 0,
                 "epoch": 1,
                 "source": "server",
-                "occurredAt": format_time(services.clock.now()),
+                "occurredAt": format_time(services.now()),
                 "n": int(random_hex(6), 16),  # each attempt is an event of its own
-                "action": f"{request.method} {request.url.path}"[:_MAX_NOTED_CHARS],
+                "action": f"{request.method} {request.url.path}"[:_MAX_AUDIT_CHARS],
                 "target": agent_id,
-                "claimed": None if claimed is None else claimed[:_MAX_NOTED_CHARS],
-                "reason": problem[:_MAX_NOTED_CHARS],
+                "claimed": None if claimed is None else claimed[:_MAX_AUDIT_CHARS],
+                "reason": problem[:_MAX_AUDIT_CHARS],
             }
         ]
     )
     return HTTPException(403, problem)
 
 
-def install_failures(app: FastAPI) -> None:
-    """Have an application answer what is raised in it."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every exception that a route of an application raises."""
 
     @app.exception_handler(UltramonError)
     async def failed(request: Request, error: UltramonError) -> Json:
         if status_of(error) != _FORBIDDEN:
             return answer(error)
-        services, caller = app.state.services, request.state.caller
-        claimed = getattr(error, "requester", None)
+        requester, agent_id = getattr(error, "requester", None), getattr(error, "agent_id", None)
+        claimed = None if requester == request.state.caller.agent_id else requester
         refusal = await run_in_threadpool(
-            refuse,
-            request,
-            services,
-            caller,
-            str(error),
-            agent_id=getattr(error, "agent_id", None),
-            claimed=None if claimed == caller.agent_id else claimed,
+            refuse, request, str(error), agent_id=agent_id, claimed=claimed
         )
         return answer_http(refusal)
 
@@ -149,8 +137,8 @@ def install_failures(app: FastAPI) -> None:
         return answer_http(error)
 
     @app.exception_handler(RequestValidationError)
-    async def misunderstood(_: Request, error: RequestValidationError) -> Json:
-        # What was sent is not sent back: it may be long, or have no form as JSON.
+    async def invalid(_: Request, error: RequestValidationError) -> Json:
+        # The input is not sent back: it may be long, or have no form as JSON.
         problems = [
             {name: problem[name] for name in ("type", "loc", "msg")} for problem in error.errors()
         ]

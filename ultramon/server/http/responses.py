@@ -1,4 +1,4 @@
-"""What the routes take and answer, as far as they have it in common: the table of problems."""
+"""Types that requests and answers of several routes share, and the table of error answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_NUMBER = 2**63 - 1
 
 
 def _whole(value: object) -> object:
-    """Return a number without a fraction as the integer that it is in JSON, however written."""
+    """Return a number without a fraction as an integer: JSON does not tell 1.0 from 1."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -27,10 +27,10 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class Sent(BaseModel):
-    """Base of the bodies of our own routes: camelCase, and nothing that is not asked for.
+    """Base of request bodies: camelCase, and no unknown fields.
 
-    An unknown field is refused rather than ignored: whoever names a sender must learn that it is
-    taken from the token.
+    An unknown field is refused, not ignored: a client that names a sender must learn that the token
+    decides it.
     """
 
     model_config = ConfigDict(
@@ -39,13 +39,13 @@ class Sent(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was not done."""
+    """The reason why a request failed."""
 
     detail: str
 
 
 class WrongField(BaseModel):
-    """What is wrong with one part of a request."""
+    """An error in one part of a request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,22 +55,22 @@ class WrongField(BaseModel):
 
 
 class Refusal(BaseModel):
-    """Why a request makes no sense: in words, or part by part."""
+    """The reason why a request is invalid: as text, or by part."""
 
     detail: str | list[WrongField]
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     400: "The request cannot be read.",
-    401: "The request proves nothing: a valid token is missing.",
-    403: "Whoever calls may not do this.",
-    404: "There is none of that name or number.",
-    409: "Something else was first, or the present state does not allow it.",
+    401: "No valid token.",
+    403: "The caller may not do this.",
+    404: "No such agent, message or handoff.",
+    409: "Another request was first, or the present state does not allow it.",
     413: "The body is longer than 1 MiB.",
     415: "The body is not JSON.",
     421: "The server does not answer under that host name.",
-    422: "What is asked makes no sense.",
-    429: "Too often, too many at once, or too much waits already; try again later.",
+    422: "The request is invalid.",
+    429: "Too many requests, or the queue is full; try again later.",
     503: "The store refused, or the server is busy; nothing was changed.",
 }
 _ALWAYS = (400, 403, 421, 429)
@@ -81,19 +81,19 @@ _WITH_BODY = (413, 415, 422)
 def problems(
     *statuses: int, body: bool = False, stream: bool = False, is_open: bool = False
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the answers of a route that tell of a problem, for its entry in the document.
+    """Return the error answers of a route, for /openapi.json.
 
     Args:
-        statuses: Those that not every route has.
+        statuses: Statuses that not every route has.
         body: The route takes a body.
-        stream: The route answers with server-sent events when there is no problem.
-        is_open: The route asks for no token.
+        stream: The route answers with server-sent events.
+        is_open: The route needs no token.
     """
     found: dict[int | str, dict[str, Any]] = {}
     always = _ALWAYS if is_open else (*_ALWAYS, *_CLOSED)
     for status in sorted({*always, *statuses, *(_WITH_BODY if body else ())}):
         model = Refusal if status == 422 else Problem
-        found[status] = {"description": _WORDS[status]}
+        found[status] = {"description": _DESCRIPTIONS[status]}
         if stream:
             # A model would be documented under the media type of the route's other answers.
             schema = {"$ref": f"#/components/schemas/{model.__name__}"}

@@ -1,6 +1,6 @@
-"""Requests that last: long polls and server-sent events.
+"""Long requests: long polls and server-sent events.
 
-They end when the server stops, when whoever asked has left, and when its token is no longer good.
+They end when the server stops, when the client leaves, and when its token is no longer valid.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 
-from ultramon.backends.queue import queue_of
 from ultramon.errors import StateError
-from ultramon.server.caller import Caller
 from ultramon.server.http.authentication import credentials_in, identify, unauthorized
 from ultramon.server.http.authorization import AnyCaller, Served
 
@@ -30,20 +28,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.server")
 
 READ_ANYWAY_SECONDS = 1.0
-"""What is due again changes no file, and two writes in one tick of its clock leave one mark."""
+"""A message that is due again changes no file, and two writes in one clock tick leave one mark."""
 RETRY_MILLISECONDS = 1_000
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_EVENTS = 100
-
-
-async def check_still(request: Request, services: Services, caller: Caller) -> None:
-    """Make sure that the token of a request that lasts is still good.
-
-    Raises:
-        HTTPException: 401, it is revoked, expired, or of an agent that ended or was taken over.
-    """
-    if await identify(services, credentials_in(request.scope), request.url.path) != caller:
-        raise unauthorized()
 
 
 async def _stream_slot(services: Served, caller: AnyCaller) -> AsyncIterator[None]:
@@ -52,7 +40,7 @@ async def _stream_slot(services: Served, caller: AnyCaller) -> AsyncIterator[Non
 
 
 StreamSlot = Annotated[None, Depends(_stream_slot)]
-"""Held as long as the answer lasts."""
+"""Held until the answer ends."""
 
 
 class EventStream(StreamingResponse):
@@ -61,44 +49,34 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-def server_sent(
-    request: Request,
-    services: Services,
-    caller: Caller,
-    read: Callable[[], list[tuple[str, str]]],
-) -> EventStream:
-    """Answer with what is there, then with what comes, and a comment line every 15 s.
+def server_sent_events(request: Request, read: Callable[[], list[tuple[str, str]]]) -> EventStream:
+    """Answer with the present events, then with new ones, and a comment line every 15 s.
 
-    A chunk is made when the one before it has left: a slow reader makes nothing grow. Where the
-    store refuses the stream ends, and whoever reads it comes again with the last id that it saw.
+    A chunk is made when the one before it was sent, so that a slow reader makes no buffer grow. The
+    stream ends when the store refuses; the client reconnects with the last id that it received.
 
     Args:
-        request: Whose token is looked at again with every beat.
-        services: The parts of the server.
-        caller: Who calls.
-        read: Returns the next events as (id, JSON), oldest first; none when there are none yet.
+        request: Its token is verified again with every comment line.
+        read: Returns the next events as (id, JSON), oldest first; empty when there are none yet.
     """
-    chunks = _chunks(request, services, caller, read)
-    # A proxy that collects what passes would hold events back.
-    return EventStream(chunks, headers={"X-Accel-Buffering": "no"})
+    # A proxy that collects the body would hold events back.
+    return EventStream(_chunks(request, read), headers={"X-Accel-Buffering": "no"})
 
 
 async def _chunks(
-    request: Request,
-    services: Services,
-    caller: Caller,
-    read: Callable[[], list[tuple[str, str]]],
+    request: Request, read: Callable[[], list[tuple[str, str]]]
 ) -> AsyncIterator[bytes]:
-    streams = services.streams
+    services: Services = request.app.state.services
+    streams, caller = services.streams, request.state.caller
     yield f"retry: {RETRY_MILLISECONDS}\n\n".encode()
     beaten_at = time.monotonic()
     try:
         while not services.stopping.is_set():
-            mark, found = await streams.look(services.backend, read)
+            mark, found = await streams.read(services.backend, read)
             if found:
                 yield b"".join(format_sse_event(data_str=data, id=name) for name, data in found)
             if time.monotonic() - beaten_at >= streams.beat_seconds:
-                await check_still(request, services, caller)
+                await _verify_again(request)
                 yield b":\n\n"
                 beaten_at = time.monotonic()
             if not found:
@@ -108,47 +86,51 @@ async def _chunks(
     except StateError as error:
         _log.warning("a stream of %s ends: %s", caller.agent_id or caller.kind, error)
     except HTTPException:
-        _log.info("a stream of %s ends: its token is no longer good", caller.agent_id)
+        _log.info("a stream of %s ends: its token is no longer valid", caller.agent_id)
 
 
 async def poll(
-    request: Request,
-    services: Services,
-    caller: Caller,
-    wait_seconds: float,
-    read: Callable[[], list[Found]],
-    *,
-    recipient: str,
+    request: Request, wait_seconds: float, read: Callable[[], list[Found]], *, recipient: str
 ) -> list[Found]:
-    """Read, at once and then whenever something may have come, until something is found.
+    """Read now, and again whenever something may be stored, until something is found.
 
     Args:
-        request: Nothing is read for one whose sender has left.
-        services: The parts of the server.
-        caller: Who calls; its token is looked at before each further reading.
-        wait_seconds: How long at most; 0 = read once.
-        read: Returns what there is.
-        recipient: Whose messages are read.
+        request: Reading ends when its client has left; its token is verified before each reading
+            but the first.
+        wait_seconds: The longest wait; 0 = read once.
+        read: Returns what is there.
+        recipient: The recipient of the messages that are read.
 
     Raises:
-        HTTPException: 429, too many wait already; 401, the token is no longer good.
+        HTTPException: 429, too many requests wait already; 401, the token is no longer valid.
     """
+    services: Services = request.app.state.services
     streams = services.streams
     until = time.monotonic() + wait_seconds
     with ExitStack() as held:
-        heard = None
+        arrived = None
         if wait_seconds:
-            held.enter_context(streams.polls.one(caller))
-            queue = queue_of(services.backend)
-            heard = held.enter_context(streams.hearing(queue, recipient))
+            held.enter_context(streams.polls.one(request.state.caller))
+            arrived = held.enter_context(streams.arrivals(services.queue, recipient))
         while not await request.is_disconnected():
-            if heard is not None:
-                heard.clear()
-            mark, found = await streams.look(services.backend, read)
+            if arrived is not None:
+                arrived.clear()
+            mark, found = await streams.read(services.backend, read)
             left = until - time.monotonic()
             if found or left <= 0 or services.stopping.is_set():
                 return found
             seconds = min(READ_ANYWAY_SECONDS, left)
-            await streams.wait(services.backend, mark, seconds, services.stopping, heard)
-            await check_still(request, services, caller)
+            await streams.wait(services.backend, mark, seconds, services.stopping, arrived)
+            await _verify_again(request)
     return []
+
+
+async def _verify_again(request: Request) -> None:
+    """Verify the token of a long request.
+
+    Raises:
+        HTTPException: 401, it is revoked, expired, or of an agent that ended or was taken over.
+    """
+    credentials, path = credentials_in(request.scope), request.url.path
+    if await identify(request.app.state.services, credentials, path) != request.state.caller:
+        raise unauthorized()

@@ -1,4 +1,4 @@
-"""Agents: made known, looked at, ended; their tokens."""
+"""Routes of agents: create, read, end; their tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ultramon.errors import (
     StateCorruptError,
 )
 from ultramon.routing import check_notify, register
-from ultramon.server.caller import ADMIN
 from ultramon.server.http.authorization import (
     AnyCaller,
     Served,
@@ -49,21 +48,21 @@ def _rising(ratios: list[float]) -> list[float]:
 
 
 class NewAgent(Sent):
-    """An agent to make known."""
+    """A new agent, or a new start of one."""
 
     agent_id: AgentIdText | None = None
-    """None = one is made up."""
+    """None = a generated one."""
     run: AgentIdText | None = None
     """None = that of its parent, else `default`."""
     label: Annotated[str, Field(max_length=MAX_LABEL_CHARS)] | None = None
     """A name for people."""
     parent_id: AgentIdText | None = None
-    """Named by the admin only: a child that an agent makes is its own."""
+    """For the admin only: an agent creates children of its own."""
     session_id: AgentIdText | None = None
     """None = the agent's id."""
     notify: AgentIdText | None = None
-    """The recipient of notices about it: `self`, `parent`, or the id of it, of an ancestor, or, for
-    the admin, of any agent. None = nobody."""
+    """The recipient of notices about it: `self`, `parent`, its own id or that of an ancestor, for
+    the admin of any agent. None = nobody."""
     thresholds: (
         Annotated[
             list[Annotated[float, Field(gt=0, le=1)]],
@@ -72,21 +71,21 @@ class NewAgent(Sent):
         ]
         | None
     ) = None
-    """Usage ratios, rising, at which it is told, each once per epoch; None = the default rungs.
-    Without `notify` the parent is told, where there is one, else the agent itself."""
+    """Usage ratios, rising, each notified once per epoch; None = the default rungs. Without
+    `notify` the notices go to the parent, or to the agent itself if it has none."""
 
 
 class MadeAgent(Model):
-    """An agent that is known now."""
+    """An agent that was created, or started again."""
 
     agent_id: str
     generation: int
     token: str
-    """Proves that its bearer acts for the agent. It is shown only here."""
+    """Authenticates requests of the agent. Shown only here."""
 
 
 class ShownAgent(AgentState):
-    """The state of an agent, and the verdict about its life."""
+    """The state of an agent with its liveness."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -97,7 +96,7 @@ class ShownAgent(AgentState):
 
 
 class UnreadableAgent(Model):
-    """An agent whose state cannot be shown."""
+    """An agent whose state cannot be read."""
 
     agent_id: str
     reason: str
@@ -111,7 +110,7 @@ class AgentList(Model):
 
 
 class End(Sent):
-    """How an agent ended."""
+    """The end of an agent."""
 
     outcome: Literal["completed", "returned", "failed", "cancelled", "expired", "lost"] = (
         "completed"
@@ -119,7 +118,7 @@ class End(Sent):
 
 
 class Ended(Model):
-    """Whether an agent ended now."""
+    """The result of ending an agent."""
 
     status: Literal["ended", "ended_before"]
 
@@ -128,11 +127,11 @@ class MadeToken(Model):
     """A further token of an agent."""
 
     token: str
-    """It is shown only here; those made before stay good."""
+    """Shown only here; earlier tokens stay valid."""
 
 
 class Revoked(Model):
-    """How many tokens are worthless now."""
+    """The number of tokens that were revoked."""
 
     revoked: int
 
@@ -143,7 +142,7 @@ def list_agents(
     caller: AnyCaller,
     run: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
 ) -> Json:
-    """Return the agents of a run, or of all; to an agent only itself and its direct children."""
+    """Return the agents of one run or of all runs; to an agent only itself and its children."""
     seen: list[ObservedAgent] = []
     unreadable = []
     for stored in services.backend.list_agents(run):
@@ -159,56 +158,55 @@ def list_agents(
 
 
 def _see(services: Services, stored: StoredAgent) -> ObservedAgent | str:
-    """Return an agent with the verdict about its life, or why it cannot be shown."""
+    """Return an agent with its liveness, or the reason why it cannot be read."""
     if stored.record is None:
         return str(stored.problem)
-    one = see(stored.record, stored.heartbeat_at, services.clock.now(), this_host())
+    one = see(stored.record, stored.heartbeat_at, services.now(), this_host())
     return one if isinstance(one, ObservedAgent) else one.reason
 
 
 @router.post("/agents", status_code=201, responses=problems(404, 409, body=True))
 def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCaller) -> MadeAgent:
-    """Make an agent known whose readings are posted, and return a token for it.
+    """Create an agent whose readings are posted, and return a token for it.
 
-    An agent makes direct children of its own. One that is known goes on under the next generation,
-    and the tokens that it had are worthless.
+    An agent creates direct children of its own. An agent that exists continues under the next
+    generation, and its earlier tokens are revoked.
     """
-    parent_id = requester_of(request, services, caller, body.parent_id)
+    parent_id = requester_of(request, body.parent_id)
     agent_id = body.agent_id or generate_agent_id()
     stored = _find(services, check_agent_id(agent_id))
     if stored is not None and caller.agent_id not in (None, stored.parent_id):
         problem = f"agent {agent_id} is no direct child of agent {caller.agent_id}"
-        raise refuse(request, services, caller, problem, agent_id=agent_id)
+        raise refuse(request, problem, agent_id=agent_id)
     if parent_id is None and stored is not None:
         parent_id = stored.parent_id
     if parent_id == agent_id:
         raise ConfigurationError("parentId", parent_id, "another agent than the child")
-    told = _told(agent_id, parent_id, body)
-    if told is not None and told[1] not in (None, told[0]):
-        # Before anything is stored: an agent that was made would stay.
+    requester, recipient = _subscription(agent_id, parent_id, body)
+    if recipient not in (None, requester):
+        # Before anything is stored: an agent that was created would stay.
         check_notify(
             agent_id,
             parent_id,
-            str(told[1]),
-            as_admin=caller.kind == ADMIN,
+            str(recipient),
+            as_admin=caller.is_admin,
             backend=services.backend,
         )
     services.posted.start(
         agent_id,
-        services.clock.now(),
+        services.now(),
         run=body.run or _run(services, stored, parent_id),
         session_id=body.session_id or (stored.session_id if stored else None),
         parent_id=parent_id,
         label=body.label or (stored.label if stored else None),
     )
-    if told is not None:
-        requester, notify = told
+    if requester is not None:
         register(
             agent_id,
             requester,
-            notify,
+            recipient,
             body.thresholds,
-            as_admin=caller.kind == ADMIN,
+            as_admin=caller.is_admin,
             backend=services.backend,
             clock=services.clock,
         )
@@ -227,30 +225,32 @@ def _find(services: Services, agent_id: str) -> StateRecord | None:
 
 
 def _run(services: Services, stored: StateRecord | None, parent_id: str | None) -> str:
-    """Return the run of an agent that names none: its own, its parent's, the default one."""
+    """Return the run of an agent that names none: its own, its parent's, or the default."""
     if stored is None and parent_id is not None:
         stored = _find(services, parent_id)
     return stored.run if stored is not None else "default"
 
 
-def _told(agent_id: str, parent_id: str | None, body: NewAgent) -> tuple[str, str | None] | None:
-    """Return who asks for a registration, and the recipient (None = itself); None without one.
+def _subscription(
+    agent_id: str, parent_id: str | None, body: NewAgent
+) -> tuple[str | None, str | None]:
+    """Return the requester of a registration (None = there is none) and the recipient (None = it).
 
     Raises:
-        RegistrationError: The parent is to be notified, and there is none.
+        RegistrationError: The parent should be notified, and there is none.
     """
     notify = body.notify
     if notify is None and body.thresholds is not None:
         notify = "self" if parent_id is None else "parent"
     if notify is None:
-        return None
+        return None, None
     if notify in ("self", agent_id):
         return agent_id, None
     if notify != "parent":
         return parent_id or agent_id, notify
     if parent_id is None:
         raise RegistrationError(agent_id, "notify_missing")
-    # The parent, whichever agent that is later.
+    # The parent at the time of the notice, whichever agent that is.
     return parent_id, None
 
 
@@ -258,8 +258,8 @@ def _told(agent_id: str, parent_id: str | None, body: NewAgent) -> tuple[str, st
 def show_agent(
     agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
 ) -> Json:
-    """Return the state of an agent, and whether it lives; nothing changes."""
-    one = _see(services, permit(request, services, caller, agent_id))
+    """Return the state of an agent with its liveness; nothing changes."""
+    one = _see(services, permit(request, agent_id))
     if isinstance(one, str):
         raise StateCorruptError(agent_id, one)
     return Json(one.to_json())
@@ -269,16 +269,16 @@ def show_agent(
 def end_agent(
     agent_id: AgentIdInPath, body: End, request: Request, services: Served, caller: AnyCaller
 ) -> Ended:
-    """End an agent whose readings are posted: for good, and its tokens are worthless."""
-    permit(request, services, caller, agent_id)
-    has_ended = services.posted.finish(agent_id, body.outcome, services.clock.now())
+    """End an agent whose readings are posted, for good, and revoke its tokens."""
+    permit(request, agent_id)
+    has_ended = services.posted.finish(agent_id, body.outcome, services.now())
     revoke_tokens(agent_id, backend=services.backend)
     return Ended(status="ended" if has_ended else "ended_before")
 
 
 @router.post("/agents/{agent_id}/tokens", status_code=201, responses=problems(404, 409, body=True))
 def make_token(agent_id: AgentIdInPath, services: Served, caller: AnyCaller) -> MadeToken:
-    """Make a further token of an agent, for itself or for its direct parent."""
+    """Create a further token of an agent, for itself or for its direct parent."""
     return MadeToken(
         token=mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
     )
@@ -286,5 +286,5 @@ def make_token(agent_id: AgentIdInPath, services: Served, caller: AnyCaller) -> 
 
 @router.delete("/agents/{agent_id}/tokens", responses=problems(404, 422))
 def delete_tokens(agent_id: AgentIdInPath, services: Served, caller: AnyCaller) -> Revoked:
-    """Make every token of an agent worthless at once."""
+    """Revoke every token of an agent at once."""
     return Revoked(revoked=revoke_tokens(agent_id, caller.agent_id, backend=services.backend))

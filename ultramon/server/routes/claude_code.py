@@ -78,7 +78,7 @@ def claude_code(
     for it, or it keeps its states elsewhere.
     """
     if caller.kind == AGENT:
-        raise refuse(request, services, caller, "hooks of a client prove the hook secret")
+        raise refuse(request, "hooks of a client prove the hook secret")
     if not body or is_on(OFF_VARIABLE, {OFF_VARIABLE: off}):
         return _nothing()
     event = _read_event(services, body)

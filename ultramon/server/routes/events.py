@@ -1,4 +1,4 @@
-"""The event log, by pages and as a stream that goes on where it broke off."""
+"""Routes of the event log: pages, and a stream that resumes where it broke off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ultramon.server.http.streams import (
     MAX_CHUNK_EVENTS,
     EventStream,
     StreamSlot,
-    server_sent,
+    server_sent_events,
 )
 from ultramon.state.events import Event
 from ultramon.state.models import Model
@@ -31,32 +31,37 @@ MAX_EVENTS = 1_000
 
 After = Annotated[
     str | None,
-    Query(pattern=CURSOR_PATTERN, description="A cursor: what came behind it; none = everything."),
+    Query(
+        pattern=CURSOR_PATTERN,
+        description="A cursor: return what follows it. None = from the beginning.",
+    ),
 ]
 LastEventId = Annotated[
     str | None,
-    Header(pattern=CURSOR_PATTERN, description="The id that came last, before `after`."),
+    Header(
+        pattern=CURSOR_PATTERN, description="The last id received; takes precedence over `after`."
+    ),
 ]
 
 
 class StoredEvent(Event):
-    """An event as it stands in the log; the type says which further fields it has."""
+    """An event of the log; its type decides which further fields it has."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class EventList(Model):
-    """A stretch of the event log."""
+    """A page of the event log."""
 
     events: list[StoredEvent]
     cursor: str
-    """Continue from here; the same as before when nothing came."""
+    """Continue from here; unchanged when nothing is new."""
 
 
 def known_cursor(
     services: Served, caller: AdminCaller, after: After = None, last_event_id: LastEventId = None
 ) -> str | None:
-    """Return where a stream begins; refused before it has begun when the store knows none such."""
+    """Return the start of a stream; an unknown cursor is refused before the stream begins."""
     cursor = last_event_id or after
     if cursor is not None:
         services.backend.events(cursor, 1)
@@ -84,21 +89,21 @@ async def stream_events(
     slot: StreamSlot,
     cursor: Annotated[str | None, Depends(known_cursor)],
 ) -> EventStream:
-    """Send events as server-sent events, those stored before first; then each as it is stored.
+    """Send the stored events as server-sent events, then each new one as it is stored.
 
-    The id of each is a cursor: whoever comes again with `Last-Event-ID` misses none and gets none
-    twice, also when the server was restarted meanwhile.
+    The id of each is a cursor: a client that reconnects with `Last-Event-ID` misses none and gets
+    none twice, even after a restart of the server.
     """
     log = EventLog(services.backend, cursor)
-    return server_sent(request, services, caller, log.read)
+    return server_sent_events(request, log.read)
 
 
 class EventLog:
-    """Reads on in the event log.
+    """A position in the event log.
 
     Args:
-        backend: Whose log.
-        cursor: Behind what; None = the beginning.
+        backend: Holds the log.
+        cursor: The position; None = the beginning.
     """
 
     def __init__(self, backend: Backend, cursor: str | None) -> None:
@@ -106,17 +111,17 @@ class EventLog:
         self._cursor = cursor
 
     def read(self) -> list[tuple[str, str]]:
-        """Return the next events, each with the cursor behind it."""
+        """Return the next events, each with the cursor that follows it."""
         found: list[tuple[str, str]] = []
         size = 0
         while len(found) < MAX_CHUNK_EVENTS and size < MAX_CHUNK_BYTES:
-            # One by one: a page of several has only one cursor, behind the last of them.
+            # One by one: a page has a single cursor, which follows its last event.
             page = self._backend.events(self._cursor, 1)
             is_end = page.cursor == (self._cursor or "0")
             self._cursor = page.cursor
             if is_end:
                 break
-            # A row that cannot be read is none, and the cursor goes on behind it.
+            # A row that cannot be read yields no event, and the cursor moves past it.
             for event in page.events:
                 found.append((page.cursor, compact_json.dumps(event)))
                 size += len(found[-1][1])

@@ -1,4 +1,4 @@
-"""Whether the server lives."""
+"""The route for liveness probes."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health", responses=problems(is_open=True))
 async def health() -> dict[str, str]:
-    """Say that the server answers, and which version it is. Needs no token."""
+    """Return the status and the version of the server. Needs no token."""
     return {"status": "ok", "version": __version__}

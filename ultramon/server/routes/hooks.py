@@ -1,4 +1,4 @@
-"""What hook scripts post: readings and boundaries of agents."""
+"""The route of hook scripts: readings and boundaries of agents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BODY = {"content": {"application/json": {"schema": ContextUsage.model_json_sche
 
 
 async def posted_body(request: Request) -> ContextUsage | None:
-    """Return what was posted; None for nothing, and for what is no JSON object."""
+    """Return the parsed body; None for an empty body, and for one that is no JSON object."""
     try:
         values = compact_json.loads(await request.body())
     except ValueError:
@@ -47,11 +47,11 @@ async def posted_body(request: Request) -> ContextUsage | None:
     response_model=None,
     responses={
         200: {
-            "description": "What became of it, as `status`: `ok`, `not_registered`, "
+            "description": "The result, as `status`: `ok`, `not_registered`, "
             "`stale_sample`, `compaction_logged`, `compaction_complete_logged`, `flags_reset`, "
             "`handoff_noted`, `unknown_session`, `measured_elsewhere` or `stopped`."
         },
-        204: {"description": "The body is empty or no JSON object; nothing was taken."},
+        204: {"description": "The body is empty or no JSON object; nothing changed."},
         **problems(body=True),
     },
     openapi_extra={"requestBody": _BODY},
@@ -62,11 +62,11 @@ def context_usage(
     caller: HookCaller,
     post: Annotated[ContextUsage | None, Depends(posted_body)],
 ) -> Response | dict[str, Any]:
-    """Take a reading or an event of an agent.
+    """Post a reading or an event of an agent.
 
-    With an agent's token only its own, and it need not name itself. Whatever could be understood
-    is answered 200 with a `status`. Events are `compaction`, `compaction_complete`, `context_reset`
-    and `handoff`.
+    An agent's token posts for that agent only, and the body need not name it. Every well-formed
+    post is answered 200 with a `status`. Events are `compaction`, `compaction_complete`,
+    `context_reset` and `handoff`.
     """
     if post is None:
         return Response(status_code=204)
@@ -75,7 +75,7 @@ def context_usage(
         agent_id = agent_id or caller.agent_id
         if agent_id != caller.agent_id:
             problem = f"the token is that of agent {caller.agent_id}, which posts for itself only"
-            raise refuse(request, services, caller, problem, claimed=agent_id)
+            raise refuse(request, problem, claimed=agent_id)
     try:
         check_agent_id(agent_id)
     except InvalidAgentIdError:
@@ -110,9 +110,9 @@ def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, An
 
 
 def _emitted_at(given: str | float | None) -> tuple[float | None, list[str]]:
-    """Return the time that a poster gave, and what is wrong with it.
+    """Return the time that a poster gave, and warnings about it.
 
-    One that cannot be read is as good as none: the reading is worth more than its place.
+    A time that cannot be parsed counts as none: the reading is worth more than its order.
     """
     if given is None or given == "":
         return None, []

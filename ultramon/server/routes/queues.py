@@ -1,50 +1,46 @@
-"""The queue as a whole: what waits for whom, and what could not be delivered."""
+"""Routes of the whole queue: its depth per recipient, and dead messages."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException, Query
 
-from ultramon.backends.queue import queue_of
 from ultramon.notices.models import Notice
 from ultramon.server.http.authorization import AdminCaller, Served
 from ultramon.server.http.responses import ID_PATTERN, problems
-from ultramon.server.routes.messages import MessageNumber, Stored, notice_fields
-from ultramon.state.models import Model, utc
-
-if TYPE_CHECKING:
-    from ultramon.server.services import Services
+from ultramon.server.routes.messages import MessageNumber, Stored, as_notice
+from ultramon.state.models import Model
 
 router = APIRouter(tags=["queue"])
 
 
 class RecipientDepth(Model):
-    """What waits for one recipient, in messages."""
+    """The messages of one recipient, counted."""
 
     recipient: str
     ready: int
     waiting: int
-    """Rejected, and not due again yet."""
+    """Rejected and not due again yet."""
     claimed: int
     dead: int
     dropped: int
-    """Lost so far because too many of one category waited."""
+    """Lost so far to the limit per category."""
     expired: int
-    """Lost so far because nobody fetched them in time."""
+    """Lost so far because they were not fetched in time."""
     oldest_at: datetime | None
-    """When the oldest one was queued that may still arrive."""
+    """When the oldest message that may still be delivered was queued."""
 
 
 class DeadNotice(Notice):
-    """A message that was claimed five times and never acknowledged."""
+    """A message that failed five attempts."""
 
     last_error: str | None
 
 
 class QueueDepth(Model):
-    """What waits, by recipient."""
+    """The depth of the queue, by recipient."""
 
     recipients: list[RecipientDepth]
 
@@ -56,25 +52,17 @@ class DeadNotices(Model):
 
 
 class Handled(Stored):
-    """What became of a dead message."""
+    """A dead message that was retried or dropped."""
 
     status: Literal["ready", "dropped"]
 
 
 @router.get("/queue", responses=problems())
 def show_queue(services: Served, caller: AdminCaller) -> QueueDepth:
-    """Return what waits, by recipient; who never had a message is not listed."""
-    depths = queue_of(services.backend).depth(now=services.clock.now())
+    """Return the depth of the queue by recipient; recipients without messages are not listed."""
+    depths = services.queue.depth(now=services.now())
     return QueueDepth(
-        recipients=[
-            RecipientDepth.model_validate(
-                {
-                    **depth._asdict(),
-                    "oldest_at": None if depth.oldest_at is None else utc(depth.oldest_at),
-                }
-            )
-            for depth in depths
-        ]
+        recipients=[RecipientDepth.model_validate(one, from_attributes=True) for one in depths]
     )
 
 
@@ -85,19 +73,15 @@ def list_dead(
     recipient: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
 ) -> DeadNotices:
     """Return the dead messages of one recipient or of all."""
-    return DeadNotices(
-        dead=[
-            DeadNotice.model_validate({**notice_fields(one), "last_error": one.last_error})
-            for one in queue_of(services.backend).dead(recipient)
-        ]
-    )
+    dead = services.queue.dead(recipient)
+    return DeadNotices(dead=[as_notice(DeadNotice, one) for one in dead])
 
 
 @router.post("/queue/dead/{message_id}/retry", responses=problems(404, 409, body=True))
 def retry_dead(message_id: MessageNumber, services: Served, caller: AdminCaller) -> Handled:
-    """Give a dead message five new attempts and a day; 409 when another took its dedupe key."""
-    if not queue_of(services.backend).retry(message_id, now=services.clock.now()):
-        if _is_dead(services, message_id):
+    """Give a dead message five new attempts within a day; 409 when its dedupe key is taken."""
+    if not services.queue.retry(message_id, now=services.now()):
+        if any(one.id == message_id for one in services.queue.dead()):
             raise HTTPException(409, f"message {message_id} was queued again under its dedupe key")
         raise _not_dead(message_id)
     return Handled(message_id=message_id, status="ready")
@@ -106,13 +90,9 @@ def retry_dead(message_id: MessageNumber, services: Served, caller: AdminCaller)
 @router.delete("/queue/dead/{message_id}", responses=problems(404, 422))
 def drop_dead(message_id: MessageNumber, services: Served, caller: AdminCaller) -> Handled:
     """Delete a dead message."""
-    if not queue_of(services.backend).drop(message_id):
+    if not services.queue.drop(message_id):
         raise _not_dead(message_id)
     return Handled(message_id=message_id, status="dropped")
-
-
-def _is_dead(services: Services, message_id: int) -> bool:
-    return any(one.id == message_id for one in queue_of(services.backend).dead())
 
 
 def _not_dead(message_id: int) -> HTTPException:

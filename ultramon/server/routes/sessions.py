@@ -1,4 +1,4 @@
-"""Who is told about whom, and how full a window is, under the names that existing scripts use."""
+"""Routes of registrations and context windows, under the names that existing scripts use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ultramon.errors import (
 )
 from ultramon.fleet.snapshot import take_snapshot
 from ultramon.notices.rules import CUSTOM, INVALID
-from ultramon.server.caller import ADMIN
 from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
 from ultramon.server.http.responses import AgentIdInPath, problems
@@ -39,7 +38,7 @@ CRITICAL_PERCENTAGE = 85.0
 
 @router.get("/context-monitor", responses=problems())
 def list_monitored(services: Served, caller: AnyCaller) -> dict[str, Any]:
-    """List the agents that somebody is told about; for an agent itself and its children."""
+    """List the agents with a registration for notices; to an agent itself and its children."""
     try:
         registrations = registry_of(services.backend).registrations()
     except ConfigurationError:
@@ -50,8 +49,8 @@ def list_monitored(services: Served, caller: AnyCaller) -> dict[str, Any]:
             is_shown = may_see(caller, _load(services, one.agent_id))
             shown = take_snapshot(one.agent_id, services.backend, one, services.clock)
         except (AgentNotFoundError, StateCorruptError, StateSchemaError):
-            # Deleted or unreadable: somebody is registered for it all the same.
-            is_shown, shown = caller.kind == ADMIN, None
+            # Deleted or unreadable, but still registered.
+            is_shown, shown = caller.is_admin, None
         if is_shown:
             monitored.append(
                 {
@@ -72,12 +71,12 @@ def set_monitored(
     session_id: AgentIdInPath,
     asked: ContextMonitor,
 ) -> dict[str, Any]:
-    """Have somebody told about an agent, or nobody any more.
+    """Register a recipient of the notices about an agent, or remove the registration.
 
-    What was said about the agent and nobody has received yet is cancelled, and every threshold can
-    be told anew. Without thresholds those of the registration that is there stay.
+    Undelivered notices about the agent are cancelled, and every threshold can be notified again.
+    Without thresholds those of an existing registration stay.
     """
-    requester = requester_of(request, services, caller, asked.requester_session_id)
+    requester = requester_of(request, asked.requester_session_id)
     registry = _registry(services)
     _load(services, session_id)
     if requester is None:
@@ -91,7 +90,7 @@ def set_monitored(
         requester,
         asked.notify_session_id or "",
         _ladder(asked, registry.registrations(session_id)),
-        as_admin=caller.kind == ADMIN,
+        as_admin=caller.is_admin,
         backend=backend,
         clock=services.clock,
     )
@@ -101,7 +100,7 @@ def set_monitored(
 def _ladder(
     asked: ContextMonitor, registered: list[StoredRegistration]
 ) -> Ladder | list[float] | None:
-    """Return the thresholds that were asked for, or that are there; None = the agent's own."""
+    """Return the thresholds of the request, or the registered ones; None = the agent's own."""
     warning, critical = asked.warning_percentage, asked.critical_percentage
     has_own = warning is not None or critical is not None
     ways = (asked.threshold_percentages is not None, has_own, asked.use_default_thresholds)
@@ -123,8 +122,8 @@ def _ladder(
 def show_context(
     request: Request, services: Served, caller: AnyCaller, session_id: AgentIdInPath
 ) -> dict[str, Any]:
-    """Say what is known of an agent's window, registered or not."""
-    permit(request, services, caller, session_id)
+    """Return the context window of an agent, registered or not."""
+    permit(request, session_id)
     shown = _snapshot(services, session_id)
     return {
         "session_id": shown.agent_id,
@@ -153,9 +152,9 @@ def invalidate_cache(
     session_id: AgentIdInPath,
     asked: Annotated[InvalidateCache | None, Body()] = None,
 ) -> dict[str, Any]:
-    """Note that an agent was cleared from outside: nothing that it said before arrives any more."""
+    """Report that an agent was cleared from outside: undelivered notices about it are cancelled."""
     claimed = None if asked is None else asked.requester_session_id
-    requester = requester_of(request, services, caller, claimed)
+    requester = requester_of(request, claimed)
     _registry(services)
     backend, clock = services.backend, services.clock
     cancelled = routing.cancel_notices(session_id, requester, backend=backend, clock=clock)
@@ -183,7 +182,7 @@ def _snapshot(services: Services, agent_id: str) -> ContextSnapshot:
 
 
 def _when(shown: ContextSnapshot | None) -> dict[str, Any]:
-    """Return when somebody is told about an agent; None = never."""
+    """Return the thresholds of a registration; None = there is none."""
     return {
         **_thresholds(shown),
         "threshold_source": DISABLED if shown is None else shown.threshold_source,
