@@ -304,12 +304,12 @@ def test_a_claim_over_http_holds_when_its_successor_begins(serving, family):
         assert family["boss"].post(f"/agents/{name}/handoff/claim", json=claim).is_success
     assert [claim.claimant for claim in serving.backend.pending_claims()] == [None, None]
     make(serving, family["boss"], agentId="two.2")
-    lookout = LostAgents(serving.services)
-    lookout.look()
+    lost_agents = LostAgents(serving.services)
+    lost_agents.check()
     assert len(events(serving, "handoff_ready")) == 2
     later = FakeClock(start=serving.services.clock.now() + LOST_AFTER_SECONDS + 1)
     for _ in range(2):
-        LostAgents(replace(serving.services, clock=later)).look()
+        LostAgents(replace(serving.services, clock=later)).check()
     assert serving.backend.pending_claims() == []
     assert [one["agentId"] for one in events(serving, "handoff_ready")] == ["one", "two", "one"]
     third = {"successorId": "third"}

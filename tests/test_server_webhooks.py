@@ -67,7 +67,7 @@ def send(backend, clock):
 
 @pytest.fixture
 def error(backend, clock):
-    """What the queue says of why the only notice of boss was not taken."""
+    """The error with which the only notice of boss was rejected."""
 
     def error():
         (message,) = queue_of(backend).peek("boss", now=clock.now())
@@ -138,7 +138,7 @@ def test_a_refused_notice_comes_again_when_it_is_due(
     with caplog.at_level(logging.WARNING, "ultramon.server"):
         assert sender.poll() == 0
     assert error() == f"HTTP {status}"
-    assert f"webhook of boss: notice 1 was not taken: HTTP {status}" in caplog.text
+    assert f"webhook of boss: notice 1 was not delivered: HTTP {status}" in caplog.text
     receiver.answer = 200
     clock.advance(1.9)
     assert sender.poll() == 0

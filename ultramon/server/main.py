@@ -1,4 +1,4 @@
-"""A running server: its parts, its socket, its beginning and its end."""
+"""Runs the server: its parts, its socket, its start and its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ultramon.backends.registry import registry_of
 from ultramon.errors import ConfigurationError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
-from ultramon.server.http.connections import BoundedProtocol, TlsDoor
+from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
 from ultramon.server.http.request_filter import (
     BODY_SECONDS,
     FilterPolicy,
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8420
 DRAIN_SECONDS = 4
-"""How long running requests may go on after a signal; with what follows, 5 s in all."""
+"""How long running requests may take after a signal; the whole shutdown takes 5 s."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def make_services(
     backend: Backend, state_directory: str, *, clock: Clock = SYSTEM_CLOCK
 ) -> Services:
-    """Return what the routes work with; the secrets are made where they are missing.
+    """Return the parts of a server; missing secrets are created.
 
     Args:
-        backend: Where agents, messages and credentials are.
-        state_directory: Where the files of the server are; made where it is missing.
+        backend: Holds agents, messages and credentials.
+        state_directory: Holds the files of the server; created if it is missing.
         clock: For tests.
 
     Raises:
@@ -78,11 +78,11 @@ def make_services(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Args:
         host: A name or an address of this machine.
-        port: 0 = any that is free.
+        port: 0 = any free port.
 
     Raises:
         OSError: The address is in use, or not one of this machine.
@@ -107,20 +107,20 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Serves the application behind its front on one socket, until it is told to stop.
+    """Serves the application behind its filter on one socket, until `stop` or a signal.
 
     Args:
-        services: What the routes work with.
-        listener: Where; closed at the end.
-        names: More values of Host that mean this server, see `allowed_hosts`.
+        services: The parts of the server.
+        listener: The listening socket; closed at the end.
+        names: Further values of Host that name this server, see `allowed_hosts`.
         certfile: A certificate chain (PEM): HTTPS instead of HTTP.
         keyfile: Its key.
         on_listening: Called once requests are answered.
-        protocol: What speaks HTTP, for tests with shorter deadlines.
-        body_seconds: How long a body may take.
+        protocol: The HTTP protocol, for tests with shorter deadlines.
+        body_seconds: The time limit for a body.
 
     Raises:
-        ConfigurationError: A name is none, or the certificate or key is not usable.
+        ConfigurationError: A name is malformed, or the certificate or key is not usable.
     """
 
     def __init__(
@@ -164,17 +164,17 @@ class Server(uvicorn.Server):
         self._on_listening = on_listening
 
     def run_here(self) -> None:
-        """Serve; returns after `stop` or a signal, when the running requests are answered."""
+        """Serve; return after `stop` or a signal, when the running requests are answered."""
         with closing(self._listener):
             asyncio.run(self.serve(sockets=[self._listener]))
 
     def stop(self) -> None:
-        """Begin to end; from any thread."""
+        """Begin to shut down; from any thread."""
         self._services.stopping.set()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, and say so."""
+        """Begin to answer, then call ``on_listening``."""
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
         self.servers = [await loop.create_server(self._make_protocol, sock=self._listener)]
@@ -186,11 +186,11 @@ class Server(uvicorn.Server):
         protocol = self._protocol(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return protocol if self._tls is None else TlsDoor(protocol, self._tls)
+        return protocol if self._tls is None else TlsHandshake(protocol, self._tls)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while serving; then they do what they did before."""
+        """Handle signals while serving; restore their handlers afterwards."""
         # Not uvicorn's own: it raises the signal again at the end, so that the exit code is not 0.
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -203,7 +203,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End in order at the first signal, at once at the second."""
+        """Shut down in order at the first signal, at once at the second."""
         if self.should_exit:
             remove_server_file(self._services.state_directory)
             signal.signal(sig, signal.SIG_DFL)
@@ -237,17 +237,17 @@ def serve(
     keyfile: str | None = None,
     on_listening: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT: the one server of a state directory.
+    """Serve until SIGTERM or SIGINT, as the only server of a state directory.
 
     Args:
-        backend: Where agents, messages and credentials are.
-        state_directory: Its ``server.json`` says where the server listens while it does.
-        host: Where to listen; beyond this machine only with a certificate.
-        port: 0 = any that is free.
-        names: More values of Host that mean this server.
+        backend: Holds agents, messages and credentials.
+        state_directory: Holds ``server.json`` while the server listens.
+        host: The address to listen on; beyond this machine only with a certificate.
+        port: 0 = any free port.
+        names: Further values of Host that name this server.
         certfile: A certificate chain (PEM).
         keyfile: Its key; None = in the same file.
-        on_listening: Called once requests are answered, with what ``server.json`` says.
+        on_listening: Called once requests are answered, with the contents of ``server.json``.
 
     Raises:
         ConfigurationError: The host needs a certificate, or a setting is wrong.
@@ -268,13 +268,13 @@ def serve(
         scheme = "http" if certfile is None else "https"
         url = f"{scheme}://{_in_url(host)}:{bound[1]}"
 
-        def say_where() -> None:
+        def announce() -> None:
             facts: dict[str, Any] = {
                 "url": url,
                 "host": bound[0],
                 "port": bound[1],
                 "pid": os.getpid(),
-                "startedAt": format_time(services.clock.now()),
+                "startedAt": format_time(services.now()),
                 "version": __version__,
             }
             write_server_file(state_directory, facts)
@@ -287,23 +287,23 @@ def serve(
             names=[*names, *_own_names(host)],
             certfile=certfile,
             keyfile=keyfile,
-            on_listening=say_where,
+            on_listening=announce,
         )
         sender = webhooks.start(services)
-        lookout = LostAgents(services)
-        lookout.start()
+        lost_agents = LostAgents(services)
+        lost_agents.start()
         try:
             server.run_here()
         finally:
             remove_server_file(state_directory)
             services.stopping.set()
-            lookout.join()
+            lost_agents.join()
             if sender is not None:
                 sender.stop()
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether a host is this machine alone, whatever it resolves to elsewhere."""
+    """Return whether a host is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -311,7 +311,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_names(host: str) -> list[str]:
-    """Return the address that was bound as a value of Host; nothing for all of them."""
+    """Return the bound address as a value of Host; none for the unspecified address."""
     try:
         return [] if ip_address(host).is_unspecified else [_in_url(host)]
     except ValueError:

@@ -15,14 +15,14 @@ MAX_BUCKETS = 10_000
 
 
 class TokenBuckets:
-    """One bucket per key: it holds ``burst`` takes and fills again at a steady rate.
+    """One bucket per key: it holds ``burst`` tokens and is refilled at a steady rate.
 
-    Thread-safe, and bounded: of more than 10,000 keys the one that asked longest ago is
-    forgotten, which leaves it a full bucket.
+    Thread-safe and bounded: beyond 10,000 keys the least recently used one is forgotten, which
+    leaves it a full bucket.
 
     Args:
-        rate_per_second: How many takes flow back in a second.
-        burst: How many takes a full bucket holds.
+        rate_per_second: Tokens added per second.
+        burst: Tokens in a full bucket.
         clock: Monotonic seconds.
     """
 
@@ -37,22 +37,15 @@ class TokenBuckets:
         self._burst = burst
         self._clock = clock
         self._lock = threading.Lock()
-        # Key to (takes left, as of when); a dict keeps the order in which they asked last.
+        # Key to (tokens left, as of when), the least recently used first.
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def __len__(self) -> int:
-        """Return how many keys are remembered."""
+        """Return the number of keys with a bucket."""
         return len(self._buckets)
 
     def take(self, key: str) -> bool:
-        """Take once.
-
-        Args:
-            key: Whose bucket.
-
-        Returns:
-            False when the bucket is empty: too often. A refused take costs nothing.
-        """
+        """Take one token from the bucket of a key; False, at no cost, when it is empty."""
         with self._lock:
             now = self._clock()
             left, then = self._buckets.pop(key, (self._burst, now))

@@ -1,6 +1,6 @@
-"""The handoffs of agents that vanished: rebuilt by whoever noticed, they stand in the log only.
+"""The handoffs of agents that vanished: they were rebuilt later and are in the event log only.
 
-Whoever looks up a handoff would else read the whole log each time.
+An index in memory, so that a look-up need not read the whole log.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MAX_AGENTS = 10_000
 
 
 class RebuiltHandoffs:
-    """Remembers the last one of each agent. Thread-safe.
+    """The last rebuilt handoff of each agent. Thread-safe.
 
-    The first look reads the whole event log, later ones what came since. Of more than 10,000
-    agents the one that vanished first is forgotten.
+    The first look-up reads the whole event log, later ones the new events. Beyond 10,000 agents the
+    one that vanished first is forgotten.
 
     Args:
-        backend: Whose log.
+        backend: Holds the log.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -31,7 +31,7 @@ class RebuiltHandoffs:
         self._by_agent: dict[str, dict[str, Any]] = {}
 
     def of(self, agent_id: str) -> dict[str, Any] | None:
-        """Return the last one of an agent, as it stands in the log.
+        """Return the last rebuilt handoff of an agent.
 
         Raises:
             StateError: The log cannot be read.
@@ -40,13 +40,13 @@ class RebuiltHandoffs:
             while True:
                 page = self._backend.events(self._cursor)
                 for event in page.events:
-                    self._note(event)
+                    self._remember(event)
                 is_end = page.cursor == (self._cursor or "0")
                 self._cursor = page.cursor
                 if is_end:
                     return self._by_agent.get(agent_id)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _remember(self, event: dict[str, Any]) -> None:
         handoff = event.get("handoff")
         if not (isinstance(handoff, dict) and handoff.get("reason") == "lost"):
             return

@@ -1,7 +1,7 @@
-"""Whether a server runs for a state directory, and where: `server.lock` and `server.json`.
+"""The server of a state directory: `server.lock` while it runs, `server.json` says where.
 
-The standard library is enough, so that whoever only looks needs no extra. The process id in the
-file is for people: who holds the lock lives, and who does not is gone.
+Standard library only, so that readers need no extra. The process id in the file is for people: the
+lock alone decides whether the server runs.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 SERVER_FILE = "server.json"
 SERVER_LOCK = "server.lock"
-# Long enough for another look at the same lock to be over.
-_LOOK_SECONDS = 0.05
+# Long enough for another process to finish probing the same lock.
+_PROBE_SECONDS = 0.05
 _START_SECONDS = 0.5
-_LOOK_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_PROBE_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def read_server_file(state_directory: str) -> dict[str, Any] | None:
-    """Return what the server that runs for a state directory wrote about itself.
+    """Return the contents of ``server.json`` while a server runs for a state directory.
 
     Args:
         state_directory: Its absolute path; need not exist.
 
     Returns:
         ``url``, ``host``, ``port``, ``pid``, ``startedAt`` and ``version``. None when no server
-        runs, whatever an older one left behind, and while one has not begun to listen.
+        runs, whatever an earlier one left behind, and until it listens.
 
     Raises:
-        StateCorruptError: The file is there and is not what a server wrote.
-        StateError: The lock cannot be looked at.
+        StateCorruptError: No server wrote the file.
+        StateError: The lock cannot be probed.
     """
     return _read(state_directory) if _is_held(os.path.join(state_directory, SERVER_LOCK)) else None
 
 
 def _is_held(path: str) -> bool:
     try:
-        with Lock(path, lambda name: os.open(name, _LOOK_FLAGS), _LOOK_SECONDS):
+        with Lock(path, lambda name: os.open(name, _PROBE_FLAGS), _PROBE_SECONDS):
             return False
     except LockedError:
         return True
@@ -100,7 +100,7 @@ def only_server(state_directory: str) -> Iterator[None]:
 
 
 def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:
-    """Say where the server of a state directory listens; the file's mode is 0600.
+    """Write ``server.json``, with mode 0600.
 
     Raises:
         StateWriteError: The file system refused.
@@ -112,5 +112,5 @@ def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:
 
 
 def remove_server_file(state_directory: str) -> None:
-    """Take back what `write_server_file` said."""
+    """Delete ``server.json``."""
     delete_quietly(os.path.join(state_directory, SERVER_FILE))

@@ -1,7 +1,7 @@
-"""HTTP connections with deadlines and places: uvicorn's h11 protocol waits for ever, this one not.
+"""HTTP connections with deadlines and a limit on their number; uvicorn's own wait for ever.
 
-On loopback every peer has the same address, so places are not counted by peer. A connection is
-known once it proved a token; when places run out, the oldest that proved nothing gives way.
+On loopback every peer has the same address, so connections are not counted by peer. A connection is
+known once a request on it was authenticated; beyond the limit the oldest unknown one is closed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_CONNECTIONS = 256
 HEAD_SECONDS = 5.0
 IDLE_SECONDS = 30.0
 STALL_SECONDS = 10.0
-"""How long a peer has for the next `STALL_BYTES` of what it asked for, or for what is left."""
+"""How long a peer may take to read the next `STALL_BYTES` of its answer, or the rest of it."""
 STALL_BYTES = 16 << 10
 _MAX_AHEAD_BYTES = 64 << 10
 _LOOSE_LINE = re.compile(rb"(?<!\r)\n|\n[ \t]")
@@ -42,11 +42,13 @@ _log = logging.getLogger("ultramon.server")
 _numbers = count()
 
 
-class TlsDoor(asyncio.Protocol):
-    """Shakes hands, then lets a protocol speak; asyncio's own would count nobody until then.
+class TlsHandshake(asyncio.Protocol):
+    """Completes the TLS handshake, then hands over to HTTP.
+
+    asyncio's own handshake would not count the connection until it is complete.
 
     Args:
-        inside: Speaks HTTP; has its place from the first moment on.
+        inside: Speaks HTTP; holds its slot from the first moment on.
         context: The certificate.
     """
 
@@ -59,13 +61,13 @@ class TlsDoor(asyncio.Protocol):
         """Begin the handshake."""
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()  # what comes now is for the handshake
-        self._inside.take_place(transport)
+        self._inside.hold_slot(transport)
         task = self._inside.loop.create_task(self._shake(transport))
         self._inside.tasks.add(task)
         task.add_done_callback(self._inside.tasks.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came with the end of the handshake."""
+        """Keep the bytes that follow the handshake."""
         self._early += data
 
     async def _shake(self, transport: asyncio.Transport) -> None:
@@ -80,7 +82,7 @@ class TlsDoor(asyncio.Protocol):
             )
         except OSError as error:
             _log.info("no TLS handshake: %s", type(error).__name__)
-        if over_tls is None or over_tls.is_closing():  # it gave way to another one
+        if over_tls is None or over_tls.is_closing():  # closed in favour of another one
             inside.connections.discard(inside)
             transport.abort()
             return
@@ -91,10 +93,10 @@ class TlsDoor(asyncio.Protocol):
 
 
 class StrictConnection(h11.Connection):
-    """Takes no line that another reader of the same bytes could end elsewhere.
+    """Refuses lines that another parser of the same bytes could end elsewhere.
 
-    h11 ends lines at a bare LF too, and joins a line that begins with a space to the one before;
-    a proxy in front that does neither sees other requests than the server does.
+    h11 also ends lines at a bare LF and unfolds lines; a proxy in front that does neither would see
+    other requests than the server.
     """
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -139,21 +141,21 @@ class BoundedProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place, which may cost another connection its own."""
+        """Hold a slot, which may close another connection."""
         if self not in self.connections:
-            self.take_place(transport)
+            self.hold_slot(transport)
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.head_seconds, self._end)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._close)
 
-    def take_place(self, transport: asyncio.Transport) -> None:
-        """Count as a connection from now on, also before there is one to speak HTTP on."""
+    def hold_slot(self, transport: asyncio.Transport) -> None:
+        """Count as a connection from now on, even before the TLS handshake."""
         self.transport = transport
         self.connections.add(self)
         if len(self.connections) > self.max_connections:
-            self._make_room()
+            self._evict()
 
-    def _make_room(self) -> None:
-        # Whoever proved a token and waits for its answer is never sent away for a newcomer.
+    def _evict(self) -> None:
+        # An authenticated client that waits for its answer never gives way to a new connection.
         others = [
             other
             for other in self.connections
@@ -171,7 +173,7 @@ class BoundedProtocol(H11Protocol):
         self.connections.discard(leaving)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         for timer in (self._head_timer, self._stall_timer):
@@ -179,37 +181,37 @@ class BoundedProtocol(H11Protocol):
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, within the limits."""
+        """Read more, within the limits."""
         if self._is_busy and self.conn.their_state is not h11.SEND_BODY:
-            # Requests sent ahead wait here, and the application's looks for a leaving client
-            # would let in more and more of them.
+            # Pipelined requests wait here, and each check for a disconnected client would read
+            # more of them.
             self._bytes_ahead += len(data)
             if self._bytes_ahead > _MAX_AHEAD_BYTES:
                 self.transport.abort()
                 return
         elif not self._is_busy and self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self._end)
+            self._head_timer = self.loop.call_later(self.head_seconds, self._close)
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Take the requests that are complete; then the time for their heads is over."""
+        """Process complete requests, and stop the timer of their heads."""
         super().handle_events()
         if not self._is_busy:
             return
         if not self.flow.write_paused:
-            self._trust_reader()
+            self._stop_stall_timer()
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, while the peer reads the answer."""
+        """Continue with the next request while the peer reads the answer."""
         self._bytes_ahead = 0
-        self._watch_reader()
+        self._start_stall_timer()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP and close; called where the parser's error is being handled."""
+        """Answer malformed HTTP and close; called while the parser's error is being handled."""
         error = sys.exc_info()[1]
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         _log.info("no HTTP request: %s", status)
@@ -228,57 +230,57 @@ class BoundedProtocol(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
-        self._end()
+        self._close()
 
     def timeout_keep_alive_handler(self) -> None:
-        """End a connection on which nothing is asked."""
-        self._end()
+        """Close an idle connection."""
+        self._close()
 
     def pause_writing(self) -> None:
-        """Give the peer some time to read."""
+        """Start the deadline for a peer that does not read."""
         super().pause_writing()
-        self._watch_reader()
+        self._start_stall_timer()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Stop the deadline: the peer reads again."""
         super().resume_writing()
-        self._trust_reader()
+        self._stop_stall_timer()
 
     def shutdown(self) -> None:
-        """End when the answer that is being given is over, at once when there is none."""
+        """Close after the answer under way, at once when there is none."""
         if self._is_busy:
             self.cycle.keep_alive = False
         else:
-            self._end()
+            self._close()
 
-    def _end(self) -> None:
-        """Close, whether or not the peer reads what is left."""
+    def _close(self) -> None:
+        """Close, whether or not the peer reads the rest."""
         self.transport.close()
         if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self.stall_seconds, self._give_up)
+            self._stall_timer = self.loop.call_later(self.stall_seconds, self._reset)
 
-    def _watch_reader(self) -> None:
-        """Have it judged after a while whether the peer reads what was written for it."""
+    def _start_stall_timer(self) -> None:
+        """Check after `stall_seconds` whether the peer has read its answer."""
         if self._stall_timer is None:
             self._unread_bytes = self.transport.get_write_buffer_size()
             if self._unread_bytes > 0:
-                self._stall_timer = self.loop.call_later(self.stall_seconds, self._judge_reader)
+                self._stall_timer = self.loop.call_later(self.stall_seconds, self._check_stall)
 
-    def _judge_reader(self) -> None:
+    def _check_stall(self) -> None:
         self._stall_timer = None
-        # Nothing was added since: whoever waits to write waits for this peer, too.
+        # The buffer has not grown since: a writer waits for this peer, too.
         if 0 < self.transport.get_write_buffer_size() > self._unread_bytes - STALL_BYTES:
-            self._give_up()
+            self._reset()
         else:
-            self._watch_reader()
+            self._start_stall_timer()
 
-    def _trust_reader(self) -> None:
+    def _stop_stall_timer(self) -> None:
         if self._stall_timer is not None and not self.transport.is_closing():
             self._stall_timer.cancel()
             self._stall_timer = None
 
-    def _give_up(self) -> None:
-        """Drop what the peer leaves unread; the kernel would keep trying for minutes."""
+    def _reset(self) -> None:
+        """Discard the unread rest; the kernel would keep sending it for minutes."""
         connection = self.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -1,8 +1,8 @@
-"""What every request passes before any route sees it, and every answer on its way out.
+"""The filter in front of all routes, for requests and answers.
 
-A browser on this machine reaches the port as well as any program does, so a request must be meant
-for this server by its Host, and must not come from a page. Bodies are read here, within their
-limits, so that nothing behind this module waits for a caller.
+A browser on this machine reaches the port like any program, so Host must name this server and the
+request must not come from a web page. Bodies are read here, within their limits, so that nothing
+behind this module waits for a client.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _OWN_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-# A later layer must not soften the first ones, nor say what runs here.
+# The application must neither weaken these headers nor name its server.
 _DROPPED = frozenset(name for name, _ in _OWN_HEADERS) | {b"server"}
 _log = logging.getLogger("ultramon.server")
 
 
 def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozenset[str]:
-    """Return the values of Host that mean this server, lower-case.
+    """Return the values of Host that name this server, lower-case.
 
     Args:
         scheme: ``http`` or ``https``.
-        port: Where it listens.
-        names: More names, each with a port of its own or with this one.
+        port: The port of the server.
+        names: Further names, each with a port of its own or with this one.
 
     Raises:
-        ConfigurationError: A name is none, or stands for several.
+        ConfigurationError: A name is malformed, or a pattern.
     """
     hosts = []
     for name in (*_LOOPBACK_NAMES, *(name.lower() for name in names)):
@@ -75,15 +75,15 @@ def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozense
 
 @dataclass(frozen=True, kw_only=True)
 class FilterPolicy:
-    """What the front lets through.
+    """The rules of the request filter.
 
     Attributes:
         scheme: ``http`` or ``https``.
-        hosts: Allowed values of Host, as `allowed_hosts` returns them.
-        unlimited: Digests of the credentials that are not limited here: behind the admin token
-            and the hook secret stand many agents, and the routes limit each of them.
-        buckets: How often one credential may ask.
-        body_seconds: How long a body may take.
+        hosts: Allowed values of Host, from `allowed_hosts`.
+        unlimited: Digests of the credentials without a limit here: many agents share the admin
+            token and the hook secret, and the routes limit each agent.
+        buckets: The rate limit per credential.
+        body_seconds: The time limit for a body.
     """
 
     scheme: str
@@ -94,7 +94,7 @@ class FilterPolicy:
 
 
 class Refusal(NamedTuple):
-    """An answer that no route gives."""
+    """An answer of the filter."""
 
     status: int
     detail: str
@@ -102,7 +102,7 @@ class Refusal(NamedTuple):
 
 
 class _RefusedError(Exception):
-    """The body was refused while it was read."""
+    """A body was refused while it was read."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -110,15 +110,15 @@ class _RefusedError(Exception):
 
 
 class _ClientLeftError(Exception):
-    """Nobody waits for an answer."""
+    """The client has disconnected."""
 
 
 class RequestFilter:
-    """Stands before an application.
+    """Wraps an application.
 
     Args:
         app: The application.
-        policy: What it lets through.
+        policy: The rules.
     """
 
     def __init__(self, app: ASGIApp, policy: FilterPolicy) -> None:
@@ -126,7 +126,7 @@ class RequestFilter:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or let the application do it."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -143,14 +143,14 @@ class RequestFilter:
         except _ClientLeftError:
             pass
         except asyncio.CancelledError:
-            # The time for a drain is over; nothing awaits this task but the end of the server.
+            # The time for draining is over; only the end of the server awaits this task.
             if exchange.status == 0:
                 await exchange.refuse(Refusal(503, "the server is stopping; ask again later"))
         finally:
             exchange.log()
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        """Judge the head of a request."""
+        """Return the refusal of a request by its head; None to let it pass."""
         headers = _Headers(scope)
         if refusal := _malformed(scope, headers):
             return refusal
@@ -175,7 +175,7 @@ class RequestFilter:
         return too_often()
 
     def _foreign(self, headers: _Headers) -> Refusal | None:
-        """Refuse what a page of another origin made a browser send."""
+        """Refuse requests that a browser sends for a page of another origin."""
         for origin in headers.all(b"origin"):
             scheme, _, host = origin.decode("latin-1").lower().partition("://")
             if scheme != self._policy.scheme or host not in self._policy.hosts:
@@ -204,7 +204,7 @@ class RequestFilter:
 
 
 def too_often() -> Refusal:
-    """Return the answer to whoever asks too often."""
+    """Return the answer beyond the rate limit."""
     return Refusal(
         429,
         "too many requests with this token: 200 at once and 50 in a second are answered",
@@ -217,7 +217,7 @@ def _too_large() -> Refusal:
 
 
 def _malformed(scope: Scope, headers: _Headers) -> Refusal | None:
-    """Refuse what two readers of one request could understand differently, or what is too long."""
+    """Refuse a head that is too long, or that two parsers could read differently."""
     if len(headers.items) > MAX_HEADERS or headers.size_bytes(scope) > MAX_HEAD_BYTES:
         return Refusal(431, f"a head may have {MAX_HEADERS} fields and {MAX_HEAD_BYTES:,} bytes")
     if any(len(headers.all(name)) > 1 for name in CREDENTIAL_FIELDS):
@@ -229,23 +229,23 @@ def _malformed(scope: Scope, headers: _Headers) -> Refusal | None:
 
 
 class _Headers:
-    """The head of a request, as it came."""
+    """The head of a request."""
 
     def __init__(self, scope: Scope) -> None:
         self.items: list[tuple[bytes, bytes]] = list(scope["headers"])
 
     def all(self, name: bytes) -> list[bytes]:
-        """Return each value of a field."""
+        """Return all values of a field."""
         return [value for found, value in self.items if found == name]
 
     def size_bytes(self, scope: Scope) -> int:
-        """Return about how long the head was."""
+        """Return the approximate size of the head."""
         target = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         return target + sum(len(name) + len(value) + 4 for name, value in self.items)
 
     @property
     def length_bytes(self) -> int:
-        """How long the body is said to be; 0 when nothing is said."""
+        """The declared length of the body; 0 without one."""
         return max(map(int, self.all(b"content-length")), default=0)
 
     @property
@@ -255,13 +255,13 @@ class _Headers:
 
     @property
     def is_json(self) -> bool:
-        """Whether the body is said to be JSON."""
+        """Whether the body is declared as JSON."""
         kinds = self.all(b"content-type")
         return len(kinds) == 1 and _JSON.fullmatch(kinds[0].strip()) is not None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Give the application the body that was read; then what comes, which is only the end."""
+    """Return a channel that yields the body that was read, then the end of the connection."""
     waiting = [body]
 
     async def receive_again() -> Message:
@@ -273,7 +273,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 class _Exchange:
-    """One request and its answer: adds what every answer has, and writes the line about it."""
+    """One request and its answer: adds the headers of every answer, and logs it."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.status = 0
@@ -284,7 +284,7 @@ class _Exchange:
         self._connection.count_request()
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Pass a part of the answer on."""
+        """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             kept = [
@@ -298,7 +298,7 @@ class _Exchange:
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Answer in the place of the application; the connection ends, as its body is unread."""
+        """Answer instead of the application, and close the connection: its body is unread."""
         body = json.dumps({"detail": refusal.detail}).encode("ascii")
         headers = [
             (b"content-type", b"application/json"),
@@ -311,7 +311,7 @@ class _Exchange:
         await self.send({"type": "http.response.body", "body": body})
 
     def log(self) -> None:
-        """Write one line; the query is left out of it, as it may hold anything."""
+        """Log one line, without the query: it may hold anything."""
         if not _log.isEnabledFor(logging.INFO):
             return
         path = (self._scope.get("raw_path") or b"").decode("latin-1")

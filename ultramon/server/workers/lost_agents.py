@@ -1,4 +1,4 @@
-"""Notices where no orchestrator looks that registered agents vanish and claims are abandoned."""
+"""Detects vanished agents and abandoned claims in runs without an orchestrator."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.server")
 
 CONSUMER = "server"
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 _JOIN_SECONDS = 5.0
 
 
 class LostAgents:
-    """Looks every few seconds at pending claims and at the runs in which somebody is registered.
+    """Checks pending claims and the runs with registered agents every few seconds.
 
-    A verdict is stored once, whoever finds it first, so that fleets elsewhere are not disturbed.
+    A verdict is stored once, by the first observer, so that fleets elsewhere are not disturbed.
 
     Args:
         services: The parts of the server; `stopping` ends it.
@@ -34,20 +34,20 @@ class LostAgents:
         self._services = services
         self._fleets: dict[str, Fleet] = {}
         self._runs_of: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="ultramon-lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ultramon-lost-agents", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until it has ended, after `Services.stopping` was set."""
+        """Wait for the end of the thread, after `Services.stopping` was set."""
         self._thread.join(_JOIN_SECONDS)
         for fleet in self._fleets.values():
             fleet.close()
 
-    def look(self) -> None:
-        """Look once.
+    def check(self) -> None:
+        """Check once.
 
         Raises:
             StateError: The store refused.
@@ -62,13 +62,13 @@ class LostAgents:
                     run, consumer=CONSUMER, backend=services.backend, clock=services.clock
                 )
             self._fleets[run].poll()
-        # In every run: a claim over HTTP may be of an agent that no fleet looks after.
+        # In every run: a claim over HTTP may be of an agent that no fleet watches.
         release_abandoned(
-            self._services.backend, source=f"fleet:{CONSUMER}", now=self._services.clock.now()
+            self._services.backend, source=f"fleet:{CONSUMER}", now=self._services.now()
         )
 
     def _runs(self) -> set[str]:
-        """Return the runs of the agents that somebody is registered for."""
+        """Return the runs with registered agents."""
         backend, known = self._services.backend, self._runs_of
         registered = {one.agent_id for one in registry_of(backend).registrations()}
         for agent_id in known.keys() - registered:
@@ -77,14 +77,14 @@ class LostAgents:
             try:
                 record = backend.load(agent_id).record
             except (AgentNotFoundError, StateCorruptError):
-                continue  # deleted, or unreadable: nobody can judge it
+                continue  # deleted or unreadable: no verdict is possible
             if record is not None:
                 known[agent_id] = record.run
         return set(known.values())
 
     def _run(self) -> None:
-        while not self._services.stopping.wait(LOOK_SECONDS):
+        while not self._services.stopping.wait(CHECK_SECONDS):
             try:
-                self.look()
+                self.check()
             except StateError as error:
-                _log.warning("nobody is told of vanished agents for now: %s", error)
+                _log.warning("vanished agents are not detected for now: %s", error)

@@ -1,4 +1,4 @@
-"""Where a webhook may go: to hosts that are listed, and only at addresses that the list allows."""
+"""The hosts and addresses that webhooks may be posted to."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class AllowedHosts:
-    """The hosts that may be posted to.
+    """The allowed hosts.
 
-    A name may lead to a public address, or to one that is listed itself; ``localhost`` leads to
-    this machine. Link-local addresses, where clouds keep credentials, are never allowed.
+    A name may resolve to a public address, or to one that is listed itself; ``localhost`` is this
+    machine. Link-local addresses, where clouds keep credentials, are never allowed.
 
     Args:
         entries: ``host`` or ``host:port``, names and addresses; without a port 443 and 80.
-        source: Where they are configured, for errors.
+        source: The configuration file, for errors.
         lookup: For tests; None = `socket.getaddrinfo`.
 
     Raises:
-        ConfigurationError: An entry is something else.
+        ConfigurationError: An entry is malformed.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class AllowedHosts:
         return {(_canonical(url.host), port) for port in ports}
 
     def check(self, name: str, text: object) -> httpx.URL:
-        """Return a URL that may be posted to, as far as that can be said without looking it up.
+        """Parse a URL and check it as far as possible without resolving its host.
 
         Args:
             name: The setting, for errors.
             text: The URL.
 
         Raises:
-            ConfigurationError: It may not, or is no URL.
+            ConfigurationError: It is no URL, or not allowed.
         """
 
         def refuse(allowed: str) -> ConfigurationError:
@@ -91,11 +91,11 @@ class AllowedHosts:
         return url
 
     def addresses(self, url: httpx.URL) -> list[str]:
-        """Look a host up and return where to connect, in the order of the system's preference.
+        """Resolve the host of a URL; return its addresses in the order of the system's preference.
 
         Raises:
-            ConfigurationError: It leads, among others, to an address that is not allowed.
-            OSError: It cannot be looked up.
+            ConfigurationError: One of its addresses is not allowed.
+            OSError: It cannot be resolved.
         """
         if _address(url.host) is not None:
             return [url.host]
@@ -122,9 +122,9 @@ def _port(url: httpx.URL) -> int:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address that a text stands for, None for a name.
+    """Parse an address; None for a name.
 
-    An IPv6 address that only wraps an IPv4 one is that: each of them reaches the same machine.
+    An IPv6 address that wraps an IPv4 one counts as that: both reach the same machine.
     """
     try:
         address = ipaddress.ip_address(text)

@@ -1,6 +1,6 @@
-"""Recipients whose notices are posted to a URL, as the ``[webhooks]`` of ``ultramon.toml`` say.
+"""Posts the notices of recipients to URLs, as configured by ``[webhooks]`` in ``ultramon.toml``.
 
-The queue decides when a notice comes again and when it is dead; nothing is remembered here.
+The queue decides when a notice is retried and when it is dead; there is no state here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SIGNATURE_HEADER = "Ultramon-Signature"
 TIMEOUT_SECONDS = 10.0
-"""From the first connection to the last byte of the answer."""
+"""The limit from the first connection to the last byte of the answer."""
 MAX_ANSWER_BYTES = 65_536
 MIN_SECRET_BYTES = 16
 
@@ -100,14 +100,14 @@ TARGET_SETTINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Whose notices go where.
+    """The URL for the notices of one recipient.
 
     Attributes:
-        recipient: Whose.
-        url: Where.
-        secret: Signs what is sent.
-        deliveries: Only notices of these modes; the others stay in the queue.
-        trust: Who may certify the host; True = the public authorities.
+        recipient: An agent id.
+        url: The URL.
+        secret: The key of the signatures.
+        deliveries: Only notices of these modes are posted; the others stay in the queue.
+        trust: The certificate authorities for the host; True = the public ones.
     """
 
     recipient: str
@@ -122,21 +122,21 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
 
     Args:
         secret: The target's.
-        at: When it is sent, epoch seconds: lets the receiver refuse what is replayed later.
-        body: The exact bytes that are sent.
+        at: The time of sending, epoch seconds: lets the receiver refuse replays.
+        body: The exact bytes of the request.
     """
     digest = hmac.new(secret, b"%d.%s" % (at, body), "sha256").hexdigest()
     return f"t={at},v1={digest}"
 
 
 def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], AllowedHosts]:
-    """Return what ``ultramon.toml`` says about webhooks; no targets where it says nothing.
+    """Return the webhooks of ``ultramon.toml``, and the hosts that it allows.
 
     Args:
         lookup: For tests; None = `socket.getaddrinfo`.
 
     Raises:
-        ConfigurationError: Something is wrong with it; names the setting and the file.
+        ConfigurationError: A setting is wrong; names it and the file.
     """
     table, path = read_toml("webhooks")
     check_settings(table, SETTINGS, path, "[webhooks]")
@@ -149,7 +149,7 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
     for number, row in enumerate(rows, 1):
         target = _target(f"webhooks.targets {number}", row, hosts, path)
         if target.recipient in [other.recipient for other in targets]:
-            # They would share its notices, not each get all of them.
+            # They would share the notices instead of getting all of them each.
             allowed = "another recipient than that of the targets before it"
             name = f"webhooks.targets {number} recipient"
             raise ConfigurationError(name, target.recipient, allowed, path)
@@ -170,14 +170,14 @@ def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
     )
 
 
-def _beside(name: str, value: object, path: str) -> str:
-    """Return the path of a file that is named relative to the configuration."""
+def _path_beside(name: str, value: object, path: str) -> str:
+    """Return the path of a file named relative to the configuration file."""
     named = os.path.expanduser(_FILE.check(name, value, path))
     return os.path.join(os.path.dirname(os.path.abspath(path)), named)
 
 
 def _secret(name: str, value: object, path: str) -> bytes:
-    where = _beside(name, value, path)
+    where = _path_beside(name, value, path)
     advice = f"make one with: (umask 077; openssl rand -hex 32 > {where})"
     try:
         data, found = read_private_file(where, _MAX_SECRET_BYTES)
@@ -197,7 +197,7 @@ def _secret(name: str, value: object, path: str) -> bytes:
 
 
 def _trust(name: str, value: object, path: str) -> ssl.SSLContext:
-    where = _beside(name, value, path)
+    where = _path_beside(name, value, path)
     try:
         return ssl.create_default_context(cafile=where)
     except OSError as error:  # an SSLError is one
@@ -209,9 +209,9 @@ class Sender:
     """Posts the notices of one recipient, one after the other, in a thread of its own.
 
     Args:
-        target: Whose notices go where.
-        hosts: Which addresses may be connected to.
-        backend: Where the queue is.
+        target: The recipient and its URL.
+        hosts: The allowed hosts and addresses.
+        backend: Holds the queue.
         clock: For the queue and the time in signatures.
         timeout_seconds: For tests; else `TIMEOUT_SECONDS`.
     """
@@ -236,7 +236,7 @@ class Sender:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._task: asyncio.Task[Any] | None = None
-        # The environment's proxies would be asked for the address instead of it.
+        # A proxy of the environment would look the address up itself.
         self._client = httpx.AsyncClient(
             trust_env=False,
             follow_redirects=False,
@@ -245,35 +245,35 @@ class Sender:
         )
 
     def poll(self) -> int:
-        """Post what waits, and tell the queue what became of it.
+        """Post the waiting notices; acknowledge or reject each.
 
         Returns:
-            How many notices the receiver has taken.
+            The number of acknowledged notices.
 
         Raises:
-            StateError: The store refused; what was not acknowledged comes again.
+            StateError: The store refused; a notice that was not acknowledged is redelivered.
         """
-        taken = 0
+        acknowledged = 0
         while not self._stopping.is_set():
-            # One at a time: no notice waits claimed, and can still be cancelled.
+            # One at a time: a waiting notice is not claimed, so it can still be cancelled.
             notices = self._inbox.receive(limit=1, lease_seconds=_LEASE_SECONDS)
             if not notices:
                 break
             problem = self._post(notices[0])
             if problem is None:
-                taken += self._inbox.acknowledge(notices[0])
+                acknowledged += self._inbox.acknowledge(notices[0])
                 continue
             self._inbox.reject(notices[0], problem)
             _log.warning(
-                "webhook of %s: notice %d was not taken: %s",
+                "webhook of %s: notice %d was not delivered: %s",
                 self._target.recipient,
                 notices[0].message_id,
                 problem,
             )
-        return taken
+        return acknowledged
 
     def run(self) -> None:
-        """Poll until `stop`; a store that refuses is tried again."""
+        """Poll until `stop`; a store that refuses is retried."""
         while not self._stopping.is_set():
             try:
                 self.poll()
@@ -282,12 +282,12 @@ class Sender:
             self._stopping.wait(_POLL_INTERVAL_SECONDS)
 
     def stop(self) -> None:
-        """Have `run` end now; a notice under way comes again. Safe from any thread."""
+        """Make `run` end now; a notice under way is redelivered. Safe from any thread."""
         self._stopping.set()
         self._loop.call_soon_threadsafe(self._cancel)
 
     def close(self) -> None:
-        """Close the connections; call it when `run` has ended. A second time does nothing."""
+        """Close the connections after `run` has ended. Idempotent."""
         if not self._loop.is_closed():
             self._runner.run(self._client.aclose())
             self._runner.close()
@@ -297,7 +297,7 @@ class Sender:
             self._task.cancel()
 
     def _post(self, notice: Notice) -> str | None:
-        """Post one notice; return what went wrong, None when the receiver took it."""
+        """Post one notice; return the problem, None on success."""
         body = json.dumps(notice.model_dump(mode="json", by_alias=True)).encode("ascii")
         try:
             addresses = self._hosts.addresses(self._target.url)
@@ -316,10 +316,10 @@ class Sender:
         """Send a body to the first address that can be reached; return the status."""
         self._task = asyncio.current_task()
         try:
-            # `stop` sets the event first: it is seen here, or the task is there to be cancelled.
+            # `stop` sets the event before it cancels the task, so one of the two is effective.
             if self._stopping.is_set():
                 raise asyncio.CancelledError
-            # A receiver that sends a byte now and then never runs into a timeout of the client.
+            # The client's own timeout starts anew with every byte of a slow receiver.
             async with asyncio.timeout(self._timeout_seconds):
                 for address in addresses[:-1]:
                     try:
@@ -333,7 +333,7 @@ class Sender:
     async def _send(self, address: str, message_id: int, body: bytes) -> int:
         url = self._target.url
         headers = {
-            # A second look-up could lead elsewhere: the URL holds the address that was checked.
+            # The URL holds the address that was checked: a second look-up could lead elsewhere.
             "Host": url.netloc.decode("ascii"),
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
@@ -348,7 +348,7 @@ class Sender:
             headers=headers,
             extensions={"sni_hostname": url.raw_host.decode("ascii")},
         ) as response:
-            self._client.cookies.clear()  # what a receiver sets is nothing to keep
+            self._client.cookies.clear()  # nothing is kept between requests
             read_bytes = 0
             async for chunk in response.aiter_raw():
                 read_bytes += len(chunk)
@@ -358,11 +358,7 @@ class Sender:
 
 
 class Webhooks:
-    """A thread for each target, so that none waits for another's receiver.
-
-    Args:
-        senders: Who posts; they begin at once.
-    """
+    """A thread for each sender, so that none waits for the receiver of another; started at once."""
 
     def __init__(self, senders: Sequence[Sender]) -> None:
         self._senders = senders
@@ -374,7 +370,7 @@ class Webhooks:
             thread.start()
 
     def stop(self) -> None:
-        """End all within 5 s; what was under way comes again when a server runs."""
+        """Stop all senders within 5 s; notices under way are redelivered by the next server."""
         for sender in self._senders:
             sender.stop()
         until = time.monotonic() + _STOP_SECONDS
@@ -385,7 +381,7 @@ class Webhooks:
 
 
 def start(services: Services) -> Webhooks | None:
-    """Post notices to the configured URLs from now on; None where there are none.
+    """Start the configured webhooks; None without any.
 
     Raises:
         ConfigurationError: The configuration is wrong; nothing was started.

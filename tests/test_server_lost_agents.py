@@ -1,4 +1,4 @@
-"""A server tells who registered that an agent vanished, also where no orchestrator looks."""
+"""A server notifies about a vanished agent, also in runs without an orchestrator."""
 
 import signal
 import subprocess
@@ -52,36 +52,36 @@ def kinds(serving):
     return [(message.sender, message.facts["kind"]) for message in claimed]
 
 
-def test_a_killed_agent_is_told_once(serving, begin):
-    """In whatever run it is; an agent that nobody registered stays silent."""
-    lookout = LostAgents(serving.services)
+def test_a_killed_agent_is_notified_once(serving, begin):
+    """In every run; an agent without a registration stays silent."""
+    lost_agents = LostAgents(serving.services)
     agents = [begin("scout-1"), begin("scout-2", run="audit"), begin("scout-3")]
     for agent_id in ("scout-1", "scout-2"):
         register(agent_id, "boss", backend=serving.backend)
-    lookout.look()
+    lost_agents.check()
     assert kinds(serving) == []
     for process in agents:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    lookout.look()
-    lookout.look()
-    told = kinds(serving)
-    assert sorted(one for one in told if one[1] == "lost") == [
+    lost_agents.check()
+    lost_agents.check()
+    notices = kinds(serving)
+    assert sorted(one for one in notices if one[1] == "lost") == [
         ("scout-1", "lost"),
         ("scout-2", "lost"),
     ]
-    assert not [one for one in told if one[0] == "scout-3"]
+    assert not [one for one in notices if one[0] == "scout-3"]
 
 
 def test_runs_without_a_registration_are_left_alone(serving, begin):
-    """When the last registration of a run ends, the run is looked at no longer."""
-    lookout = LostAgents(serving.services)
+    """When the last registration of a run ends, the run is not checked any more."""
+    lost_agents = LostAgents(serving.services)
     process = begin("scout-1")
     register("scout-1", "boss", backend=serving.backend)
-    lookout.look()
+    lost_agents.check()
     unregister("scout-1", "boss", backend=serving.backend)
     process.kill()
     process.wait()
-    lookout.look()
+    lost_agents.check()
     types = [event["type"] for event in serving.backend.events().events]
     assert types == ["agent_started"]
