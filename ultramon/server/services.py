@@ -8,15 +8,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ultramon.backends.queue import queue_of
+from ultramon.errors import AgentNotFoundError
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
 from ultramon.server.stream_slots import Streams
 from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Queue
     from ultramon.server.posted_agents import PostedAgents
     from ultramon.server.rate_limits import TokenBuckets
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 
@@ -44,7 +47,24 @@ class Services:
     agent_buckets: TokenBuckets
     clock: Clock = SYSTEM_CLOCK
     stopping: threading.Event = field(default_factory=threading.Event, repr=False)
-    streams: Streams = field(default_factory=Streams, repr=False)
+    streams: Streams = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the parts that other parts are made of."""
+        object.__setattr__(self, "streams", Streams(self.backend, self.stopping))
+
+    def load(self, agent_id: str) -> StateRecord:
+        """Return the state of an agent.
+
+        Raises:
+            InvalidAgentIdError: It is no agent id.
+            AgentNotFoundError: There is no such agent.
+            StateError: Its state cannot be read.
+        """
+        record = self.backend.load(check_agent_id(agent_id)).record
+        if record is None:
+            raise AgentNotFoundError(agent_id)
+        return record
 
     def now(self) -> float:
         """Return the time in epoch seconds."""

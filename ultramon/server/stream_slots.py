@@ -81,15 +81,19 @@ class Streams:
     """The state that long requests share. Used on the event loop only.
 
     Args:
-        beat_seconds: The interval between two comment lines of a stream; each verifies its token.
+        backend: The store.
+        stopping: Set when the server stops.
 
     Attributes:
+        beat_seconds: The interval between two comment lines of a stream; each verifies its token.
         open: The slots of streams.
         polls: The slots of waiting claims.
     """
 
-    def __init__(self, beat_seconds: float = BEAT_SECONDS) -> None:
-        self.beat_seconds = beat_seconds
+    def __init__(self, backend: Backend, stopping: threading.Event) -> None:
+        self._backend = backend
+        self._stopping = stopping
+        self.beat_seconds = BEAT_SECONDS
         self.open = Slots("streams", MAX_STREAMS, MAX_STREAMS_OF_ONE)
         self.polls = Slots("waiting claims", MAX_POLLS, MAX_POLLS_OF_ONE)
         # Apart from the threads of short requests: a slow store must not leave those without any.
@@ -98,38 +102,31 @@ class Streams:
         self._checked_at = 0.0
         self._mark: object = None
 
-    async def read(self, backend: Backend, read: Callable[[], Found]) -> tuple[object, Found]:
+    async def read(self, read: Callable[[], Found]) -> tuple[object, Found]:
         """Read in a thread; return a change mark for `wait`, and the result."""
 
         def marked() -> tuple[object, Found]:
             # Before reading: a change in between makes it differ.
-            mark = backend.change_mark()
+            mark = self._backend.change_mark()
             return mark, read()
 
         return await anyio.to_thread.run_sync(marked, limiter=self._threads)
 
     async def wait(
-        self,
-        backend: Backend,
-        mark: object,
-        seconds: float,
-        stopping: threading.Event,
-        arrived: asyncio.Event | None = None,
+        self, mark: object, seconds: float, arrived: asyncio.Event | None = None
     ) -> None:
         """Wait until something may have been stored, time is over, or the server stops.
 
         Args:
-            backend: The store.
             mark: From `read`.
             seconds: The longest wait.
-            stopping: Set when the server stops.
             arrived: From `arrivals`; then the store is not checked for changes.
         """
         until = time.monotonic() + seconds
-        while not stopping.is_set() and (left := until - time.monotonic()) > 0:
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             if arrived is None:
                 await asyncio.sleep(min(CHECK_SECONDS, left))
-                if await self._mark_now(backend) != mark:
+                if await self._mark_now() != mark:
                     return
                 continue
             with suppress(TimeoutError):
@@ -151,13 +148,13 @@ class Streams:
         with listening(queue, recipient, wake):
             yield arrived
 
-    async def _mark_now(self, backend: Backend) -> object:
+    async def _mark_now(self) -> object:
         """Return a mark no older than `CHECK_SECONDS`."""
         async with self._checking:
             now = time.monotonic()
             if now - self._checked_at >= CHECK_SECONDS:
                 self._mark = await anyio.to_thread.run_sync(
-                    backend.change_mark, limiter=self._threads
+                    self._backend.change_mark, limiter=self._threads
                 )
                 self._checked_at = now
         return self._mark

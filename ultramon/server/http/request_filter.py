@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
 from ultramon.server.http.authentication import CREDENTIAL_FIELDS, connection_of, credentials_in
@@ -93,20 +93,20 @@ class FilterPolicy:
     body_seconds: float = BODY_SECONDS
 
 
-class Refusal(NamedTuple):
-    """An answer of the filter."""
+class RefusedError(Exception):
+    """The filter answers a request instead of the application.
 
-    status: int
-    detail: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    Args:
+        status: The HTTP status.
+        detail: The reason, for the answer.
+        headers: Further fields of the answer.
+    """
 
-
-class _RefusedError(Exception):
-    """A body was refused while it was read."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        self.refusal = refusal
-        super().__init__(refusal.detail)
+    def __init__(self, status: int, detail: str, *headers: tuple[bytes, bytes]) -> None:
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        super().__init__(detail)
 
 
 class _ClientLeftError(Exception):
@@ -132,100 +132,83 @@ class RequestFilter:
             return
         exchange = _Exchange(scope, send)
         try:
-            refusal = self._refusal(scope)
-            if refusal is None:
-                body = await self._read_body(scope, receive)
-                await self._app(scope, _replay(body, receive), exchange.send)
-            else:
-                await exchange.refuse(refusal)
-        except _RefusedError as refused:
-            await exchange.refuse(refused.refusal)
+            self._check_head(scope)
+            body = await self._read_body(receive)
+            await self._app(scope, _replay(body, receive), exchange.send)
+        except RefusedError as refusal:
+            await exchange.refuse(refusal)
         except _ClientLeftError:
             pass
         except asyncio.CancelledError:
             # The time for draining is over; only the end of the server awaits this task.
             if exchange.status == 0:
-                await exchange.refuse(Refusal(503, "the server is stopping; ask again later"))
+                await exchange.refuse(RefusedError(503, "the server is stopping; ask again later"))
         finally:
             exchange.log()
 
-    def _refusal(self, scope: Scope) -> Refusal | None:
-        """Return the refusal of a request by its head; None to let it pass."""
-        headers = _Headers(scope)
-        if refusal := _malformed(scope, headers):
-            return refusal
-        hosts = headers.all(b"host")
-        if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self._policy.hosts:
-            return Refusal(421, "Host names another server: ask for one of its own names")
-        if refusal := self._foreign(headers):
-            return refusal
-        if headers.all(b"content-encoding"):
-            return Refusal(415, "Content-Encoding is not accepted: send the body as it is")
-        if (
-            headers.has_body
-            and scope["method"] not in ("GET", "HEAD", "OPTIONS")
-            and not headers.is_json
-        ):
-            return Refusal(415, "a body must be Content-Type: application/json, in UTF-8")
-        if headers.length_bytes > MAX_BODY_BYTES:
-            return _too_large()
-        key = credentials_in(scope).digest
-        if key is None or key in self._policy.unlimited or self._policy.buckets.take(key):
-            return None
-        return too_often()
+    def _check_head(self, scope: Scope) -> None:
+        """Refuse a request by its head.
 
-    def _foreign(self, headers: _Headers) -> Refusal | None:
-        """Refuse requests that a browser sends for a page of another origin."""
+        Raises:
+            RefusedError: It may not pass.
+        """
+        policy, headers = self._policy, _Headers(scope)
+        _check_form(scope, headers)
+        hosts = headers.all(b"host")
+        if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in policy.hosts:
+            raise RefusedError(421, "Host names another server: ask for one of its own names")
         for origin in headers.all(b"origin"):
             scheme, _, host = origin.decode("latin-1").lower().partition("://")
-            if scheme != self._policy.scheme or host not in self._policy.hosts:
-                return Refusal(403, "Origin is not this server: pages of others may not call it")
+            if scheme != policy.scheme or host not in policy.hosts:
+                what = "Origin is not this server: pages of others may not call it"
+                raise RefusedError(403, what)
         if any(site not in (b"same-origin", b"none") for site in headers.all(b"sec-fetch-site")):
-            return Refusal(403, "Sec-Fetch-Site: pages of others may not call this server")
-        return None
+            raise RefusedError(403, "Sec-Fetch-Site: pages of others may not call this server")
+        if headers.all(b"content-encoding"):
+            raise RefusedError(415, "Content-Encoding is not accepted: send the body as it is")
+        takes_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if takes_body and headers.has_body and not headers.is_json:
+            raise RefusedError(415, "a body must be Content-Type: application/json, in UTF-8")
+        _check_size(headers.length_bytes)
+        key = credentials_in(scope).digest
+        if key is not None and key not in policy.unlimited and not policy.buckets.take(key):
+            raise RefusedError(
+                429,
+                "too many requests with this token: 200 at once and 50 in a second are answered",
+                (b"retry-after", b"1"),
+            )
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        body = bytearray()
+    async def _read_body(self, receive: Receive) -> bytes:
+        seconds, body = self._policy.body_seconds, bytearray()
         try:
-            async with asyncio.timeout(self._policy.body_seconds):
+            async with asyncio.timeout(seconds):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise _ClientLeftError
                     body += message.get("body", b"")
-                    if len(body) > MAX_BODY_BYTES:
-                        raise _RefusedError(_too_large())
+                    _check_size(len(body))
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            seconds = self._policy.body_seconds
-            refusal = Refusal(408, f"the body did not arrive within {seconds:g} s")
-            raise _RefusedError(refusal) from None
+            raise RefusedError(408, f"the body did not arrive within {seconds:g} s") from None
 
 
-def too_often() -> Refusal:
-    """Return the answer beyond the rate limit."""
-    return Refusal(
-        429,
-        "too many requests with this token: 200 at once and 50 in a second are answered",
-        ((b"retry-after", b"1"),),
-    )
+def _check_size(body_bytes: int) -> None:
+    if body_bytes > MAX_BODY_BYTES:
+        raise RefusedError(413, f"a body may have {MAX_BODY_BYTES:,} bytes")
 
 
-def _too_large() -> Refusal:
-    return Refusal(413, f"a body may have {MAX_BODY_BYTES:,} bytes")
-
-
-def _malformed(scope: Scope, headers: _Headers) -> Refusal | None:
+def _check_form(scope: Scope, headers: _Headers) -> None:
     """Refuse a head that is too long, or that two parsers could read differently."""
     if len(headers.items) > MAX_HEADERS or headers.size_bytes(scope) > MAX_HEAD_BYTES:
-        return Refusal(431, f"a head may have {MAX_HEADERS} fields and {MAX_HEAD_BYTES:,} bytes")
+        limit = f"a head may have {MAX_HEADERS} fields and {MAX_HEAD_BYTES:,} bytes"
+        raise RefusedError(431, limit)
     if any(len(headers.all(name)) > 1 for name in CREDENTIAL_FIELDS):
-        return Refusal(400, "a credential must be given once: which one counts is not guessed")
+        raise RefusedError(400, "a credential must be given once: which one counts is not guessed")
     lengths, encodings = headers.all(b"content-length"), headers.all(b"transfer-encoding")
     if len(lengths) + len(encodings) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        return Refusal(400, "Content-Length and Transfer-Encoding must say one thing, once")
-    return None
+        raise RefusedError(400, "Content-Length and Transfer-Encoding must say one thing, once")
 
 
 class _Headers:
@@ -297,7 +280,7 @@ class _Exchange:
             message = {**message, "headers": [*kept, *_OWN_HEADERS]}
         await self._send(message)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: RefusedError) -> None:
         """Answer instead of the application, and close the connection: its body is unread."""
         body = json.dumps({"detail": refusal.detail}).encode("ascii")
         headers = [

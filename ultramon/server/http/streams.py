@@ -72,7 +72,7 @@ async def _chunks(
     beaten_at = time.monotonic()
     try:
         while not services.stopping.is_set():
-            mark, found = await streams.read(services.backend, read)
+            mark, found = await streams.read(read)
             if found:
                 yield b"".join(format_sse_event(data_str=data, id=name) for name, data in found)
             if time.monotonic() - beaten_at >= streams.beat_seconds:
@@ -82,7 +82,7 @@ async def _chunks(
             if not found:
                 left = beaten_at + streams.beat_seconds - time.monotonic()
                 seconds = min(READ_ANYWAY_SECONDS, left)
-                await streams.wait(services.backend, mark, seconds, services.stopping)
+                await streams.wait(mark, seconds)
     except StateError as error:
         _log.warning("a stream of %s ends: %s", caller.agent_id or caller.kind, error)
     except HTTPException:
@@ -115,12 +115,12 @@ async def poll(
         while not await request.is_disconnected():
             if arrived is not None:
                 arrived.clear()
-            mark, found = await streams.read(services.backend, read)
+            mark, found = await streams.read(read)
             left = until - time.monotonic()
             if found or left <= 0 or services.stopping.is_set():
                 return found
             seconds = min(READ_ANYWAY_SECONDS, left)
-            await streams.wait(services.backend, mark, seconds, services.stopping, arrived)
+            await streams.wait(mark, seconds, arrived)
             await _verify_again(request)
     return []
 

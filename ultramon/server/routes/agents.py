@@ -26,7 +26,7 @@ from ultramon.server.http.error_responses import Json, refuse
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
 from ultramon.state.observed import ObservedAgent, see
-from ultramon.system.ids import check_agent_id, generate_agent_id
+from ultramon.system.ids import generate_agent_id
 from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
 
@@ -174,7 +174,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     """
     parent_id = requester_of(request, body.parent_id)
     agent_id = body.agent_id or generate_agent_id()
-    stored = _find(services, check_agent_id(agent_id))
+    stored = _find(services, agent_id)
     if stored is not None and caller.agent_id not in (None, stored.parent_id):
         problem = f"agent {agent_id} is no direct child of agent {caller.agent_id}"
         raise refuse(request, problem, agent_id=agent_id)
@@ -211,15 +211,12 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
             clock=services.clock,
         )
     token = mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
-    started = services.backend.load(agent_id).record
-    if started is None:
-        raise AgentNotFoundError(agent_id)
-    return MadeAgent(agent_id=agent_id, generation=started.generation, token=token)
+    return MadeAgent(agent_id=agent_id, generation=services.load(agent_id).generation, token=token)
 
 
 def _find(services: Services, agent_id: str) -> StateRecord | None:
     try:
-        return services.backend.load(agent_id).record
+        return services.load(agent_id)
     except AgentNotFoundError:
         return None
 

@@ -38,6 +38,7 @@ MAX_LEASE_SECONDS = 3_600.0
 _CHUNK_MESSAGES = 10
 
 Delivery = Literal["urgent", "important", "sequential"]
+Settlement = Literal["acknowledged", "extended", "rejected"]
 MessageNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 LeaseSeconds = Annotated[
     float,
@@ -122,7 +123,7 @@ class Stored(Model):
 class Settled(Stored):
     """A message whose claim was settled or extended."""
 
-    status: Literal["acknowledged", "extended", "rejected"]
+    status: Settlement
 
 
 def as_notice(kind: type[AnyNotice], message: Message) -> AnyNotice:
@@ -240,9 +241,8 @@ def acknowledge_message(
     inbox: OwnInbox, message_id: MessageNumber, body: Held, services: Served
 ) -> Settled:
     """Settle a message as delivered; 404 when it has ended already, 409 when the claim is lost."""
-    if not services.queue.acknowledge(message_id, body.claim_token):
-        raise _lost(services, inbox, message_id)
-    return Settled(message_id=message_id, status="acknowledged")
+    is_done = services.queue.acknowledge(message_id, body.claim_token)
+    return _settled(services, inbox, message_id, "acknowledged", is_done=is_done)
 
 
 @router.post(
@@ -252,12 +252,10 @@ def extend_claim(
     inbox: OwnInbox, message_id: MessageNumber, body: Extension, services: Served
 ) -> Settled:
     """Extend a claim; 404 when the message was cancelled or has ended: stop handling it."""
-    now = services.now()
-    if not services.queue.extend(
-        message_id, body.claim_token, now=now, lease_seconds=body.lease_seconds
-    ):
-        raise _lost(services, inbox, message_id)
-    return Settled(message_id=message_id, status="extended")
+    is_done = services.queue.extend(
+        message_id, body.claim_token, now=services.now(), lease_seconds=body.lease_seconds
+    )
+    return _settled(services, inbox, message_id, "extended", is_done=is_done)
 
 
 @router.post(
@@ -267,10 +265,8 @@ def reject_message(
     inbox: OwnInbox, message_id: MessageNumber, body: Rejection, services: Served
 ) -> Settled:
     """Reject a claimed message: it is retried after 2, 4, 8, 16 s; the fifth time it is dead."""
-    now = services.now()
-    if not services.queue.reject(message_id, body.claim_token, body.error, now=now):
-        raise _lost(services, inbox, message_id)
-    return Settled(message_id=message_id, status="rejected")
+    is_done = services.queue.reject(message_id, body.claim_token, body.error, now=services.now())
+    return _settled(services, inbox, message_id, "rejected", is_done=is_done)
 
 
 @router.get(
@@ -307,11 +303,15 @@ async def stream_messages(
     return server_sent_events(request, read)
 
 
-def _lost(services: Services, recipient: str, message_id: int) -> HTTPException:
-    """Return the answer to a claim that does not hold."""
+def _settled(
+    services: Services, recipient: str, message_id: int, status: Settlement, *, is_done: bool
+) -> Settled:
+    """Return the answer to a claim: 409 or 404 when it did not hold."""
+    if is_done:
+        return Settled(message_id=message_id, status=status)
     waiting = services.queue.peek(recipient, now=services.now(), after=message_id - 1, limit=1)
     if waiting and waiting[0].id == message_id:
-        return HTTPException(
+        raise HTTPException(
             409, f"message {message_id} is not held by that claim any more; it comes again"
         )
-    return HTTPException(404, f"message {message_id} has ended, or was never sent to {recipient}")
+    raise HTTPException(404, f"message {message_id} has ended, or was never sent to {recipient}")

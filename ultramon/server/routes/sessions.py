@@ -20,14 +20,12 @@ from ultramon.notices.rules import CUSTOM, INVALID
 from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
 from ultramon.server.http.responses import AgentIdInPath, problems
-from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.registry import Registry
     from ultramon.fleet.snapshot import ContextSnapshot
     from ultramon.notices.rules import StoredRegistration
     from ultramon.server.services import Services
-    from ultramon.state.record import StateRecord
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
@@ -46,7 +44,7 @@ def list_monitored(services: Served, caller: AnyCaller) -> dict[str, Any]:
     monitored = []
     for one in registrations:
         try:
-            is_shown = may_see(caller, _load(services, one.agent_id))
+            is_shown = may_see(caller, services.load(one.agent_id))
             shown = take_snapshot(one.agent_id, services.backend, one, services.clock)
         except (AgentNotFoundError, StateCorruptError, StateSchemaError):
             # Deleted or unreadable, but still registered.
@@ -78,7 +76,7 @@ def set_monitored(
     """
     requester = requester_of(request, asked.requester_session_id)
     registry = _registry(services)
-    _load(services, session_id)
+    services.load(session_id)
     if requester is None:
         raise HTTPException(422, "requester_session_id is missing: the admin token names nobody")
     backend = services.backend
@@ -166,13 +164,6 @@ def _registry(services: Services) -> Registry:
         return registry_of(services.backend)
     except ConfigurationError as error:
         raise HTTPException(503, "this server keeps no registrations") from error
-
-
-def _load(services: Services, agent_id: str) -> StateRecord:
-    record = services.backend.load(check_agent_id(agent_id)).record
-    if record is None:
-        raise AgentNotFoundError(agent_id)
-    return record
 
 
 def _snapshot(services: Services, agent_id: str) -> ContextSnapshot:
