@@ -120,7 +120,7 @@ def test_a_stream_does_not_hold_up_the_end(number):
 
 
 def test_a_second_signal_ends_it_at_once():
-    """Whoever is in a hurry need not wait for a request that does not come to its end."""
+    """A second signal ends the server without waiting for a request under way."""
     with ServeProgram() as served:
         port = int(served.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as half:
@@ -209,7 +209,7 @@ def test_requests_are_logged_line_by_line_when_asked_for():
 
 
 def test_a_file_that_no_server_wrote_is_said_to_be_one(tmp_path):
-    """While a server runs; without one nobody reads the file."""
+    """While a server runs; without one the file is not read."""
     path = tmp_path / "server.json"
     for content in (b"{", b"[]", b'{"url": 1}', b"[" * 100_000):
         path.write_bytes(content)
@@ -250,7 +250,7 @@ def test_without_the_extra_it_says_which_one_to_install(tmp_path, missing):
 
 
 def test_its_help_needs_no_extra():
-    """Nothing of the server is loaded before it is started; whoever looks for one needs none."""
+    """Nothing of the server is loaded before it starts; reading its file needs no extra."""
     heavy = ["fastapi", "uvicorn", "httpx", "ultramon.server.main"]
     assert loaded_by(["serve", "--help"], heavy) == ""
     code = "import sys, ultramon.server.server_file; print({*sys.modules} & {'fastapi', 'uvicorn'})"

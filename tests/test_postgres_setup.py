@@ -39,7 +39,7 @@ DENIED = "permission denied for table"
 
 
 def asked(url, statement, *arguments):
-    """Ask a store as its superuser; `ultramon.` stands for its schema."""
+    """Ask a store as its superuser; `ultramon.` is replaced by its schema."""
     schema = re.search(r"schema=(\w+)", url)[1]
     with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
         cursor = connection.execute(statement.replace("ultramon.", f"{schema}."), arguments or None)
@@ -123,7 +123,7 @@ def test_an_older_store_keeps_its_rows(version, dumped, opened):
 
 
 def test_a_restored_store_says_so_until_it_is_migrated(dumped, opened):
-    """Events that another server's transactions numbered are seen by nobody; `check` finds them."""
+    """Events numbered by another server's transactions are not delivered; `check` finds them."""
     store = opened(dumped)
     if read_facts(store.database).tables_version == SCHEMA_VERSION:
         assert store.events().events == []
@@ -191,7 +191,7 @@ def test_a_store_without_tables_says_what_makes_them(empty):
 
 
 def test_several_make_a_store_at_once(empty):
-    """One makes the tables, the others find them; nobody fails."""
+    """One makes the tables, the others find them; none fails."""
     command = [PROGRAM, "backend", "init", empty]
     running = [
         subprocess.Popen(
@@ -307,7 +307,7 @@ def test_what_a_role_may_not_is_refused_by_the_server(as_user, role, statement):
 
 
 def test_an_admin_does_everything(as_user, opened, postgres_store):
-    """Tokens, pruning, and new versions of tables that somebody else made."""
+    """Tokens, pruning, and new versions of tables that another user made."""
     url = as_user(ADMIN)
     store = opened(url)
     with create_context_monitor("scout-1", CONFIG, backend=store):

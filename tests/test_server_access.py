@@ -1,4 +1,4 @@
-"""Who may do what: every route, with every kind of proof there is, and what a refusal leaves."""
+"""Rights: every route with every kind of credential, and the audit event of a refusal."""
 
 import sqlite3
 import time
@@ -22,9 +22,9 @@ DAY_SECONDS = 86_400.0
 REFUSED = {"detail": "a valid token is required: Authorization: Bearer …"}
 WRONG = f"um_{'A' * 43}"
 
-# Who may: the agent of the path (self), its direct parent, any other agent (stranger), whoever has
-# the hook secret, and the admin. A number is the answer to a caller who may; 401 and 403 are to
-# callers who may not, and then nothing changes. The agent of the path is {agent}.
+# Callers: the agent of the path (self), its direct parent, any other agent (stranger), the hook
+# secret, and the admin. A number is the answer to an allowed caller; 401 and 403 are refusals, and
+# then nothing changes. The agent of the path is {agent}.
 OWN = {"self": 200, "parent": 200, "stranger": 403, "hook": 401, "admin": 200}
 LISTED = {**OWN, "stranger": 200}
 INBOX = {**OWN, "parent": 403}
@@ -52,7 +52,7 @@ ROUTES = {
     "GET /sessions/{session_id}/context": (OWN, None),
     "POST /sessions/{session_id}/invalidate-cache": (OWN, None),
     "GET /agents": (LISTED, None),
-    "POST /agents": (answers(LISTED, 201), {"label": "a child of whoever asks"}),
+    "POST /agents": (answers(LISTED, 201), {"label": "a child of the caller"}),
     "GET /agents/{agent_id}": (OWN, None),
     "POST /agents/{agent_id}/end": (OWN, {"outcome": "completed"}),
     "POST /agents/{agent_id}/tokens": (answers(OWN, 201), None),
@@ -83,7 +83,7 @@ numbers = count(1)
 
 
 class Cast:
-    """A family and a stranger, with every kind of token that somebody may have of them."""
+    """A family and a stranger, with every kind of token of them."""
 
     def __init__(self, serving):
         self.serving, self.backend = serving, serving.backend
@@ -109,7 +109,7 @@ class Cast:
             "admin": serving.services.admin_token,
         }
         own = self.tokens["self"]
-        self.no_proofs = {
+        self.bad_credentials = {
             "none": None,
             "no token": "Bearer",
             "no scheme": own,
@@ -156,7 +156,7 @@ class Cast:
         return {k: self.agent if v == "{agent}" else v for k, v in body.items()}
 
     def stored(self):
-        """Return all there is: files and rows; what was refused stands beside it, as events."""
+        """Return all files and rows, and beside them the audit events."""
         folder = Path(self.backend.directory.path)
         files = {one: one.read_bytes() for one in (folder / "subagents").iterdir()}
         rows, audits = {}, []
@@ -193,16 +193,16 @@ def routes_of(router):
 
 
 def test_no_route_is_missing(serving):
-    """Whoever adds a route says here who may use it."""
+    """A new route is listed here with its rights."""
     assert set(routes_of(create_app(serving.services))) == set(ROUTES)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_who_proves_nothing_is_told_nothing(untouched, route):
+def test_a_request_without_a_valid_token_learns_nothing(untouched, route):
     """The same answer to every kind of bad token, on every route, and nothing happens."""
     rights, body = ROUTES[route]
     before = untouched.stored()
-    for kind, authorization in untouched.no_proofs.items():
+    for kind, authorization in untouched.bad_credentials.items():
         status, answer = untouched.send(authorization, route, untouched.named(body))
         if rights is OPEN:
             assert status == 200, kind
@@ -222,11 +222,11 @@ def test_who_may(serving, cast, route):
         after, more = cast.stored()
         if expected in (401, 403, 404) or route.startswith(("GET", "HEAD")):
             assert after == before, who
-        told = more[len(audits) :]
-        assert len(told) == (expected == 403), who
-        if told:
-            assert told[0]["agentId"] == cast.subject(who)
-            assert told[0]["action"].startswith(route.partition("{")[0])
+        events = more[len(audits) :]
+        assert len(events) == (expected == 403), who
+        if events:
+            assert events[0]["agentId"] == cast.subject(who)
+            assert events[0]["action"].startswith(route.partition("{")[0])
         if route in ENDINGS and expected == 200:
             cast = Cast(serving)
 
@@ -252,7 +252,7 @@ SPOOFS = {
         "POST /sessions/{session_id}/invalidate-cache",
         {"requester_session_id": "{boss}"},
     ),
-    "somebody who did not ask to be told": (
+    "a recipient that did not ask for notices": (
         "self",
         "POST /sessions/{session_id}/context-monitor",
         {**ENABLE, "notify_session_id": "{stranger}"},
@@ -276,7 +276,7 @@ SPOOFS = {
 
 @pytest.mark.parametrize(("who", "route", "body"), SPOOFS.values(), ids=SPOOFS)
 def test_a_claim_that_is_not_proven(cast, who, route, body):
-    """What a body says of the caller must be what its token says: else 403, and it is told."""
+    """A body that names another caller than the token gets 403 and an audit event."""
     body = {
         key: cast.names.get(value[1:-1], value)
         if isinstance(value, str) and value[:1] == "{"
@@ -302,8 +302,8 @@ def test_a_claim_that_is_not_proven(cast, who, route, body):
     assert line.isprintable()
 
 
-def test_the_proof_comes_before_the_question(cast):
-    """Without a token nobody learns which routes there are, or what a body should look like."""
+def test_the_token_is_checked_before_the_route(cast):
+    """Without a token a client learns neither the routes nor the form of a body."""
     for path in ("/", "/nowhere", "/hooks/nowhere", "/health/", "//health", "/openapi.json/"):
         assert cast.send(None, f"GET {path}") == (401, REFUSED)
         assert cast.ask("admin", f"GET {path}")[0] == 404
@@ -320,7 +320,7 @@ def test_the_proof_comes_before_the_question(cast):
 
 
 def test_the_open_paths_are_two():
-    """Everything else asks for a proof, whether its route does or not."""
+    """Every other path needs a credential, whether or not its route asks for a caller."""
     assert sorted(OPEN_PATHS) == ["/health", "/openapi.json"]
 
 
@@ -336,7 +336,7 @@ def test_a_token_is_good_as_long_as_it_is_of_that_life(cast):
 
 
 def test_a_store_that_cannot_be_read_opens_nothing(cast):
-    """Whoever cannot be verified is told that the store refuses, and nothing is done."""
+    """A token that cannot be verified gets 503, and nothing changes."""
     Path(cast.backend.directory.file(cast.agent)).write_bytes(b"{}")
     status, answer = cast.ask("self", "POST /agents/{agent_id}/messages", {"text": "hello"})
     assert status == 503

@@ -1,4 +1,4 @@
-"""Agents over HTTP: made, measured, told about, handed over, ended; and who may do which of it."""
+"""Agents over HTTP: create, measure, notify, hand over, end; and the rights to each."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def events(serving, kind):
 
 
 def test_an_agent_lives_over_http(serving):
-    """A parent makes a child, waits to be told, and is told what the child posts."""
+    """A parent creates a child, waits for notices, and gets them from the child's posts."""
     _, boss = make(serving, serving.admin, agentId="boss", run="audit")
     made, kid = make(
         serving, boss, agentId="kid", label="scout", notify="parent", thresholds=[0.5, 0.8]
@@ -87,7 +87,7 @@ def test_an_agent_lives_over_http(serving):
 
 
 def test_an_agent_sees_itself_and_its_children_only(serving, family):
-    """A list holds nobody else's agents; the admin sees them all."""
+    """A list holds no agents of others; the admin sees them all."""
 
     def listed(client, path="/agents"):
         return {one["agentId"] for one in client.get(path).json()["agents"]}
@@ -264,7 +264,7 @@ def test_an_agent_that_measures_itself_is_left_alone(serving):
 
 
 def test_a_handoff_goes_to_one_successor(serving, family):
-    """A parent reads what its child left and claims it; who comes second is told who was first."""
+    """A parent reads and claims the handoff of its child; a second claim learns the first."""
     config = ContextConfig(context_limit_tokens=1_000)
     with create_context_monitor("worker", config, parent_id="boss", backend=serving.backend) as it:
         it.plan(["read", "write"])
@@ -295,7 +295,7 @@ def test_a_handoff_goes_to_one_successor(serving, family):
 
 
 def test_a_claim_over_http_holds_when_its_successor_begins(serving, family):
-    """Else its handoff is offered again after ten minutes, in a run that nobody looks after."""
+    """Else its handoff is offered again after ten minutes, in a run without an orchestrator."""
     for name in ("one", "two"):
         with create_context_monitor(name, parent_id="boss", backend=serving.backend) as monitor:
             monitor.plan(["read"])
@@ -355,7 +355,7 @@ def test_reading_changes_nothing(serving, family):
 
 @pytest.mark.parametrize("shared_store", ["file"], indirect=True)
 def test_a_state_that_cannot_be_read_is_named(serving, family):
-    """It stands in the list beside the others, and asked for alone it is a 503."""
+    """It is listed beside the others; requested alone it is a 503."""
     path = serving.backend.directory.file("kid")
     with open(path, "w") as file:
         file.write("{")

@@ -203,7 +203,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("right", "wrong", "message"), WRONG)
 def test_what_is_wrong_is_said_with_the_file(configure, right, wrong, message):
-    """The setting, its value, what is allowed, and where it stands."""
+    """The setting, its value, the allowed values, and the file."""
     path = configure(TARGET.replace(right, wrong, 1))
     with pytest.raises(ConfigurationError) as caught:
         read_targets()
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_said_with_the_file(configure, right, wrong, message):
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_a_secret_that_others_may_read_is_none(configure, tmp_path, mode):
-    """Whoever has it can send notices in our name."""
+    """A reader of the secret could sign notices."""
     configure(TARGET)
     os.chmod(tmp_path / "boss.secret", mode)
     with pytest.raises(ConfigurationError, match="chmod 600"):

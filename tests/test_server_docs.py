@@ -1,4 +1,4 @@
-"""What docs/server.md shows works as it stands, and it shows every route there is."""
+"""The examples in docs/server.md work unchanged, and it lists every route."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def test_every_line_for_a_shell_works(tmp_path):
 
 
 def test_every_route_is_on_the_page():
-    """A route that the tables do not name is one that nobody finds."""
+    """A route that the tables do not list would not be found."""
     with Serving() as serving:
         paths = serving.anybody.get("/openapi.json").json()["paths"]
     rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]

@@ -1,4 +1,4 @@
-"""What stands before the routes: whom the server is asked as, by what, how much and how often."""
+"""The request filter: host, origin, size and rate of requests."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_write_without_a_body_needs_no_content_type(serving):
 
 
 def test_no_page_is_ever_given_permission(serving, wire):
-    """A question before a request from elsewhere is not answered with a yes, whoever asks."""
+    """A preflight request of another origin is never allowed."""
     wire.request(
         "OPTIONS",
         "/agents",
@@ -192,7 +192,7 @@ def test_an_endless_body_is_cut_off(wire):
 
 
 def test_one_body_that_lags_behind_is_given_up(tmp_path):
-    """A caller that announces more than it sends is told so, and does not keep its place."""
+    """A client that sends less than it announced gets 408 and loses its slot."""
     with Serving(directory=tmp_path / "other", body_seconds=0.2) as serving, Wire(serving) as wire:
         wire.request(
             "POST", "/nowhere", "Content-Type: application/json", "Content-Length: 3", body=b"{}"
@@ -201,7 +201,7 @@ def test_one_body_that_lags_behind_is_given_up(tmp_path):
         assert wire.is_closed()
 
 
-def test_an_agent_that_floods_is_slowed_and_nobody_else(serving):
+def test_an_agent_that_floods_is_slowed_and_no_other(serving):
     """Its own token has a bucket of its own; the admin and the hooks of many agents have none."""
     serving.services.posted.start("flood", serving.services.clock.now())
     serving.services.posted.start("calm", serving.services.clock.now())
@@ -286,7 +286,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate():
 
 
 def test_of_very_many_buckets_the_idlest_is_forgotten():
-    """Whoever invents keys costs no more than a fixed amount of memory."""
+    """Invented keys cost a fixed amount of memory at most."""
     buckets = TokenBuckets(1.0, 1.0, clock=lambda: 0.0)
     assert buckets.take("first")
     assert buckets.take("second")

@@ -63,7 +63,7 @@ def let_die(serving, count, error):
 
 
 def test_the_sender_is_whose_token_it_is(serving, boss):
-    """A body that names one is refused; the admin is nobody's sender."""
+    """A body that names one is refused; the admin is no sender."""
     kid = client_of(serving, boss, "kid")
     for caller, sender in ((kid, "kid"), (boss, "boss"), (serving.admin, None)):
         assert caller.post("/agents/boss/messages", json={"text": "hi"}).status_code == 201
@@ -73,7 +73,7 @@ def test_the_sender_is_whose_token_it_is(serving, boss):
 
 
 def test_a_message_goes_to_oneself_to_the_parent_and_to_children(serving, boss):
-    """Sisters and strangers are out of reach, and so is a name that nobody has."""
+    """Sisters and strangers are out of reach, and so is an unknown name."""
     kid = client_of(serving, boss, "kid")
     client_of(serving, boss, "sister")
     sent = {
@@ -85,7 +85,7 @@ def test_a_message_goes_to_oneself_to_the_parent_and_to_children(serving, boss):
     assert serving.admin.post("/agents/nobody/messages", json={"text": "hi"}).status_code == 201
 
 
-def test_nobody_writes_ultramons_own_notices(serving, boss):
+def test_no_client_writes_ultramons_own_notices(serving, boss):
     """Their categories are refused, so that what has one of them is a notice."""
     for category in ("context_monitor", "handoff", "lifecycle"):
         body = {"text": "hi", "category": category}
@@ -106,7 +106,7 @@ def test_a_dedupe_key_is_the_senders_own(serving, boss):
     assert send(boss) != send(kid)
 
 
-def test_an_agent_that_sends_too_often_is_told_so(serving, boss):
+def test_an_agent_that_sends_too_often_gets_429(serving, boss):
     """Its own bucket empties, whichever of its tokens it uses; the others' do not."""
     kid = client_of(serving, boss, "kid")
 

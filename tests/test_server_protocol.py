@@ -76,7 +76,7 @@ MALFORMED = {
 
 
 class Hasty(BoundedProtocol):
-    """Waits for nobody."""
+    """Waits for no client."""
 
     head_seconds = idle_seconds = stall_seconds = 0.2
 
@@ -201,7 +201,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(hasty):
 
 
 def test_a_peer_that_does_not_read_is_given_up(tmp_path):
-    """Answers that nobody fetches are not kept for ever."""
+    """Answers that are not read are not kept for ever."""
     with (
         Serving(directory=tmp_path / "hasty", protocol=Hasty, send_buffer_bytes=4_096) as serving,
         Wire(serving, receive_buffer_bytes=4_096) as wire,
@@ -246,7 +246,7 @@ def test_requests_without_a_token_are_bounded_per_connection(serving):
 
 
 def test_a_valid_token_makes_room_for_further_requests(serving):
-    """What is bounded is how many in a row prove nothing."""
+    """The limit is on unauthenticated requests in a row."""
     with Wire(serving) as wire:
         for _ in range(3):
             for _ in range(MAX_UNAUTHENTICATED_REQUESTS - 1):
@@ -310,7 +310,7 @@ def test_the_oldest_who_proved_nothing_gives_way(narrow):
 
 
 def test_a_token_that_is_not_valid_proves_nothing(narrow):
-    """Whoever only claims gives way like anybody else."""
+    """A client with an invalid token is unknown like any other."""
     liar = narrow.wires.enter_context(Wire(narrow))
     liar.request("GET", "/nowhere", "Authorization: Bearer um_nonsense")
     assert liar.answer()[0] == 401
@@ -328,7 +328,7 @@ def test_where_all_are_known_the_one_that_asks_nothing_gives_way(narrow):
 
 
 def test_where_all_are_known_and_wait_a_newcomer_must(narrow):
-    """No answer that somebody with a token waits for is broken off; what is free is taken."""
+    """No answer to an authenticated client is broken off; free slots are used."""
     streams = [known(narrow) for _ in range(4)]
     for wire in streams:
         wire.request("GET", "/events/stream", bearer(narrow))

@@ -57,7 +57,7 @@ def document_for(token, **phases):
 
 
 as_admin = document_for(ADMIN)
-# Whoever is no admin may ask 200 times at once: boundaries are tried by the admin alone.
+# Other callers than the admin have 200 requests at once: only the admin tries boundaries.
 as_agent = document_for(AGENT, coverage={"enabled": False})
 
 

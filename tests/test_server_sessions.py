@@ -63,7 +63,7 @@ class Cast:
         return self.request(self.tokens[who], method, path, json=body or None)
 
     def monitored(self, who):
-        """Return the registrations that somebody is shown."""
+        """Return the registrations that a caller is shown."""
         answer = self.request(self.tokens[who], "GET", "/sessions/context-monitor")
         return answer.json()["monitored"]
 
@@ -100,7 +100,7 @@ def cast(bare):
 
 
 class Setting:
-    """An agent, who is told about it, and everything that anybody was sent."""
+    """An agent, the recipient of its notices, and all messages."""
 
     def __init__(self, case, cast):
         self.case, self.cast = case, cast
@@ -220,7 +220,7 @@ def test_the_hook_secret_comes_in_either_header(serving, cast, header):
 
 
 def test_too_many_posts_of_one_agent_are_refused(serving, cast):
-    """Beyond its bucket an agent is told to wait, whoever posts; others are not affected."""
+    """Beyond its rate an agent gets 429 with any token; others are not affected."""
     scout = cast.of("scout")
     while serving.services.agent_buckets.take(scout):
         pass
@@ -271,7 +271,7 @@ def test_what_is_cancelled(cast, messages, cancelled, left, by):
 
 @pytest.mark.parametrize("skew_seconds", [-3600, 3600], ids=["slow", "fast"])
 def test_a_clear_holds_by_order_of_arrival_whatever_the_clock_of_the_poster(cast, skew_seconds):
-    """What arrives after a clear from outside is told, what came before is not, by no clock."""
+    """Posts after a clear from outside are notified, earlier ones are not, by no clock."""
     cast.register()
 
     def emitted_at():
@@ -291,7 +291,7 @@ def test_a_clear_holds_by_order_of_arrival_whatever_the_clock_of_the_poster(cast
 
 
 def test_a_clear_cancels_what_an_unregistered_agent_said(cast):
-    """Its parent is told of a compaction without a registration, and not of one that is over."""
+    """Its parent is notified of a compaction without a registration, not of one that is over."""
     inbox = cast.inbox("boss")
     cast.post(event="compaction")
     (notice,) = inbox.peek()
@@ -303,7 +303,7 @@ def test_a_clear_cancels_what_an_unregistered_agent_said(cast):
 
 
 def test_a_notice_in_flight_is_counted(cast):
-    """What somebody is reading cannot be unsent."""
+    """A claimed message cannot be unsent."""
     cast.say("text")
     (notice,) = cast.inbox("boss").receive()
     answer = cast.ask("boss", "POST", "invalidate-cache")
@@ -312,7 +312,7 @@ def test_a_notice_in_flight_is_counted(cast):
 
 
 def test_stored_thresholds_that_are_none_are_shown(cast):
-    """They tell nobody anything, say so, and a new registration puts them right."""
+    """They notify no recipient, say so, and a new registration repairs them."""
     scout = cast.of("scout")
     wrong = {"source": "explicit", "ladder": {"rungs": 7}, "registered_by": scout, "now": 0.0}
     cast.backend.registry.register(scout, scout, **wrong)
@@ -328,7 +328,7 @@ def test_stored_thresholds_that_are_none_are_shown(cast):
 
 
 def test_a_registration_whose_agent_cannot_be_read_is_listed(cast):
-    """To the admin only: nobody can say any more whose agent it was."""
+    """To the admin only: its owner is no longer known."""
     cast.register()
     scout = cast.of("scout")
     Path(cast.backend.directory.file(scout)).write_bytes(b"{}")
@@ -340,7 +340,7 @@ def test_a_registration_whose_agent_cannot_be_read_is_listed(cast):
 
 
 def test_an_end_is_final(serving, cast):
-    """It is told once and ends the tokens; who begins under that id again is another life."""
+    """It is recorded once and revokes the tokens; a new start under that id is a new life."""
     scout, posted = cast.of("scout"), serving.services.posted
     old, path = cast.tokens["scout"], f"/sessions/{scout}/context"
     assert cast.request(old, "GET", path).status_code == 200

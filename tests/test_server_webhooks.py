@@ -1,4 +1,4 @@
-"""A recipient whose notices are posted: signed, at least once, to nobody else, and no one waits."""
+"""Webhooks: signed, at least once, to listed hosts only, without delaying each other."""
 
 import json
 import logging
@@ -119,7 +119,7 @@ def test_text_that_no_encoding_holds_arrives_escaped(make_sender, receiver, back
 
 
 def test_only_the_chosen_modes_are_posted(make_sender, receiver, send, backend, clock):
-    """The others stay for whoever else receives for that agent."""
+    """The others stay in the queue for other clients of that agent."""
     send("now", delivery="urgent")
     send("later")
     assert make_sender(receiver.url, deliveries=["urgent"]).poll() == 1
@@ -153,7 +153,7 @@ def test_a_refused_notice_comes_again_when_it_is_due(
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed(make_sender, receiver, send, error, status):
-    """The notice would go to a host that nobody listed."""
+    """The notice would go to a host that is not listed."""
     with Receiver().open() as elsewhere:
         receiver.answer = (status, elsewhere.url)
         send()
@@ -303,7 +303,7 @@ def test_a_listed_name_that_leads_inside_gets_nothing(make_sender, send, error, 
 
 
 def test_localhost_works_where_it_has_two_addresses(make_sender, receiver, send):
-    """The second is tried when nobody listens at the first."""
+    """The second is tried when the first refuses the connection."""
     url = f"http://localhost:{receiver.port}/hook"
     sender = make_sender(url, lookup=leads_to("127.0.0.2", "127.0.0.1"))
     send()
@@ -348,7 +348,7 @@ def test_the_checked_address_is_connected_to_and_the_name_is_certified(
 
     def lookup(host, port, **_):
         asked.append(host)
-        # Whoever asks a second time is led elsewhere.
+        # A second look-up leads elsewhere.
         return leads_to("127.0.0.1" if len(asked) == 1 else "127.0.0.9")(host, port)
 
     with Receiver().open(tls=tls) as receiver:
@@ -365,7 +365,7 @@ def test_the_checked_address_is_connected_to_and_the_name_is_certified(
     assert asked == [name]
 
 
-def test_a_name_that_nobody_knows_is_a_refusal(make_sender, send, error):
+def test_a_name_that_cannot_be_resolved_is_a_refusal(make_sender, send, error):
     """A look-up that fails may work the next time."""
 
     def lookup(*_, **__):

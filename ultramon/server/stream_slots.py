@@ -40,13 +40,13 @@ class Slots:
     """A limit on long requests of one kind. Used on the event loop only.
 
     Args:
-        what: Their name, for the refusal.
+        name: For the refusal.
         in_all: The limit for all callers together.
         of_one: The limit per caller.
     """
 
-    def __init__(self, what: str, in_all: int, of_one: int) -> None:
-        self._what = what
+    def __init__(self, name: str, in_all: int, of_one: int) -> None:
+        self._name = name
         self._in_all = in_all
         self._of_one = of_one
         self._taken: dict[Caller, int] = {}
@@ -66,7 +66,7 @@ class Slots:
         if own >= self._of_one or len(self) >= self._in_all:
             most = f"{own} of this caller" if own >= self._of_one else f"{self._in_all}"
             raise HTTPException(
-                429, f"{most} {self._what} are open; end one first", {"Retry-After": "5"}
+                429, f"{most} {self._name} are open; end one first", {"Retry-After": "5"}
             )
         self._taken[caller] = own + 1
         try:

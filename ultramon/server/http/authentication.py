@@ -74,7 +74,7 @@ class Credentials(NamedTuple):
     """The credentials in the head of a request, not verified."""
 
     digest: str | None
-    """SHA-256 of what follows the scheme in Authorization; None without that field."""
+    """SHA-256 of the value of Authorization without its scheme; None without that field."""
     token: bytes | None
     """The bearer token; None for another scheme."""
     hook_secrets: list[bytes]
@@ -132,7 +132,7 @@ async def identify(services: Services, credentials: Credentials, path: str) -> C
 
 
 def unauthorized() -> HTTPException:
-    """Return the answer to a request without a valid credential: the same whatever was wrong."""
+    """Return the answer to a request without a valid credential: the same for every reason."""
     return HTTPException(
         401, "a valid token is required: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
     )

@@ -60,7 +60,7 @@ class TlsHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what comes now is for the handshake
+        transport.pause_reading()  # the next bytes belong to the handshake
         self._inside.hold_slot(transport)
         task = self._inside.loop.create_task(self._shake(transport))
         self._inside.tasks.add(task)
@@ -216,7 +216,7 @@ class BoundedProtocol(H11Protocol):
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         _log.info("no HTTP request: %s", status)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = json.dumps({"detail": "this is no HTTP request that is taken here"}).encode()
+            body = json.dumps({"detail": "not a valid HTTP request"}).encode()
             headers = [
                 (b"content-type", b"application/json"),
                 (b"content-length", b"%d" % len(body)),

@@ -208,7 +208,7 @@ def _check_form(scope: Scope, headers: _Headers) -> None:
         raise RefusedError(400, "a credential must be given once: which one counts is not guessed")
     lengths, encodings = headers.all(b"content-length"), headers.all(b"transfer-encoding")
     if len(lengths) + len(encodings) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        raise RefusedError(400, "Content-Length and Transfer-Encoding must say one thing, once")
+        raise RefusedError(400, "give either Content-Length or Transfer-Encoding, once")
 
 
 class _Headers:

@@ -98,7 +98,7 @@ async def poll(
         request: Reading ends when its client has left; its token is verified before each reading
             but the first.
         wait_seconds: The longest wait; 0 = read once.
-        read: Returns what is there.
+        read: Returns the present messages.
         recipient: The recipient of the messages that are read.
 
     Raises:

@@ -231,7 +231,7 @@ def _run(services: Services, stored: StateRecord | None, parent_id: str | None) 
 def _subscription(
     agent_id: str, parent_id: str | None, body: NewAgent
 ) -> tuple[str | None, str | None]:
-    """Return the requester of a registration (None = there is none) and the recipient (None = it).
+    """Return the requester of a registration, None without one, and the recipient, None = it.
 
     Raises:
         RegistrationError: The parent should be notified, and there is none.

@@ -208,7 +208,7 @@ def examine(facts: Facts) -> list[Finding]:
 
 
 def refusals(facts: Facts) -> list[Finding]:
-    """Return what makes a server unfit for any store, whatever is in it."""
+    """Return the findings that make a server unfit for any store."""
     return [found for found in _durability(facts) if found.status == PROBLEM]
 
 
