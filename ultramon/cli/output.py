@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from enum import IntEnum
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,10 +102,11 @@ def print_json_list(name: str, items: Iterable[Any], others: Callable[[], dict[s
         items: Printed one by one, as they come.
         others: Asked for the other members when all are printed; at least one.
     """
-    before = f'{{\n  "{name}": ['
-    after = "]"
+    # Nothing is printed before the first item is there: until then a command can fail.
+    before, after = f'{{\n  "{name}": [', "]"
     for item in items:
-        click.echo(before + "\n" + indent(json_text(item), "    "), nl=False)
+        text = json_text(item).replace("\n", "\n    ")
+        click.echo(f"{before}\n    {text}", nl=False)
         before, after = ",", "\n  ]"
     head = before if after == "]" else ""
     click.echo(f"{head}{after},{json_text(others())[1:]}")
