@@ -104,6 +104,26 @@ def test_a_limit_leaves_out_the_least_urgent(crowd):
     assert run("status", "--limit", "0", "--state-dir", crowd).returncode == 2
 
 
+def test_only_what_is_shown_is_decoded_whole(crowd):
+    """A state that is broken behind its head gives way to the next one; left out, it is counted."""
+    store(crowd, "broken", threshold_status="critical", usage_ratio=0.99, tasks_total="four")
+    store(crowd, "late", usage_ratio=0.0, tasks_total="four")
+    for options in ([], ["--json"]):
+        cut = run("status", "--limit", "2", "--state-dir", crowd, *options)
+        if options:
+            listed = json.loads(cut.stdout)
+            names = [agent["agentId"] for agent in listed["agents"]]
+            assert [one["agentId"] for one in listed["unreadable"]] == ["broken"]
+        else:
+            names = [line.split()[0] for line in cut.stdout.splitlines()[1:]]
+            assert "Warning: broken cannot be read: its values make no sense: " in cut.stderr
+        assert names == ["gone", "full"]
+        assert "late" not in cut.stdout + cut.stderr
+        assert "7 less urgent ones left out, shown with --limit 9\n" in cut.stderr
+    whole = run("status", "--state-dir", crowd)
+    assert whole.stderr.count("cannot be read: its values make no sense: ") == 2
+
+
 def test_a_terminal_gets_two_hundred_rows(tmp_path):
     """More scroll away unread; a pipe gets all."""
     for number in range(203):

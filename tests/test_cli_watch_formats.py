@@ -194,7 +194,7 @@ def test_a_crossing_before_the_first_look_is_not_told(make, store):
     """What happened before somebody watched is history; what comes after is news."""
     monitor = make("a", context_limit_tokens=1_000)
     monitor.report_usage(input_tokens=750)
-    agent_list = AgentList(store, None, show_all=False)
+    agent_list = AgentList(store, None, show_all=False, with_news=True)
     assert told(agent_list) == []
     monitor.report_usage(input_tokens=900)
     newcomer = make("b", context_limit_tokens=1_000)
@@ -206,7 +206,7 @@ def test_a_crossing_before_the_first_look_is_not_told(make, store):
 def test_falling_and_rising_again_is_two_crossings(make, store):
     """Each is told, a fall alone is not; in a new epoch the rungs are new."""
     monitor = make("a", context_limit_tokens=1_000)
-    agent_list = AgentList(store, None, show_all=False)
+    agent_list = AgentList(store, None, show_all=False, with_news=True)
     agent_list.refresh()
     for tokens, news in ((750, [("a", "warning")]), (600, []), (750, [("a", "warning")])):
         monitor.report_usage(input_tokens=tokens)
@@ -220,7 +220,7 @@ def test_falling_and_rising_again_is_two_crossings(make, store):
 def test_an_agent_taken_over_is_not_told_again(make, store):
     """A new owner goes on with the same epoch; its rungs were told."""
     make("a", context_limit_tokens=1_000).report_usage(input_tokens=750)
-    agent_list = AgentList(store, None, show_all=False)
+    agent_list = AgentList(store, None, show_all=False, with_news=True)
     agent_list.refresh()
     make("a", context_limit_tokens=1_000, takeover=True).report_usage(input_tokens=760)
     assert told(agent_list) == []
@@ -231,7 +231,7 @@ def test_an_agent_unreadable_for_a_moment_is_not_told_again(tmp_path, agent):
     with agent("a") as monitor:
         monitor.report_usage(input_tokens=750)
         backend = LocalBackend(str(tmp_path))
-        agent_list = AgentList(backend, None, show_all=False)
+        agent_list = AgentList(backend, None, show_all=False, with_news=True)
         agent_list.refresh()
         file = tmp_path / "subagents" / "a.json"
         good = file.read_bytes()

@@ -91,6 +91,24 @@ def test_a_glance_decodes_only_the_head(values):
 @pytest.mark.parametrize(
     "values",
     [
+        {"anchor": {"tokens": 1, "usageRatio": 0.9}},
+        {"forecast": {"at": 0, "usageRatio": 0.9, "thresholdStatus": "x", "action": "y", "z": 1}},
+        {"usage_ratio": 1e-09},
+        {"action": 'a "b"'},
+        {"usage_ratio": None, "threshold_status": 'a "b"'},
+    ],
+    ids=repr,
+)
+def test_an_unusual_level_waits_for_the_rest(values):
+    """What cannot be told apart at a glance is decoded on use, and is right then."""
+    record = glanced(**values)
+    for attribute in ("usage_ratio", "action", *values):
+        assert getattr(record, attribute) == getattr(plain_record(**values), attribute)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
         {"extra": {"fromTheFuture": 1}},
         {"pending": [{"type": "agent_started"}]},
         {"phase": 'in "tool"'},

@@ -1,23 +1,23 @@
-"""The agents as a screen shows them, brought up to date from look to look."""
+"""Stored agents as a screen shows them: judged, sorted, and kept up to date."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ultramon.cli.selection import look_at, look_at_one, without_ended
-from ultramon.errors import UltramonError
-from ultramon.state.liveness import ENDED
-from ultramon.state.observed import ObservedAgent
+from ultramon.errors import AgentNotFoundError, StateError, UltramonError
+from ultramon.state.liveness import ENDED, judge
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, observe
+from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.overview import Overview, Page
-    from ultramon.state.observed import Unreadable
+    from ultramon.backends.overview import Overview
 
 
 def open_agent_list(
@@ -29,27 +29,31 @@ def open_agent_list(
         backend: Where the agents are.
         run: Only agents of this run; None = of all runs.
         show_all: Show ended agents too.
-        is_cut: Only the first of the agents will be asked for.
-        with_news: Whether it matters who reaches which rung.
+        is_cut: Only the most urgent agents will be asked for.
+        with_news: Report the agents that reach a rung from look to look.
     """
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is None or not is_cut:
-        return AgentList(backend, run, show_all=show_all)
+        return AgentList(backend, run, show_all=show_all, with_news=with_news)
     return PagedAgentList(backend, overview, run, show_all=show_all, with_news=with_news)
 
 
 class AgentList:
     """The agents as they are stored, brought up to date by reading only what changed.
 
+    A state is decoded whole when its agent is shown; its head is enough to sort and count it.
+
     Attributes:
-        seen: Who is shown, most urgent first.
-        unreadable: Who cannot be shown.
+        seen: The agents shown, most urgent first.
+        unreadable: The agents that cannot be shown.
         hidden: How many ended agents are left out.
-        left_out: How many less urgent ones a limit leaves out.
+        left_out: How many less urgent agents a limit leaves out.
         verdicts: How many agents of each verdict there are, shown or left out.
     """
 
-    def __init__(self, backend: Backend, run: str | None, *, show_all: bool) -> None:
+    def __init__(
+        self, backend: Backend, run: str | None, *, show_all: bool, with_news: bool
+    ) -> None:
         self.seen: list[ObservedAgent] = []
         self.unreadable: list[Unreadable] = []
         self.hidden = 0
@@ -58,8 +62,10 @@ class AgentList:
         self._backend = backend
         self._run = run
         self._show_all = show_all
+        self._with_news = with_news
         self._marks: dict[str, Any] = {}
         self._stored: dict[str, StoredAgent] = {}
+        self._everyone: list[ObservedAgent] = []
         self._rungs: dict[str, tuple[int, dict[str, int]]] | None = None
 
     def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
@@ -69,35 +75,62 @@ class AgentList:
             limit: Show at most so many; None = all.
 
         Returns:
-            Who reached which rung since the last look, shown or not; nobody at the first.
+            The agents that reached a rung since the last look, shown or not, each with the rung.
+            Empty at the first look, and where no news are asked for.
         """
-        look = self._backend.changes(self._run, self._marks)
-        for agent_id in look.removed:
+        self.seen = [one for one, _ in self._look(limit)]
+        return list(self._news()) if self._with_news else []
+
+    def stream(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Look again and yield the agents shown as JSON, none of them kept.
+
+        At its end all attributes but `seen` are up to date.
+        """
+        self.seen = []
+        return (shown for _, shown in self._look(limit))
+
+    def _look(self, limit: int | None) -> Iterator[tuple[ObservedAgent, dict[str, Any]]]:
+        """Yield what is shown; count the rest."""
+        self.unreadable = []
+        present, left = self._present(limit)
+        shown = 0
+        for one in present:
+            if shown == limit:
+                break
+            left -= 1
+            if isinstance(one, Unreadable):
+                self.unreadable.append(one)
+                continue
+            checked = checked_json(one)
+            if isinstance(checked, Unreadable):
+                self.unreadable.append(checked)
+                self.verdicts[one.liveness.verdict] -= 1
+            else:
+                shown += 1
+                yield one, checked
+        self.left_out = max(left, 0)
+
+    def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
+        """Return the agents that may be shown, most urgent first, and their number."""
+        changes = self._backend.changes(self._run, self._marks)
+        for agent_id in changes.removed:
             self._stored.pop(agent_id, None)
-        self._stored.update((agent.agent_id, agent) for agent in look.changed)
-        beats = look.heartbeats
-        everyone, self.unreadable = look_at(
-            [
-                agent._replace(heartbeat_at=beats.get(agent.agent_id))
-                for agent in self._stored.values()
-            ]
+        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
+        beats = changes.heartbeats
+        agents = (
+            agent._replace(heartbeat_at=beats.get(agent.agent_id))
+            for agent in self._stored.values()
         )
-        present = everyone if self._show_all else without_ended(everyone)
-        self.hidden = len(everyone) - len(present)
+        self._everyone, self.unreadable = _sorted(_observe(agents, whole=self._with_news))
+        present = self._everyone if self._show_all else without_ended(self._everyone)
+        self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)
-        self.seen = present[:limit]
-        self.left_out = len(present) - len(self.seen)
-        return self._crossings(everyone)
+        return present, len(present)
 
-    def stream(self, limit: int | None = None) -> Iterator[ObservedAgent]:
-        """Look again and yield who is shown; when it ends, the attributes but `seen` hold too."""
-        self.refresh(limit)
-        yield from self.seen
-
-    def _crossings(self, everyone: list[ObservedAgent]) -> list[tuple[ObservedAgent, str]]:
+    def _news(self) -> Iterable[tuple[ObservedAgent, str]]:
         before, after = self._rungs, {}
         crossings = []
-        for one in everyone:
+        for one in self._everyone:
             epoch, rungs = after[one.record.agent_id] = one.record.epoch, one.rungs_reached
             if before is None:
                 continue
@@ -128,53 +161,27 @@ class PagedAgentList(AgentList):
         show_all: bool,
         with_news: bool,
     ) -> None:
-        super().__init__(backend, run, show_all=show_all)
+        super().__init__(backend, run, show_all=show_all, with_news=with_news)
         self._overview = overview
-        self._with_news = with_news
         self._cursor: str | None = None
 
-    def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
-        """Look again. See `AgentList.refresh`."""
-        page = self._page(limit)
-        self.seen, self.unreadable = look_at(list(page.agents))
-        self._count(page, limit, len(self.seen))
-        if not self._with_news:
-            return []
-        if self._cursor is None:
-            self._cursor = page.cursor
-        return list(self._news())
-
-    def stream(self, limit: int | None = None) -> Iterator[ObservedAgent]:
-        """Look again and yield who is shown, none of them kept. See `AgentList.stream`."""
-        page, host, shown = self._page(limit), this_host(), 0
-        self.seen, self.unreadable = [], []
-        for agent in page.agents:
-            one = look_at_one(agent, SYSTEM_CLOCK.now(), host)
-            if isinstance(one, ObservedAgent):
-                shown += 1
-                yield one
-            else:
-                self.unreadable.append(one)
-        self._count(page, limit, shown)
-
-    def _page(self, limit: int | None) -> Page:
-        return self._overview.page(
+    def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
+        page = self._overview.page(
             self._run,
             now=SYSTEM_CLOCK.now(),
             host=this_host(),
             limit=limit,
             include_ended=self._show_all,
         )
-
-    def _count(self, page: Page, limit: int | None, shown: int) -> None:
+        self._cursor = self._cursor or page.cursor
         self.verdicts = Counter(page.counts)
         self.hidden = 0 if self._show_all else self.verdicts.pop(ENDED, 0)
-        # Without a limit nobody is left out: who is missing was deleted meanwhile.
-        there = 0 if limit is None else self.verdicts.total()
-        self.left_out = max(there - shown - len(self.unreadable), 0)
+        # Without a limit none is left out: an agent that is missing was deleted meanwhile.
+        count = 0 if limit is None else self.verdicts.total()
+        return _observe(page.agents, whole=False), count
 
     def _news(self) -> Iterator[tuple[ObservedAgent, str]]:
-        """Read who reached which rung from the events since they were last read."""
+        """Read the rungs reached from the events since they were last read."""
         while (page := self._backend.events(self._cursor)).events:
             self._cursor = page.cursor
             for event in page.events:
@@ -185,7 +192,98 @@ class PagedAgentList(AgentList):
                 try:
                     stored = self._backend.load(event["agentId"])
                 except UltramonError:
-                    continue  # it is gone, or cannot be read: nothing can be told about it
-                one = look_at_one(stored, SYSTEM_CLOCK.now(), this_host())
-                if isinstance(one, ObservedAgent):
-                    yield one, event["level"]
+                    continue  # gone, or unreadable
+                seen, _ = look_at([stored])
+                yield from ((one, event["level"]) for one in seen)
+
+
+def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
+    """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
+    return _sorted(_observe(agents, whole=True))
+
+
+def _sorted(
+    observed: Iterable[ObservedAgent | Unreadable],
+) -> tuple[list[ObservedAgent], list[Unreadable]]:
+    seen: list[ObservedAgent] = []
+    unreadable: list[Unreadable] = []
+    for one in observed:
+        if isinstance(one, ObservedAgent):
+            seen.append(one)
+        else:
+            unreadable.append(one)
+    return sorted(seen, key=lambda one: one.urgency), unreadable
+
+
+def _observe(agents: Iterable[StoredAgent], *, whole: bool) -> Iterator[ObservedAgent | Unreadable]:
+    now, host = SYSTEM_CLOCK.now(), this_host()
+    for agent in agents:
+        if agent.record is None:
+            yield Unreadable(agent.agent_id, str(agent.problem))
+        else:
+            yield observe(agent.record, agent.heartbeat_at, now, host, whole=whole)
+
+
+def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
+    """Return the agents that have not ended, lost ones among them."""
+    return [one for one in seen if one.liveness.verdict != ENDED]
+
+
+def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents as the commands print them with ``--json``."""
+    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
+
+
+def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents that cannot be shown, as JSON beside those that can."""
+    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
+
+
+def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
+    """Return how agents ended in a run whose ids were started again in another run.
+
+    Their states were replaced: only the journal has them, until it is pruned.
+    """
+    from ultramon.cli.demo.ledger import events_of
+
+    started: dict[str, dict[str, Any]] = {}
+    ended: dict[str, dict[str, Any]] = {}
+    for event in events_of(backend, run):
+        if event["type"] == "agent_started":
+            started[event["agentId"]] = event
+        elif event["type"] in ("agent_stopped", "agent_lost"):
+            ended[event["agentId"]] = event
+    return [
+        _life_in_journal(started.get(agent_id, event), event)
+        for agent_id, event in ended.items()
+        if _is_in_another_run(backend, agent_id, run)
+    ]
+
+
+def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
+    try:
+        record = backend.load(agent_id).record
+    except (AgentNotFoundError, StateError):
+        return False
+    return record is not None and record.run != run
+
+
+def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> ObservedAgent:
+    at = parse_time(ended["occurredAt"]) or 0.0
+    record = StateRecord(
+        ended["agentId"],
+        run=ended["run"],
+        session_id=ended["sessionId"],
+        generation=ended["generation"],
+        epoch=ended["epoch"],
+        started_at=parse_time(started["occurredAt"]) or 0.0,
+        last_heartbeat=at,
+        last_activity=at,
+        active=False,
+        outcome=ended.get("outcome"),
+        exit=ended.get("exit"),
+        limit_source="unknown",
+        tokens_source="unknown",
+        action="none",
+    )
+    return ObservedAgent(record, judge(record, None, at, this_host()))

@@ -1,4 +1,4 @@
-"""Which agent is meant, and how the stored agents are listed: shared by the commands on states."""
+"""What commands share: options, the store they open, and the agent that a person names."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ import click
 from click.core import ParameterSource
 
 from ultramon.cli.output import SeveralFound
-from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
-from ultramon.state.liveness import ENDED, judge
-from ultramon.state.observed import ObservedAgent, Unreadable, see
-from ultramon.state.record import StateRecord, short_id
-from ultramon.system.processes import this_host
+from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
+from ultramon.state.record import short_id
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
-    from ultramon.system.processes import HostIdentity
 
 _MAX_NAMED = 5
 
@@ -82,94 +77,6 @@ def directory_of(backend: Backend) -> str:
     from ultramon.system.environment import state_directory
 
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
-
-
-def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
-    """Return the last lives in a run of agents whose ids have gone on in another one.
-
-    Their states were replaced: only the journal tells of them, until it is pruned.
-    """
-    from ultramon.cli.demo.ledger import events_of
-
-    started: dict[str, dict[str, Any]] = {}
-    ended: dict[str, dict[str, Any]] = {}
-    for event in events_of(backend, run):
-        if event["type"] == "agent_started":
-            started[event["agentId"]] = event
-        elif event["type"] in ("agent_stopped", "agent_lost"):
-            ended[event["agentId"]] = event
-    return [
-        _life_in_journal(started.get(agent_id, event), event)
-        for agent_id, event in ended.items()
-        if _is_in_another_run(backend, agent_id, run)
-    ]
-
-
-def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
-    try:
-        record = backend.load(agent_id).record
-    except (AgentNotFoundError, StateError):
-        return False
-    return record is not None and record.run != run
-
-
-def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> ObservedAgent:
-    at = parse_time(ended["occurredAt"]) or 0.0
-    record = StateRecord(
-        ended["agentId"],
-        run=ended["run"],
-        session_id=ended["sessionId"],
-        generation=ended["generation"],
-        epoch=ended["epoch"],
-        started_at=parse_time(started["occurredAt"]) or 0.0,
-        last_heartbeat=at,
-        last_activity=at,
-        active=False,
-        outcome=ended.get("outcome"),
-        exit=ended.get("exit"),
-        limit_source="unknown",
-        tokens_source="unknown",
-        action="none",
-    )
-    return ObservedAgent(record, judge(record, None, at, this_host()))
-
-
-def look_at(agents: list[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
-    """Judge stored agents as of now, most urgent first; set aside what cannot be read."""
-    from ultramon.system.clock import SYSTEM_CLOCK
-
-    now, host = SYSTEM_CLOCK.now(), this_host()
-    seen: list[ObservedAgent] = []
-    unreadable: list[Unreadable] = []
-    for agent in agents:
-        one = look_at_one(agent, now, host)
-        if isinstance(one, ObservedAgent):
-            seen.append(one)
-        else:
-            unreadable.append(one)
-    return sorted(seen, key=lambda one: one.urgency), unreadable
-
-
-def look_at_one(agent: StoredAgent, now: float, host: HostIdentity) -> ObservedAgent | Unreadable:
-    """Judge one stored agent as of now."""
-    if agent.record is None:
-        return Unreadable(agent.agent_id, str(agent.problem))
-    return see(agent.record, agent.heartbeat_at, now, host)
-
-
-def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
-    """Return the agents that have not ended, lost ones among them."""
-    return [one for one in seen if one.liveness.verdict != ENDED]
-
-
-def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
-    """Return agents as the commands print them with ``--json``."""
-    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
-
-
-def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
-    """Return agents that cannot be shown as they stand beside those that can."""
-    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:

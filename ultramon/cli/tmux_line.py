@@ -7,8 +7,9 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ultramon.cli.agent_list import look_at, without_ended
 from ultramon.cli.output import field
-from ultramon.cli.selection import look_at, open_store, without_ended
+from ultramon.cli.selection import open_store
 from ultramon.state.liveness import ALIVE, LOST, STALE
 from ultramon.state.observed import ObservedAgent
 from ultramon.state.record import short_id

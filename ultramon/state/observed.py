@@ -1,4 +1,4 @@
-"""One agent as an observer sees it: its record with the verdict about its life."""
+"""One agent as an observer shows it: its record and the verdict about its life."""
 
 from __future__ import annotations
 
@@ -65,14 +65,48 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-def see(
-    record: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def observe(
+    record: StateRecord,
+    heartbeat_at: float | None,
+    now: float,
+    host: HostIdentity,
+    *,
+    whole: bool = True,
 ) -> ObservedAgent | Unreadable:
-    """Judge one agent as of now."""
+    """Judge one agent as of now.
+
+    Args:
+        record: Its state.
+        heartbeat_at: Time of its heartbeat file, epoch seconds; None when there is none.
+        now: Epoch seconds.
+        host: Where the observer runs.
+        whole: Check every value; False = only what `ObservedAgent.urgency` needs, for an agent that
+            may never be shown. `checked_json` does the rest.
+    """
     try:
         one = ObservedAgent(record, judge(record, heartbeat_at, now, host))
-        one.urgency, one.runway_turns, one.to_json()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A state with a right checksum can still hold numbers that no agent ever had.
-        return Unreadable(record.agent_id, f"its values make no sense: {error}")
+        one.urgency  # noqa: B018
+    except _SENSELESS as error:
+        return _unreadable(record, error)
+    if whole:
+        checked = checked_json(one)
+        if isinstance(checked, Unreadable):
+            return checked
     return one
+
+
+def checked_json(one: ObservedAgent) -> dict[str, Any] | Unreadable:
+    """Decode all of an agent's state; return `ObservedAgent.to_json`, or why it cannot be shown."""
+    try:
+        one.runway_turns  # noqa: B018
+        return one.to_json()
+    except _SENSELESS as error:
+        return _unreadable(one.record, error)
+
+
+def _unreadable(record: StateRecord, error: Exception) -> Unreadable:
+    # A state with a right checksum can still hold numbers that no agent ever had.
+    return Unreadable(record.agent_id, f"its values make no sense: {error}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ultramon.cli.agent_list import look_at
 from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
-from ultramon.cli.selection import find_agent, look_at, open_store, store_options
+from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:

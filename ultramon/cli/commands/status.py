@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from ultramon.cli.agent_list import open_agent_list
+from ultramon.cli.agent_list import (
+    agents_json,
+    earlier_lives,
+    look_at,
+    open_agent_list,
+    unreadable_json,
+)
 from ultramon.cli.output import (
     ExitCode,
     action_style,
@@ -25,14 +31,10 @@ from ultramon.cli.output import (
     usage_bar,
 )
 from ultramon.cli.selection import (
-    agents_json,
-    earlier_lives,
     find_agent,
     limit_option,
-    look_at,
     open_store,
     store_options,
-    unreadable_json,
 )
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable
@@ -89,7 +91,7 @@ def command(
     agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = (one.to_json() for one in _stream(agent_list, earlier, limit))
+        agents = _stream(agent_list, earlier, limit)
         print_json_list("agents", agents, lambda: unreadable_json(agent_list.unreadable))
     else:
         agent_list.refresh(limit)
@@ -100,12 +102,13 @@ def command(
 
 def _stream(
     agent_list: AgentList, earlier: list[ObservedAgent], limit: int | None
-) -> Iterator[ObservedAgent]:
+) -> Iterator[dict[str, Any]]:
     """Yield the agents of a list to its end, which counts the rest, then earlier lives."""
     shown = 0
     for shown, one in enumerate(agent_list.stream(limit), 1):  # noqa: B007
         yield one
-    yield from earlier if limit is None else earlier[: limit - shown]
+    left = None if limit is None else limit - shown
+    yield from (one.to_json() for one in earlier[:left])
 
 
 def print_agents(

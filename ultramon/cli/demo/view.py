@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from rich.text import Text
 
+from ultramon.cli.agent_list import look_at
 from ultramon.cli.output import (
     action_style,
     field,
@@ -20,7 +21,6 @@ from ultramon.cli.output import (
     turns,
     usage_bar,
 )
-from ultramon.cli.selection import look_at
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.system.terminal_text import sanitize
 

@@ -25,7 +25,7 @@ from ultramon.server.http.authorization import (
 from ultramon.server.http.error_responses import Json, refuse
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
-from ultramon.state.observed import ObservedAgent, see
+from ultramon.state.observed import ObservedAgent, observe
 from ultramon.system.ids import generate_agent_id
 from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
@@ -161,7 +161,7 @@ def _see(services: Services, stored: StoredAgent) -> ObservedAgent | str:
     """Return an agent with its liveness, or the reason why it cannot be read."""
     if stored.record is None:
         return str(stored.problem)
-    one = see(stored.record, stored.heartbeat_at, services.now(), this_host())
+    one = observe(stored.record, stored.heartbeat_at, services.now(), this_host())
     return one if isinstance(one, ObservedAgent) else one.reason
 
 
