@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.cli.agent_list import look_at, without_ended
-from ultramon.cli.output import field
+from ultramon.cli.output import action_style, field
 from ultramon.cli.selection import open_store
 from ultramon.state.liveness import ALIVE, LOST, STALE
 from ultramon.state.observed import ObservedAgent
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ultramon.backends.overview import Overview
 
 _MAX_NAME_CHARS = 24
-_COLOURS = {"force_return": "red", "prepare_handoff": "yellow"}
+_pressure = attrgetter("pressure")
 
 
 class _Part(NamedTuple):
@@ -31,7 +32,7 @@ class _Part(NamedTuple):
 
 
 def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
-    """Return how many agents live, the one nearest to its limit, and who needs a look.
+    """Return the number of living agents, the one nearest to its limit, and the problems.
 
     Args:
         state_dir: The value of ``--state-dir``.
@@ -58,11 +59,11 @@ def _list(agents: list[StoredAgent]) -> _Survey:
     seen, unreadable = look_at(agents)
     living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
     verdicts = Counter(one.liveness.verdict for one in seen)
-    return _Survey(verdicts, min(living, key=_distance, default=None), len(unreadable))
+    return _Survey(verdicts, min(living, key=_pressure, default=None), len(unreadable))
 
 
 def _ask(overview: Overview, run: str | None) -> _Survey:
-    """Read only those who may be the nearest: the first that lives, and the first not silent."""
+    """Read only two agents: the nearest is the first one that lives, or the first one beating."""
     from ultramon.system.clock import SYSTEM_CLOCK
 
     page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
@@ -71,7 +72,7 @@ def _ask(overview: Overview, run: str | None) -> _Survey:
     seen, unreadable = look_at(
         [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
     )
-    return _Survey(verdicts, min(seen, key=_distance, default=None), len(unreadable))
+    return _Survey(verdicts, min(seen, key=_pressure, default=None), len(unreadable))
 
 
 def _parts(survey: _Survey) -> list[_Part]:
@@ -79,7 +80,8 @@ def _parts(survey: _Survey) -> list[_Part]:
     living = verdicts[ALIVE] + verdicts[STALE]
     parts = [_Part(f"um {living} agent{'' if living == 1 else 's'}")]
     if nearest is not None:
-        parts.append(_Part(_fullness(nearest), _COLOURS.get(nearest.record.action, "green")))
+        colour = action_style(nearest.record.action).removeprefix("bold ")
+        parts.append(_Part(_fullness(nearest), colour))
     if verdicts[STALE]:
         parts.append(_Part(f"{verdicts[STALE]} stale", "yellow"))
     if verdicts[LOST]:
@@ -87,13 +89,6 @@ def _parts(survey: _Survey) -> list[_Part]:
     if survey.unreadable:
         parts.append(_Part(f"{survey.unreadable} unreadable", "yellow"))
     return parts
-
-
-def _distance(one: ObservedAgent) -> tuple[bool, bool, float]:
-    """Sort by what the agent is asked to do, then by how full it is; silence does not count."""
-    action = one.record.action
-    ratio = one.record.usage_ratio
-    return action != "force_return", action != "prepare_handoff", -(ratio or 0.0)
 
 
 def _fullness(one: ObservedAgent) -> str:

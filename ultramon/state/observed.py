@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ultramon.system.processes import HostIdentity
 
 
-_URGENCY = {"force_return": 1, "prepare_handoff": 2}
+_RANKS = {"force_return": 1, "prepare_handoff": 2}
+_NO_ACTION = 4
 
 
 class ObservedAgent(NamedTuple):
@@ -23,15 +24,17 @@ class ObservedAgent(NamedTuple):
 
     @property
     def urgency(self) -> tuple[int, float, str]:
-        """Sorts the agent that needs somebody first: lost, then by level, then by usage."""
-        record, verdict = self.record, self.liveness.verdict
-        if verdict == LOST:
-            rank = 0
-        elif verdict == ENDED:
-            rank = 5
-        else:
-            rank = _URGENCY.get(record.action, 3 if verdict == STALE else 4)
-        return rank, -(record.usage_ratio or 0.0), record.agent_id
+        """Sorts lost agents first, then by action, stale ones, by usage; ended ones last."""
+        verdict, (rank, usage) = self.liveness.verdict, self.pressure
+        if rank == _NO_ACTION and verdict == STALE:
+            rank = 3
+        return {LOST: 0, ENDED: 5}.get(verdict, rank), usage, self.record.agent_id
+
+    @property
+    def pressure(self) -> tuple[int, float]:
+        """Sorts the agent nearest to its limit first: by action, then by usage."""
+        record = self.record
+        return _RANKS.get(record.action, _NO_ACTION), -(record.usage_ratio or 0.0)
 
     @property
     def runway_turns(self) -> int | None:

@@ -79,7 +79,8 @@ def _show_history(
     session: str | None, directory: str | None, state_dir: str | None, *, json: bool
 ) -> ExitCode:
     from ultramon import check_context
-    from ultramon.cli.commands.events import event_line, pages
+    from ultramon.cli.commands.events import pages
+    from ultramon.cli.event_line import event_line
 
     session = check_context(session=session, directory=directory).session
     line = json_line if json else event_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ultramon.cli.caller import caller_id
-from ultramon.cli.output import ExitCode, print_json
+from ultramon.cli.output import ExitCode, plural, print_json
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 
 
@@ -35,7 +35,6 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
             }
         )
         return ExitCode.OK
-    notices = "1 notice" if cancelled.deleted == 1 else f"{cancelled.deleted} notices"
     in_flight = f", {cancelled.in_flight} in flight" if cancelled.in_flight else ""
-    click.echo(f"Cleared {agent_id}: {notices} cancelled{in_flight}")
+    click.echo(f"Cleared {agent_id}: {plural(cancelled.deleted, 'notice')} cancelled{in_flight}")
     return ExitCode.OK

@@ -7,46 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.commands.prune import Duration
+from ultramon.cli.event_line import EVENT_TYPES, event_line
 from ultramon.cli.output import (
     ExitCode,
     NobodyFound,
-    field,
     json_line,
-    moment,
-    percent,
     say,
-    tokens,
     wait_while_read,
 )
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.errors import AgentNotFoundError
-from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ultramon.backends.base import Backend
 
-EVENT_TYPES = (
-    "agent_assigned",
-    "agent_refused",
-    "agent_started",
-    "context_threshold_reached",
-    "context_relaxed",
-    "context_epoch_started",
-    "context_alert",
-    "handoff_ready",
-    "agent_stopped",
-    "agent_stale",
-    "agent_recovered",
-    "agent_lost",
-    "agent_expired",
-    "dead_letter",
-    "audit",
-)
-"""In the order in which a life brings them."""
-_TYPE_WIDTH = max(map(len, EVENT_TYPES))
 _CHECK_SECONDS = 0.1
 _CHECKS_PER_READ = 20
 """Two writes in one tick of the file system's clock can leave the same mark, so read anyway."""
@@ -168,91 +145,3 @@ def pages(backend: Backend, *, follow: bool = False) -> Iterator[list[dict[str, 
                 wait_while_read(_CHECK_SECONDS)
                 if backend.change_mark() != mark:
                     break
-
-
-def event_line(event: dict[str, Any]) -> str:
-    """Return an event as one line for people."""
-    kind = field(str(event.get("type")))
-    at = parse_time(event.get("occurredAt"))
-    when = "?" * 20 if at is None else moment(at)
-    say_more = _WORDS.get(kind)
-    try:
-        words = "" if say_more is None else say_more(event)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        words = "its values make no sense"
-    who = field(str(event.get("agentId")))
-    return f"{when}  {kind:<{_TYPE_WIDTH}}  {who}" + (f"  {sanitize(words)}" if words else "")
-
-
-def _level(event: dict[str, Any]) -> str:
-    used = f"{tokens(event['tokens'])} of {tokens(event['contextLimit'])} tokens"
-    asked = "" if event["action"] == "none" else f": {field(event['action'])}"
-    known = field(event["tokensSource"])
-    return f"{field(event['level'])}{asked}, {percent(event['usageRatio'])}, {used} {known}"
-
-
-def _alert(event: dict[str, Any]) -> str:
-    used = f"{tokens(event['tokens'])} of {tokens(event['contextLimit'])} tokens"
-    after = "" if event["command"] is None else f", after {field(event['command'])}"
-    forced = ", forced" if event["forced"] else ""
-    return f"{field(event['level'])}, {percent(event['usageRatio'])}, {used}{after}{forced}"
-
-
-def _epoch(event: dict[str, Any]) -> str:
-    epoch, reason = event["epoch"], field(event["reason"])
-    before, after = tokens(event["tokensBefore"]), tokens(event["tokensAfter"])
-    return f"epoch {epoch:d} by {reason}, {before} tokens before, {after} after"
-
-
-def _start(event: dict[str, Any]) -> str:
-    generation = event["generation"]
-    return f"generation {generation:d}" if generation > 1 else ""
-
-
-def _assignment(event: dict[str, Any]) -> str:
-    given = event.get("handoff")
-    return f"{len(event['items']):,} items" if given is None else f"handoff {_handoff(event)}"
-
-
-def _end(event: dict[str, Any]) -> str:
-    return ", ".join(
-        field(event[name]) for name in ("outcome", "reason") if event.get(name) is not None
-    )
-
-
-def _handoff(event: dict[str, Any]) -> str:
-    handoff = event["handoff"]
-    counts = [
-        f"{len(handoff[name]):,} {name}"
-        for name in ("completed", "interrupted", "remaining")
-        if handoff.get(name)
-    ]
-    return ", ".join([field(handoff["reason"]), *counts])
-
-
-def _dead_letter(event: dict[str, Any]) -> str:
-    return f"message {event['n']:d} could not be delivered"
-
-
-def _audit(event: dict[str, Any]) -> str:
-    claimed = event["claimed"]
-    as_whom = "" if claimed is None else f" as {field(claimed)}"
-    return f"refused {field(event['action'])}{as_whom}: {field(event['reason'])}"
-
-
-_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "agent_assigned": _assignment,
-    "agent_refused": _end,
-    "agent_started": _start,
-    "context_threshold_reached": _level,
-    "context_relaxed": _level,
-    "context_epoch_started": _epoch,
-    "context_alert": _alert,
-    "handoff_ready": _handoff,
-    "agent_stopped": _end,
-    "agent_stale": _end,
-    "agent_lost": _end,
-    "agent_expired": _end,
-    "dead_letter": _dead_letter,
-    "audit": _audit,
-}

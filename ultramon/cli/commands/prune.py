@@ -6,7 +6,7 @@ import re
 
 import click
 
-from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.output import ExitCode, plural, print_json, say
 from ultramon.cli.selection import open_store, store_options
 from ultramon.system.terminal_text import sanitize
 
@@ -63,6 +63,6 @@ def command(
         return ExitCode.OK
     for agent_id in pruned:
         click.echo(sanitize(agent_id))
-    count = "1 agent" if len(pruned) == 1 else f"{len(pruned)} agents"
+    count = plural(len(pruned), "agent")
     say(f"{count} would be deleted" if dry_run else f"{count} deleted")
     return ExitCode.OK

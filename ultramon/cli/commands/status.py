@@ -41,7 +41,7 @@ from ultramon.state.observed import ObservedAgent, Unreadable
 from ultramon.state.record import short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from rich.table import Table
 
@@ -142,67 +142,71 @@ def print_left_out(agent_list: AgentList) -> None:
         say(f"{agent_list.left_out:,} less urgent ones left out, shown with --limit {total}")
 
 
-class _Column(NamedTuple):
+class Column(NamedTuple):
+    """A column of a table of agents."""
+
     header: str
     from_width: int
     """Narrower terminals leave the column out."""
-    cell: Callable[[ObservedAgent, _Look], tuple[str, str]]
+    cell: Callable[[ObservedAgent, Look], tuple[str, str]]
     """Returns the text and its style."""
     options: dict[str, Any]
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
+    """How the cells of a table are drawn."""
+
     is_wide: bool
     ascii_only: bool
 
 
-def _name(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _name(one: ObservedAgent, look: Look) -> tuple[str, str]:
     record = one.record
     label = f" ({field(record.label)})" if record.label else ""
     return field(short_id(record)) + label, ""
 
 
-def _level(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _level(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return field(one.record.threshold_status) or "unknown", _style(one)
 
 
-def _bar(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return usage_bar(
         one.record.usage_ratio, 12 if look.is_wide else 8, ascii_only=look.ascii_only
     ), _style(one)
 
 
-def _usage(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _usage(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return percent(one.record.usage_ratio), _style(one)
 
 
-def _tokens(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
     used, limit = one.record.estimated_tokens, one.record.context_limit
     if look.is_wide:
         return f"{tokens(used)} of {tokens(limit)}", ""
     return f"{short_tokens(used)}/{short_tokens(limit)}", ""
 
 
-def _runway(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _runway(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return "" if one.liveness.verdict == ENDED else turns(one.runway_turns), ""
 
 
-def _tasks(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _tasks(one: ObservedAgent, look: Look) -> tuple[str, str]:
     done, total = one.record.tasks_completed, one.record.tasks_total
     if total is not None:
         return f"{done}/{total}", ""
     return str(done) if done else "", ""
 
 
-def _doing(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _doing(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return field(one.record.current_task), ""
 
 
-def _heartbeat(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _heartbeat(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return age(one.liveness.heartbeat_age_seconds), ""
 
 
-def _state(one: ObservedAgent, look: _Look) -> tuple[str, str]:
+def _state(one: ObservedAgent, look: Look) -> tuple[str, str]:
     verdict, reason = one.liveness.verdict, field(one.liveness.reason)
     if verdict in (LOST, STALE):
         return f"{verdict.upper()}: {reason}", "bold red" if verdict == LOST else "yellow"
@@ -215,18 +219,23 @@ def _style(one: ObservedAgent) -> str:
 
 _WHOLE = {"no_wrap": True}
 _RIGHT = {"no_wrap": True, "justify": "right"}
-_HEARTBEAT = _Column("beat", 70, _heartbeat, _RIGHT)
+NAME = Column("agent", 0, _name, {"min_width": 8})
+LEVEL = Column("level", 0, _level, _WHOLE)
+NUMBERS = (
+    Column("", 60, _bar, _WHOLE),
+    Column("usage", 0, _usage, _RIGHT),
+    Column("tokens", 60, _tokens, _RIGHT),
+    Column("runway", 70, _runway, _RIGHT),
+    Column("tasks", 70, _tasks, _RIGHT),
+)
+_HEARTBEAT = Column("beat", 70, _heartbeat, _RIGHT)
 _COLUMNS = (
-    _Column("agent", 0, _name, {"min_width": 8}),
-    _Column("level", 0, _level, _WHOLE),
-    _Column("", 60, _bar, _WHOLE),
-    _Column("usage", 0, _usage, _RIGHT),
-    _Column("tokens", 60, _tokens, _RIGHT),
-    _Column("runway", 70, _runway, _RIGHT),
-    _Column("tasks", 70, _tasks, _RIGHT),
+    NAME,
+    LEVEL,
+    *NUMBERS,
     _HEARTBEAT,
-    _Column("doing", _WIDE, _doing, {"max_width": 32}),
-    _Column("state", 0, _state, {}),
+    Column("doing", _WIDE, _doing, {"max_width": 32}),
+    Column("state", 0, _state, {}),
 )
 
 
@@ -241,19 +250,23 @@ def status_table(
         ascii_only: Draw bars without block characters.
         with_heartbeats: Show how long ago each agent beat.
     """
-    from rich.text import Text
-
-    table = make_table()
     columns = [
         column
         for column in _COLUMNS
         if width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
     ]
-    look = _Look(width >= _WIDE, ascii_only)
+    return draw_table(seen, columns, Look(width >= _WIDE, ascii_only))
+
+
+def draw_table(seen: list[ObservedAgent], columns: Collection[Column], look: Look) -> Table:
+    """Draw one row per agent."""
+    from rich.text import Text
+
+    table = make_table()
     for column in columns:
         table.add_column(column.header, **column.options)
     # Rich takes missing room from columns that may wrap; these cut their text instead.
-    overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
+    overflow: Literal["crop", "ellipsis"] = "crop" if look.ascii_only else "ellipsis"
     for one in seen:
         cells = [
             Text(*column.cell(one, look), no_wrap=True, overflow=overflow) for column in columns

@@ -1,7 +1,6 @@
-"""The orchestrator of `ultramon demo`: starts workers, hears of them through a `Fleet`, carries on.
+"""The orchestrator of `ultramon demo`: starts workers, and a successor for each handoff.
 
-It knows of its workers only what every orchestrator can know: their states, the fleet's events,
-and whether their processes run.
+It uses what every orchestrator has: a `Fleet`, the stored states, and its child processes.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ultramon.cli.agent_list import AgentList
 from ultramon.cli.demo.worker import files_of
 from ultramon.cli.output import plural
 from ultramon.context.levels import get_threshold_action
 from ultramon.fleet.fleet import Fleet
 
 if TYPE_CHECKING:
-    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.base import Backend
     from ultramon.fleet.events import FleetEvent
     from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.state.record import StateRecord
 
 _PACE_SECONDS = 0.2
 _TARGET_SECONDS = 6.0
@@ -53,20 +54,19 @@ class Crew:
         backend: Where the workers' records go; processes must be able to share it.
         run: Their run; ids begin with it.
         folder: For work and notes.
-        kills: How many workers to kill on the way, if so many are met in the middle of their work.
+        kills: How many workers to kill, if so many can be caught in the middle of their work.
 
     Attributes:
-        agents: The stored agents, by id, as of the last step.
-        killed: Ids of those that a signal ended, ours or a stranger's; known after `finish`.
+        agents: The stored agents as of the last step.
+        killed: Ids of the workers that a signal ended, whoever sent it; known after `finish`.
         problems: What went wrong on the way.
     """
 
     def __init__(self, backend: Backend, run: str, folder: str, *, kills: int = 0) -> None:
         self.run = run
-        self.agents: dict[str, StoredAgent] = {}
+        self.agents = AgentList(backend, run, show_all=True, with_news=False)
         self.killed: list[str] = []
         self.problems: list[str] = []
-        self._backend = backend
         self._fleet = Fleet(run, backend=backend, poll_interval_seconds=_FRAME_SECONDS)
         self._folder = folder
         self._kills = kills
@@ -74,21 +74,19 @@ class Crew:
         self._shot_at: set[str] = set()
         self._pace_seconds = _PACE_SECONDS
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._seen: dict[str, Any] = {}
         self._news: list[str] = []
 
     @property
     def files_read(self) -> int:
-        """Files done so far, by the records."""
-        records = (agent.record for agent in self.agents.values())
-        return sum(record.tasks_completed for record in records if record is not None)
+        """Files done so far, by the stored states."""
+        return sum(one.record.tasks_completed for one in self.agents.seen)
 
     def start(self, names: list[str], agents: int) -> None:
         """Start the first workers.
 
         Args:
-            names: What is to be read, each file once.
-            agents: Workers at the same time.
+            names: The files to read, each once.
+            agents: How many workers run at the same time.
         """
         self._pace_seconds = min(_PACE_SECONDS, _TARGET_SECONDS * agents / len(names))
         parts = self._kills + 1
@@ -97,16 +95,12 @@ class Crew:
             self._start(f"{self.run}-{number + 1}", items=names[number::agents])
 
     def step(self) -> bool:
-        """Look once and do what follows; False when no worker runs any more and all is heard."""
+        """Handle what happened since the last step; False when every worker and event is done."""
         working = any(process.poll() is None for process in self._processes.values())
         started = len(self._processes)
         for event in self._fleet.poll():
-            self._hear(event)
-        look = self._backend.changes(self.run, self._seen)
-        for agent in look.changed:
-            self.agents[agent.agent_id] = agent
-        for agent_id, agent in self.agents.items():
-            self.agents[agent_id] = agent._replace(heartbeat_at=look.heartbeats.get(agent_id))
+            self._handle(event)
+        self.agents.refresh()
         if self._kill_at and self.files_read >= self._kill_at[0]:
             self._kill_one()
         return working or len(self._processes) > started
@@ -121,7 +115,7 @@ class Crew:
         return news
 
     def finish(self) -> None:
-        """End who still works, and note how the processes of all ended."""
+        """End the workers that still run, and note how each process ended."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -135,8 +129,8 @@ class Crew:
             if process.returncode < 0:
                 self.killed.append(agent_id)
             elif process.returncode:
-                told = _last_line(files_of(self._folder, agent_id).errors)
-                self.problems.append(f"{agent_id} ended with {process.returncode}: {told}")
+                error = _last_line(files_of(self._folder, agent_id).errors)
+                self.problems.append(f"{agent_id} ended with {process.returncode}: {error}")
 
     def _start(
         self, agent_id: str, *, items: list[str] | None = None, handoff: HandoffRecord | None = None
@@ -164,14 +158,14 @@ class Crew:
         self._processes[agent_id] = process
         self._fleet.attach(agent_id, process)
 
-    def _hear(self, event: FleetEvent) -> None:
+    def _handle(self, event: FleetEvent) -> None:
         match event.name:
             case "started":
-                self._tell(event, f"started in process {event.state.pid if event.state else '?'}")
+                self._report(event, f"started in process {event.state.pid if event.state else '?'}")
             case "prepare_handoff" | "force_return":
-                self._tell(event, get_threshold_action(event.event.level).message)  # type: ignore[attr-defined]
+                self._report(event, get_threshold_action(event.event.level).message)  # type: ignore[attr-defined]
             case "lost":
-                self._tell(event, f"lost: {(event.exit or {}).get('signal', 'it vanished')}")
+                self._report(event, f"lost: {(event.exit or {}).get('signal', 'it vanished')}")
             case "handoff_ready" if event.handoff is not None:
                 self._carry_on(event, event.handoff)
             case "no_progress":
@@ -181,43 +175,33 @@ class Crew:
         verb = "handoff rebuilt" if handoff.reason == "lost" else "handed off"
         half = f", {len(handoff.interrupted)} half read" if handoff.interrupted else ""
         done, left = len(handoff.completed), len(handoff.remaining)
-        self._tell(event, f"{verb}: {plural(done, 'file')} read{half}, {left} left")
-        successor = f"{_chain(handoff.agent_id)}.{_generation(handoff.agent_id) + 1}"
+        self._report(event, f"{verb}: {plural(done, 'file')} read{half}, {left} left")
+        chain, _, number = handoff.agent_id.partition(".")
+        successor = f"{chain}.{int(number or 1) + 1}"
         # Events come at least once; a handoff has one successor.
         if left + len(handoff.interrupted) and successor not in self._processes:
             self._start(successor, handoff=handoff)
 
-    def _tell(self, event: FleetEvent, text: str) -> None:
+    def _report(self, event: FleetEvent, text: str) -> None:
         self._news.append(f"{event.agent_id}  {text}")
 
     def _kill_one(self) -> None:
-        """Kill a random worker that has done something, has more to do, and is at it."""
-        victims = [
-            agent_id
-            for agent_id, process in self._processes.items()
-            if process.poll() is None and self._is_busy(agent_id)
-        ]
+        """Kill a random worker in the middle of its work."""
+        running = {
+            agent_id for agent_id, process in self._processes.items() if process.poll() is None
+        }
+        busy = {one.record.agent_id for one in self.agents.seen if _is_busy(one.record)}
+        victims = sorted(running & busy - self._shot_at)
         if victims:
             del self._kill_at[0]
             victim = random.choice(victims)
             self._processes[victim].send_signal(signal.SIGKILL)
             self._shot_at.add(victim)
 
-    def _is_busy(self, agent_id: str) -> bool:
-        agent = self.agents.get(agent_id)
-        if agent is None or agent.record is None or agent_id in self._shot_at:
-            return False
-        record = agent.record
-        begun = record.active and record.handoff is None and record.current_task is not None
-        return begun and 0 < record.tasks_completed < (record.tasks_total or 0)
 
-
-def _chain(agent_id: str) -> str:
-    return agent_id.partition(".")[0]
-
-
-def _generation(agent_id: str) -> int:
-    return int(agent_id.partition(".")[2] or 1)
+def _is_busy(record: StateRecord) -> bool:
+    begun = record.active and record.handoff is None and record.current_task is not None
+    return begun and 0 < record.tasks_completed < (record.tasks_total or 0)
 
 
 def _last_line(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What `ultramon demo` shows: a live table on a terminal, lines elsewhere, and the proof."""
+"""What `ultramon demo` shows: a live table on a terminal, lines elsewhere, and its result."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from rich.text import Text
 
-from ultramon.cli.agent_list import look_at
+from ultramon.cli.commands.status import LEVEL, NAME, NUMBERS, Column, Look, draw_table
 from ultramon.cli.output import (
-    action_style,
     field,
     make_console,
     make_table,
     percent,
     plural,
     say,
-    short_tokens,
-    turns,
-    usage_bar,
 )
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from ultramon.cli.demo.crew import Crew
     from ultramon.cli.demo.proof import Evidence
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
 
 _SHOWN_LINES = 6
 _SHOWN_PROBLEMS = 10
-_BAR_CELLS = 10
 
 
 def watch(crew: Crew, *, quiet: bool) -> None:
@@ -75,7 +69,7 @@ def _watch_live(crew: Crew, console: Console) -> None:
 def _frame(crew: Crew, console: Console, lines: list[str]) -> RenderableType:
     from rich.console import Group
 
-    seen, _ = look_at(list(crew.agents.values()))
+    seen = crew.agents.seen
     followed = {one.record.predecessor_id for one in seen}
     shown = sorted(
         (one for one in seen if one.record.agent_id not in followed),
@@ -84,47 +78,27 @@ def _frame(crew: Crew, console: Console, lines: list[str]) -> RenderableType:
     ascii_only = console.options.ascii_only
     overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
     return Group(
-        _live_table(shown, ascii_only=ascii_only),
+        draw_table(shown, _COLUMNS, Look(is_wide=False, ascii_only=ascii_only)),
         Text(""),
         Text(f"{plural(crew.files_read, 'file')} read", "bold"),
         *(Text(sanitize(line), "dim", no_wrap=True, overflow=overflow) for line in lines),
     )
 
 
-def _live_table(shown: list[ObservedAgent], *, ascii_only: bool) -> Table:
-    table = make_table()
-    # Widths that hold the longest usual text keep the columns where they are.
-    table.add_column("agent", no_wrap=True, min_width=13)
-    table.add_column("level", no_wrap=True, min_width=8)
-    table.add_column("", no_wrap=True)
-    for name in ("usage", "tokens", "runway", "tasks", "heartbeat"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in shown:
-        record = one.record
-        style = action_style(record.action, record.threshold_status)
-        ended = one.liveness.verdict == ENDED
-        used, limit = short_tokens(record.estimated_tokens), short_tokens(record.context_limit)
-        table.add_row(
-            Text(field(record.agent_id)),
-            Text(field(record.threshold_status) or "unknown", style),
-            Text(usage_bar(record.usage_ratio, _BAR_CELLS, ascii_only=ascii_only), style),
-            Text(percent(record.usage_ratio), style),
-            f"{used}/{limit}",
-            "" if ended else turns(one.runway_turns),
-            f"{record.tasks_completed}/{record.tasks_total or 0}",
-            _pulse(one),
-            style="dim" if ended else None,
-        )
-    return table
-
-
-def _pulse(one: ObservedAgent) -> Text:
+def _pulse(one: ObservedAgent, look: Look) -> tuple[str, str]:
     verdict, age = one.liveness.verdict, one.liveness.heartbeat_age_seconds
     if verdict == LOST:
-        return Text("LOST", "bold red")
-    if verdict == ENDED or age is None:
-        return Text(field(one.record.outcome))
-    return Text(f"{age:.1f} s")
+        return "LOST", "bold red"
+    return (field(one.record.outcome) if verdict == ENDED or age is None else f"{age:.1f} s"), ""
+
+
+# Widths that hold the longest usual text keep the columns where they are.
+_COLUMNS = (
+    NAME._replace(options={"no_wrap": True, "min_width": 13}),
+    LEVEL._replace(options={"no_wrap": True, "min_width": 8}),
+    *NUMBERS,
+    Column("heartbeat", 0, _pulse, {"no_wrap": True, "justify": "right"}),
+)
 
 
 def print_summary(summary: dict[str, Any], evidence: Evidence) -> None:
