@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code.transcripts.last_reading import (
     MAX_TAIL_BYTES,
     read_last_reading,
 )
-from ultramon.hosts.payload import read_payload
+from ultramon.hosts.hook_program import read_payload
 from ultramon.hosts.port import HookEvent
 
 MIB = 1 << 20

@@ -12,9 +12,15 @@ import time
 from ultramon.errors import UltramonError
 from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
-from ultramon.hosts.hook_program import is_off, load_choices, state_directory
+from ultramon.hosts.hook_program import (
+    INPUT_SECONDS,
+    decode_payload,
+    is_off,
+    load_choices,
+    read_bounded,
+    state_directory,
+)
 from ultramon.hosts.hosted_agent import WAITING
-from ultramon.hosts.payload import INPUT_SECONDS, decode_payload, read_bounded
 from ultramon.hosts.records import LastReading
 from ultramon.hosts.store import HookStore
 from ultramon.system.ids import check_agent_id

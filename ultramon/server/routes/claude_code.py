@@ -18,9 +18,8 @@ from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.handling import HookCall
-from ultramon.hosts.hook_program import load_choices
+from ultramon.hosts.hook_program import decode_payload, load_choices
 from ultramon.hosts.installed_choices import choices_path
-from ultramon.hosts.payload import decode_payload
 from ultramon.hosts.session_environment import kept_environment
 from ultramon.hosts.store import HookStore
 from ultramon.server.caller import AGENT
