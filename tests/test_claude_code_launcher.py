@@ -13,8 +13,6 @@ import pytest
 from helpers.client_home import OTHER_HOOKS, ClientHome
 from helpers.requirements import require_root_mount, unmount
 
-from ultramon.hosts.claude_code.doctor.examination import OK, PROBLEM, DoctorContext
-from ultramon.hosts.claude_code.doctor.settings_checks import examine
 from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
@@ -23,6 +21,7 @@ from ultramon.hosts.claude_code.setup.commands import (
     command_line,
     script_path,
 )
+from ultramon.hosts.doctor import OK, PROBLEM, DoctorContext, examine
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ultramon.cli.output import ExitCode
 from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.setup.commands import EVENTS
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, REQUESTS
-from ultramon.hosts.claude_code.setup.transport import Server
+from ultramon.hosts.setup import Server
 from ultramon.server.server_file import only_server, write_server_file
 
 URL = "http://127.0.0.1:8420"

@@ -11,10 +11,10 @@ import time
 from hypothesis import strategies as st
 
 from helpers.program import PROGRAM, environment
-from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
+from ultramon.hosts.claude_code.setup.install import plan_installation
 from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
-from ultramon.hosts.claude_code.setup.transport import Server
 from ultramon.hosts.claude_code.setup.uninstall import plan_removal
+from ultramon.hosts.setup import Choices, Server
 
 SECRET = "the-secret-of-hooks-0000000000000"
 
@@ -162,7 +162,7 @@ class ClientHome:
     def take_out(self, layer="user"):
         """Uninstall in this process."""
         plan = self.plan_removal(layer)
-        plan.apply()
+        plan.apply(time.time())
         return plan
 
     def as_home(self, monkeypatch):

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+    from ultramon.hosts.doctor import DoctorContext, Finding
     from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
+    from ultramon.hosts.setup import Plan, SetupRequest
 
 SESSION_STARTED = "session_started"
 SESSION_ENDED = "session_ended"
@@ -128,10 +130,13 @@ class Host:
         name: Of the host, in commands, states and file names: lower-case words with hyphens.
         memory_field: Field of a state that holds what only this host needs; must be no field of
             docs/state-file.md. Default: the name in camel case.
+        own_options: Options of ``ultramon install`` beyond those of every host, see
+            `ultramon.hosts.setup.Choices`.
     """
 
     name = ""
     memory_field = ""
+    own_options: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
         if "memory_field" not in cls.__dict__:
@@ -258,3 +263,25 @@ class Host:
     def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
         """Yield the facts of one agent's transcript; never raises, whatever the bytes."""
         return iter(())
+
+    # --- installation
+
+    def plan_installation(self, request: SetupRequest) -> Plan:
+        """Plan what ``ultramon install`` changes; write nothing.
+
+        Raises:
+            ConfigurationError: A choice is not allowed, or the host installs nothing.
+        """
+        from ultramon.hosts.setup import refuse_setup
+
+        raise refuse_setup(self.name)
+
+    def plan_removal(self, request: SetupRequest) -> Plan:
+        """Plan what ``ultramon uninstall`` changes, as `plan_installation`."""
+        from ultramon.hosts.setup import refuse_setup
+
+        raise refuse_setup(self.name)
+
+    def examine(self, context: DoctorContext) -> Iterable[Finding]:
+        """Answer the host's own questions of ``ultramon doctor``."""
+        return ()

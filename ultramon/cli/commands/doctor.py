@@ -16,7 +16,7 @@ from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.doctor.examination import SeenServer
+    from ultramon.hosts.doctor import SeenServer
 
 _MAX_LINE_CHARS = 2_000
 
@@ -32,19 +32,18 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """
-    from ultramon.hosts.claude_code.doctor.examination import PROBLEM, WARNING, DoctorContext
-    from ultramon.hosts.claude_code.doctor.settings_checks import examine
+    from ultramon.hosts.doctor import PROBLEM, WARNING, DoctorContext, examine
     from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
-    seen = DoctorContext(
+    context = DoctorContext(
         os.getcwd(),
         directory,
         SYSTEM_CLOCK.now(),
         server=_server(directory),
         version=__version__,
     )
-    findings = examine(seen)
+    findings = examine(context)
     count = Counter(finding.status for finding in findings)
     if json:
         print_json(
@@ -69,7 +68,7 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
 
 def _server(directory: str) -> SeenServer:
     """Look who serves the state directory; that needs nothing of the extra."""
-    from ultramon.hosts.claude_code.doctor.examination import SeenServer
+    from ultramon.hosts.doctor import SeenServer
     from ultramon.server.server_file import read_server_file
 
     try:

@@ -59,12 +59,12 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
 
 def _session_tokens_left(record: StateRecord) -> int | None:
     """Return what the agent's client wrote last of a token budget, where it runs on this host."""
-    from ultramon.hosts.claude_code.host import CLAUDE_CODE
-    from ultramon.hosts.claude_code.transcripts.last_reading import read_token_budget
+    from ultramon.hosts.registry import find_hosts
     from ultramon.system.processes import this_host
 
-    if record.host != CLAUDE_CODE.name or record.hostname != this_host().hostname:
+    host = next((host for host in find_hosts().usable if host.name == record.host), None)
+    if host is None or record.hostname != this_host().hostname:
         return None
-    memory = record.extra.get(CLAUDE_CODE.memory_field)
+    memory = record.extra.get(host.memory_field)
     path = memory.get("transcriptPath") if isinstance(memory, dict) else None
-    return read_token_budget(path) if isinstance(path, str) else None
+    return host.read_token_budget(path) if isinstance(path, str) else None

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon import __version__
 from ultramon.cli.output import ExitCode, print_json, say
 from ultramon.cli.selection import json_option, state_dir_option
+from ultramon.errors import ConfigurationError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
-    from ultramon.hosts.claude_code.setup.transport import Server
+    from ultramon.hosts.port import Host
+    from ultramon.hosts.setup import Plan, Server
 
-HOSTS = ("claude-code",)
 _MAX_LINE_CHARS = 100_000
 _NOT_MADE = "of-the-installation"
 """Stands for a secret that a dry run must not make; nobody sees it."""
@@ -36,18 +35,19 @@ def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def chosen_layer(*, user: bool, project: bool, local: bool) -> str:
-    """Return which settings are meant.
+def chosen_layer(*, user: bool, project: bool, local: bool, plugin: str | None) -> str | None:
+    """Return which settings are meant; None when that is not said.
 
     Raises:
         click.UsageError: More than one.
     """
-    chosen = [
-        name for name, given in (("user", user), ("project", project), ("local", local)) if given
-    ]
+    given = (("user", user), ("project", project), ("local", local))
+    chosen = [name for name, is_given in given if is_given]
     if len(chosen) > 1:
         raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
-    return chosen[0] if chosen else "user"
+    if chosen and plugin is not None:
+        raise click.UsageError("--plugin and a layer of settings exclude each other")
+    return chosen[0] if chosen else None
 
 
 def chosen_directory(state_dir: str | None) -> str:
@@ -67,7 +67,7 @@ def known_server(directory: str, *, dry_run: bool) -> Server:
     Raises:
         StateError: What the server wrote cannot be read.
     """
-    from ultramon.hosts.claude_code.setup.transport import Server
+    from ultramon.hosts.setup import Server
     from ultramon.server.server_file import read_server_file
     from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
 
@@ -80,32 +80,63 @@ def known_server(directory: str, *, dry_run: bool) -> Server:
     return Server(facts["url"] if facts else None, secret)
 
 
-def show_change(
-    change: PlannedChange, *, changes: bool, dry_run: bool, json: bool, **more: Any
-) -> None:
-    """Print what a command does to the settings: the diff to stdout, words to stderr."""
-    for warning in change.warnings:
+def named_host(name: str, options: Mapping[str, object]) -> Host:
+    """Return a host that takes the given options.
+
+    Args:
+        name: Of the host.
+        options: Those that not every host takes; None = not given.
+
+    Raises:
+        click.UsageError: There is no such host, or it does not take one of them.
+    """
+    from ultramon.hosts.registry import find_host
+
+    try:
+        host = find_host(name)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    for option, value in options.items():
+        if value is not None and option not in host.own_options:
+            raise click.UsageError(f"{name} has no --{option.replace('_', '-')}")
+    return host
+
+
+def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
+    """Do what was planned, and print it: the diff to stdout, words to stderr.
+
+    Returns:
+        Whether there was anything to do.
+    """
+    from ultramon.system.clock import SYSTEM_CLOCK
+
+    changes = plan.changes
+    if changes and not dry_run:
+        plan.apply(SYSTEM_CLOCK.now())
+    for warning in plan.warnings:
         say(f"Warning: {warning}")
     if json:
         print_json(
             {
-                "settings": change.settings.path,
+                "settings": plan.path,
                 "changed": changes,
                 "dryRun": dry_run,
-                "diff": change.diff(),
-                "warnings": change.warnings,
+                "diff": plan.diff(),
+                "warnings": plan.warnings,
                 **more,
+                **plan.details(),
             }
         )
-        return
-    for line in change.diff().splitlines():
+        return changes
+    for line in plan.diff().splitlines():
         click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
-    for note in change.notes:
+    for note in plan.notes:
         say(note)
+    return changes
 
 
 @click.command("install")
-@click.argument("host", type=click.Choice(HOSTS), metavar="HOST")
+@click.argument("host", metavar="HOST")
 @layer_options
 @click.option(
     "--plugin",
@@ -223,64 +254,32 @@ def command(
     and goes on being shown. The diff goes to stdout; `ultramon uninstall` brings the old file
     back. Doing it again changes nothing, or brings the entries up to date.
 
-    HOST is claude-code.
+    HOST is claude-code, or a host that another package offers.
     """
-    from ultramon.hosts.claude_code.setup.install import Choices, plan_installation
-    from ultramon.hosts.claude_code.setup.interpreter import (
-        check_interpreter,
-        check_lasting,
-        this_interpreter,
-    )
-    from ultramon.hosts.claude_code.setup.plugin import plan_plugin
-    from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
-    from ultramon.system.clock import SYSTEM_CLOCK
+    from ultramon.hosts.setup import Choices, SetupRequest
 
-    name = chosen_layer(user=user, project=project, local=local)
-    cwd, directory = os.getcwd(), chosen_directory(state_dir)
-    if not force:
-        check_lasting(cwd)
-    interpreter = this_interpreter()
-    check_interpreter(interpreter)
+    layer = chosen_layer(user=user, project=project, local=local, plugin=plugin)
+    own = {"status_line": status_line, "via": via, "url": url, "secret_in": secret_in}
+    chosen = named_host(host, {**own, "plugin": plugin})
+    if plugin is not None and via == "http":
+        raise click.UsageError("--plugin and --via http exclude each other: it is made to share")
+    directory = chosen_directory(state_dir)
     choices = Choices(
-        audience,
-        context_limit,
-        warning,
-        critical,
-        handoff_note,
-        status_line,
-        via,
-        url,
-        secret_in,
-        critical_note,
+        audience=audience,
+        context_limit_tokens=context_limit,
+        warning=warning,
+        critical=critical,
+        handoff_note=handoff_note,
+        critical_note=critical_note,
+        **own,
     )
-    if plugin is not None:
-        if user or project or local:
-            raise click.UsageError("--plugin and a layer of settings exclude each other")
-        if via == "http":
-            raise click.UsageError(
-                "--plugin and --via http exclude each other: it is made to share"
-            )
-        plan = plan_plugin(plugin, directory, choices, interpreter, __version__)
-    else:
-        layer = Layer(name, layer_path(name, cwd))
-        server = known_server(directory, dry_run=dry_run)
-        plan = plan_installation(layer, cwd, directory, choices, interpreter, server=server)
-    changes = plan.changes
-    if changes and not dry_run:
-        plan.apply(SYSTEM_CLOCK.now())
-    show_change(
-        plan,
-        changes=changes,
-        dry_run=dry_run,
-        json=json,
-        stateDirectory=directory,
-        interpreter=interpreter,
-        statusLine=plan.installed.status_line_show,
-    )
-    if not changes:
-        say(f"{plan.settings.path} is up to date")
+    server = known_server(directory, dry_run=dry_run)
+    request = SetupRequest(os.getcwd(), directory, layer, choices, server, plugin, force)
+    plan = chosen.plan_installation(request)
+    if not carry_out(plan, dry_run=dry_run, json=json, stateDirectory=directory):
+        say(f"{plan.path} is up to date")
     elif dry_run:
-        say(f"{plan.settings.path} would be changed; nothing was written")
+        say(f"{plan.path} would be changed; nothing was written")
     else:
-        say(f"installed in {plan.settings.path}; sessions that start from now on report themselves")
+        say(f"installed in {plan.path}; sessions that start from now on report themselves")
     return ExitCode.OK

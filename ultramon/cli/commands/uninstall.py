@@ -7,18 +7,18 @@ import os
 import click
 
 from ultramon.cli.commands.install import (
-    HOSTS,
+    carry_out,
     chosen_directory,
     chosen_layer,
     layer_options,
-    show_change,
+    named_host,
 )
 from ultramon.cli.output import ExitCode, say
 from ultramon.cli.selection import json_option, state_dir_option
 
 
 @click.command("uninstall")
-@click.argument("host", type=click.Choice(HOSTS), metavar="HOST")
+@click.argument("host", metavar="HOST")
 @layer_options
 @click.option(
     "--plugin",
@@ -43,32 +43,24 @@ def command(
 ) -> ExitCode:
     """Take what install put there out again.
 
-    Where nothing else was changed since, the settings get their old bytes back; else only our
-    entries go. With the last installation go its choices, backups and failure log. What is known
-    about agents stays: `ultramon prune` deletes those that have ended.
+    Where nothing else was changed since, the settings get their old bytes back; else only the
+    entries of ultramon go. With the last installation go its choices, backups and failure log.
+    States of agents stay: `ultramon prune` deletes those that have ended.
 
-    HOST is claude-code.
+    HOST is claude-code, or a host that another package offers.
     """
-    from ultramon.hosts.claude_code.setup.plugin import plan_plugin_removal
-    from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
-    from ultramon.hosts.claude_code.setup.uninstall import plan_removal
+    from ultramon.hosts.setup import SetupRequest
 
-    name = chosen_layer(user=user, project=project, local=local)
-    cwd, directory = os.getcwd(), chosen_directory(state_dir)
-    if plugin is not None:
-        if user or project or local:
-            raise click.UsageError("--plugin and a layer of settings exclude each other")
-        plan = plan_plugin_removal(plugin, cwd, directory)
-    else:
-        plan = plan_removal(Layer(name, layer_path(name, cwd)), cwd, directory)
-    changes = plan.changes
-    if changes and not dry_run:
-        plan.apply()
-    show_change(plan, changes=changes, dry_run=dry_run, json=json, deleted=plan.traces)
-    if not plan.changes_settings:
-        say(f"{plan.settings.path} holds nothing of ultramon")
+    layer = chosen_layer(user=user, project=project, local=local, plugin=plugin)
+    chosen = named_host(host, {"plugin": plugin})
+    directory = chosen_directory(state_dir)
+    plan = chosen.plan_removal(SetupRequest(os.getcwd(), directory, layer, plugin=plugin))
+    is_there = plan.changes_settings
+    carry_out(plan, dry_run=dry_run, json=json)
+    if not is_there:
+        say(f"{plan.path} holds nothing of ultramon")
     elif dry_run:
-        say(f"{plan.settings.path} would be restored; nothing was written")
+        say(f"{plan.path} would be restored; nothing was written")
     else:
-        say(f"taken out of {plan.settings.path}")
+        say(f"taken out of {plan.path}")
     return ExitCode.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.backends.memory import MemoryBackend
-from ultramon.cli.replay.recordings import CLAUDE_CODE, read_records
+from ultramon.cli.replay.recordings import read_records
 from ultramon.cli.replay.timeline import (
     MAX_EVENTS,
     UNRECORDED,
@@ -19,6 +19,7 @@ from ultramon.cli.replay.timeline import Overflow as ShownOverflow
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
 from ultramon.context.limits import window_for_model
+from ultramon.hosts.claude_code.host import NAME as CLAUDE_CODE
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.state.models import utc

@@ -1,4 +1,4 @@
-"""Which recordings a path holds, and what is in them, record by record. Nothing is guessed at."""
+"""Which recordings a path holds, and what is in them, record by record. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.records import TranscriptIdentity
 
-CLAUDE_CODE = "claude-code"
-CODEX = "codex"
 JSON_LINES = "json-lines"
 TEXT = "text"
 
@@ -34,7 +32,7 @@ class Recording(NamedTuple):
     Attributes:
         id: ``<session>`` or ``<session>.<agent>`` where the recording says so, else its name;
             free text.
-        kind: `CLAUDE_CODE`, `CODEX`, `JSON_LINES` or `TEXT`.
+        kind: Name of the host that wrote it, `JSON_LINES` or `TEXT`.
         paths: The files in the order they are read; several only for a directory of text.
         model: The model as asked for, None when the beginning does not say.
     """
@@ -145,19 +143,18 @@ def _recognise(path: str) -> Recording | Skipped:
 
 
 def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
-    from ultramon.hosts.claude_code.transcripts import reader as claude_code
-    from ultramon.hosts.codex import transcript as codex
+    from ultramon.hosts.registry import find_hosts
 
     if not head:
         return Skipped(path, "empty")
     name = os.path.splitext(os.path.basename(path))[0]
-    for kind, host in ((CODEX, codex), (CLAUDE_CODE, claude_code)):
+    for host in find_hosts().usable:
         if host.looks_like_transcript(head):
             with open(path, "rb") as stream:
                 identity: TranscriptIdentity | None = host.identify(bounded_lines(stream))
             if identity is None:
-                return Recording(name, kind, (path,))
-            return Recording(identity.qualified_id, kind, (path,), identity.model)
+                return Recording(name, host.name, (path,))
+            return Recording(identity.qualified_id, host.name, (path,), identity.model)
     first = _first_objects(head)
     if first and (isinstance(first[0].get("text"), str) or isinstance(first[0].get("usage"), dict)):
         return Recording(name, JSON_LINES, (path,), text_or_none(first[0].get("model")))
@@ -202,14 +199,10 @@ def read_records(recording: Recording) -> Iterator[Record]:
         lines = bounded_lines(stream)
         if recording.kind == JSON_LINES:
             yield from read_lines(lines, _read_json_line, lambda line: False)
-        elif recording.kind == CODEX:
-            from ultramon.hosts.codex.transcript import read_transcript as read_rollout
-
-            yield from read_rollout(lines)
         else:
-            from ultramon.hosts.claude_code.transcripts.reader import read_transcript
+            from ultramon.hosts.registry import find_host
 
-            yield from read_transcript(lines)
+            yield from find_host(recording.kind).read_transcript(lines)
 
 
 def _read_texts(paths: tuple[str, ...]) -> Iterator[Record]:

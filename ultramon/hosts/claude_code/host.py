@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
+    from ultramon.hosts.doctor import DoctorContext, Finding
     from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
+    from ultramon.hosts.setup import Plan, SetupRequest
 
 NAME = "claude-code"
 
@@ -70,6 +72,7 @@ class ClaudeCode(Host):
     """Anthropic's Claude Code, learnt from version 2.1.330."""
 
     name = NAME
+    own_options = ("plugin", "status_line", "via", "url", "secret_in")
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -201,6 +204,24 @@ class ClaudeCode(Host):
         from ultramon.hosts.claude_code.transcripts.reader import read_transcript
 
         return read_transcript(lines)
+
+    def plan_installation(self, request: SetupRequest) -> Plan:
+        """Plan hooks and a status line in a layer of the client's settings, or a plugin."""
+        from ultramon.hosts.claude_code.setup.requests import plan_installation
+
+        return plan_installation(request)
+
+    def plan_removal(self, request: SetupRequest) -> Plan:
+        """Plan to take them out again."""
+        from ultramon.hosts.claude_code.setup.requests import plan_removal
+
+        return plan_removal(request)
+
+    def examine(self, context: DoctorContext) -> Iterable[Finding]:
+        """Answer the questions about settings, launchers, requests and transcripts."""
+        from ultramon.hosts.claude_code.doctor.settings_checks import examine
+
+        return examine(context)
 
 
 CLAUDE_CODE = ClaudeCode()

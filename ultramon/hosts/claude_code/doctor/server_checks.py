@@ -11,23 +11,17 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ultramon.hosts.claude_code import last_request
-from ultramon.hosts.claude_code.doctor.examination import (
-    OK,
-    PROBLEM,
-    WARNING,
-    DoctorContext,
-    Finding,
-    SeenLayer,
-)
+from ultramon.hosts.claude_code.doctor.examination import Examination, SeenLayer
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
 from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.doctor import OK, PROBLEM, WARNING, Finding
 from ultramon.system.timestamps import format_time
 
 SERVE = "ultramon serve"
 ANSWER_SECONDS = 2.0
 
 
-def _links(seen: DoctorContext) -> Iterator[tuple[Link, SeenLayer, Settings]]:
+def _links(seen: Examination) -> Iterator[tuple[Link, SeenLayer, Settings]]:
     """Give each address that hooks of ours go to, with the first settings that say so."""
     known: set[Link] = set()
     for layer, settings in seen.installed:
@@ -37,7 +31,7 @@ def _links(seen: DoctorContext) -> Iterator[tuple[Link, SeenLayer, Settings]]:
                 yield hook.runs, layer, settings
 
 
-def check_requests(seen: DoctorContext) -> Iterator[Finding]:
+def check_requests(seen: Examination) -> Iterator[Finding]:
     """Whether the client sends them, to the server itself, with a secret nobody else reads."""
     for link, layer, settings in _links(seen):
         if link.secret is not None and settings.mode & 0o077:
@@ -60,13 +54,13 @@ def check_requests(seen: DoctorContext) -> Iterator[Finding]:
             yield Finding("requests", WARNING, message, f"add {link.host} to NO_PROXY")
 
 
-def check_server(seen: DoctorContext) -> Iterator[Finding]:
+def check_server(seen: Examination) -> Iterator[Finding]:
     """Whether the server that requests go to runs, is this ultramon's, and takes them."""
     for link, layer, _ in _links(seen):
         yield _check_server(seen, link, f"{layer.install_command} --via http")
 
 
-def _check_server(seen: DoctorContext, link: Link, install: str) -> Finding:
+def _check_server(seen: Examination, link: Link, install: str) -> Finding:
     server = seen.server
     if server.problem is not None:
         return Finding("server", PROBLEM, server.problem, SERVE)
@@ -100,7 +94,7 @@ def _options(link: Link) -> str:
     return f"{host}--port {parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
-def _missing(seen: DoctorContext) -> str:
+def _missing(seen: Examination) -> str:
     """Say since when no tool call is told."""
     at = last_request.last(seen.state_directory)
     if at is None:

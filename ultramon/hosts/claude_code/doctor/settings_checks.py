@@ -10,44 +10,25 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from ultramon.backends.local.state_files import StateDirectory
-from ultramon.errors import StateCorruptError, StateDirectoryError
-from ultramon.hosts.claude_code.doctor.examination import (
-    ELSEWHERE,
-    INSTALL,
-    OK,
-    PROBLEM,
-    WARNING,
-    DoctorContext,
-    Finding,
-    SeenLayer,
-)
+from ultramon.errors import StateCorruptError
+from ultramon.hosts.claude_code.doctor.examination import ELSEWHERE, INSTALL, Examination, SeenLayer
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
-from ultramon.hosts.claude_code.doctor.state_checks import (
-    check_failures,
-    check_measured,
-    check_set_aside,
-    check_silence,
-    check_states,
-)
+from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
 from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
+from ultramon.hosts.doctor import OK, PROBLEM, WARNING, DoctorContext, Finding
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.system.environment import is_on
-from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
-from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time
 
-_PROBE_BYTES = 16 * 1024
-_ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"
 _MAX_NAMED = 3
 _MAX_COMMAND_CHARS = 120
 
 
-def check_settings(seen: DoctorContext) -> Iterator[Finding]:
+def check_settings(seen: Examination) -> Iterator[Finding]:
     """Every layer: readable, with our hooks or without, with all that are needed."""
     overwritten: list[SeenLayer] = []
     for layer in seen.layers:
@@ -75,7 +56,7 @@ def check_settings(seen: DoctorContext) -> Iterator[Finding]:
         yield Finding("hooks", WARNING, "are not installed", INSTALL)
 
 
-def _fate(seen: DoctorContext, layer: SeenLayer) -> str:
+def _fate(seen: Examination, layer: SeenLayer) -> str:
     """Return what became of a settings file in which our hooks are missing."""
     settings = layer.settings
     assert settings is not None
@@ -83,7 +64,7 @@ def _fate(seen: DoctorContext, layer: SeenLayer) -> str:
         return "the file was deleted since"
     at = format_time(os.stat(settings.target).st_mtime)
     try:
-        before = read_backup(seen.state_directory, seen.choices, settings)
+        before = read_backup(seen.state_directory, seen.stored, settings)
     except StateCorruptError:
         before = None
     known = before.other_commands() if before else []
@@ -97,7 +78,7 @@ def _fate(seen: DoctorContext, layer: SeenLayer) -> str:
     return f"it was overwritten at {at} without them"
 
 
-def check_disabled(seen: DoctorContext) -> Iterator[Finding]:
+def check_disabled(seen: Examination) -> Iterator[Finding]:
     """Whether something turns the hooks off."""
     for layer in seen.layers:
         if layer.settings is not None and layer.settings.disables_hooks:
@@ -109,7 +90,7 @@ def check_disabled(seen: DoctorContext) -> Iterator[Finding]:
         yield Finding("environment", WARNING, message, "unset ULTRAMON_DISABLED")
 
 
-def check_installed_once(seen: DoctorContext) -> Iterator[Finding]:
+def check_installed_once(seen: Examination) -> Iterator[Finding]:
     """Hooks of all layers run, so two of them do the work twice."""
     here = [layer for layer, _ in seen.installed if layer.name != ELSEWHERE]
     if len(here) > 1:
@@ -118,7 +99,7 @@ def check_installed_once(seen: DoctorContext) -> Iterator[Finding]:
         yield Finding("layers", WARNING, f"the hooks stand in the {names} settings", cure)
 
 
-def check_commands(seen: DoctorContext) -> Iterator[Finding]:
+def check_commands(seen: Examination) -> Iterator[Finding]:
     """Whether what the settings name is there, starts, and is this ultramon."""
     commands: dict[OurCommand, SeenLayer] = {}
     for layer, settings in seen.installed:
@@ -163,16 +144,16 @@ def _check_command(command: OurCommand, layer: SeenLayer) -> Finding:
     return Finding("interpreter", OK, f"{command.program} runs {command.script}")
 
 
-def check_choices(seen: DoctorContext) -> Iterator[Finding]:
+def check_choices(seen: Examination) -> Iterator[Finding]:
     """Whether the stored choices are there and can be read."""
     path = choices_path(seen.state_directory, NAME)
-    if seen.choices_problem is not None:
-        message = f"{seen.choices_problem}; until then nobody is warned"
+    if seen.stored_problem is not None:
+        message = f"{seen.stored_problem}; until then nobody is warned"
         yield Finding("choices", PROBLEM, message, INSTALL)
-    elif seen.choices is not None:
-        message = f"{path}: audience {seen.choices.audience}, {_rungs(seen.choices)}"
-        if seen.choices.critical_note:
-            message += f', critical note "{seen.choices.critical_note}"'
+    elif seen.stored is not None:
+        message = f"{path}: audience {seen.stored.audience}, {_rungs(seen.stored)}"
+        if seen.stored.critical_note:
+            message += f', critical note "{seen.stored.critical_note}"'
         yield Finding("choices", OK, message)
     elif seen.installed:
         yield Finding("choices", WARNING, f"{path} is gone: the defaults hold", INSTALL)
@@ -184,9 +165,9 @@ def _rungs(choices: InstalledChoices) -> str:
     )
 
 
-def check_status_line(seen: DoctorContext) -> Iterator[Finding]:
+def check_status_line(seen: Examination) -> Iterator[Finding]:
     """Whether the status line is still ours where it was installed."""
-    if seen.choices is None or seen.choices.status_line_show == "none":
+    if seen.stored is None or seen.stored.status_line_show == "none":
         return
     shown: SeenLayer | None = None
     for layer in seen.layers:
@@ -208,45 +189,7 @@ def check_status_line(seen: DoctorContext) -> Iterator[Finding]:
         yield Finding("status line", WARNING, message, cure)
 
 
-def check_directory(seen: DoctorContext) -> Iterator[Finding]:
-    """Whether the state directory is ours alone, and takes what hooks write."""
-    name, directory = "state directory", seen.state_directory
-    if not os.path.lexists(directory):
-        parent = os.path.dirname(directory)
-        while not os.path.lexists(parent):
-            parent = os.path.dirname(parent)
-        if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
-            yield Finding(name, OK, f"{directory} does not exist yet")
-        else:
-            message = f"{directory} cannot be made in {parent}: no state is kept"
-            yield Finding(name, PROBLEM, message, _ROOM)
-        return
-    try:
-        make_private_directory(directory)
-    except StateDirectoryError as error:
-        yield Finding(name, PROBLEM, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
-        return
-    for folder in (directory, StateDirectory(directory).folder):
-        if os.path.isdir(folder) and (problem := _probe(folder)) is not None:
-            message = f"{folder} takes no file ({problem}): no state is kept"
-            yield Finding(name, PROBLEM, message, _ROOM)
-            return
-    yield Finding(name, OK, directory)
-
-
-def _probe(folder: str) -> str | None:
-    """Write a file as large as a state and delete it; return why that does not work."""
-    path = os.path.join(folder, f"doctor.{random_hex(6)}.tmp")
-    try:
-        write_new_file(path, bytes(_PROBE_BYTES))
-    except OSError as error:
-        return str(error.strerror)
-    finally:
-        delete_quietly(path)
-    return None
-
-
-CHECKS: tuple[Callable[[DoctorContext], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     check_settings,
     check_disabled,
     check_installed_once,
@@ -255,15 +198,11 @@ CHECKS: tuple[Callable[[DoctorContext], Iterator[Finding]], ...] = (
     check_server,
     check_choices,
     check_status_line,
-    check_directory,
-    check_states,
-    check_set_aside,
-    check_failures,
-    check_silence,
-    check_measured,
+    check_sessions,
 )
 
 
-def examine(examination: DoctorContext) -> list[Finding]:
-    """Ask every question."""
+def examine(context: DoctorContext) -> list[Finding]:
+    """Ask every question about the client's settings and sessions."""
+    examination = Examination(context)
     return [finding for check in CHECKS for finding in check(examination)]

@@ -9,11 +9,9 @@ import os
 import shlex
 import time
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
-from ultramon.context.note import check_critical_note
-from ultramon.errors import ConfigurationError, StateCorruptError, StateError
+from ultramon.errors import StateCorruptError, StateError
 from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
@@ -30,43 +28,16 @@ from ultramon.hosts.claude_code.setup.planned_change import (
     record_of,
 )
 from ultramon.hosts.claude_code.setup.settings import PROJECT, Layer, Settings, find_layers
-from ultramon.hosts.claude_code.setup.transport import Server, choose_link
+from ultramon.hosts.claude_code.setup.transport import choose_link
 from ultramon.hosts.installed_choices import (
-    AUDIENCES,
     STATUS_LINES,
     InstalledChoices,
     check_choice,
     choices_path,
 )
+from ultramon.hosts.setup import Choices, Server, choose
 from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
-
-MAX_HANDOFF_NOTE_CHARS = 2_000
-
-
-class Choices(NamedTuple):
-    """What a person decided at an installation; None = as before, else the default."""
-
-    audience: str | None = None
-    """``agent`` (default), ``orchestrator``, ``both`` or ``none``."""
-    context_limit_tokens: int | None = None
-    """0 takes an earlier cap away."""
-    warning: float | None = None
-    """Usage ratio, a whole percent; default 0.65."""
-    critical: float | None = None
-    """Usage ratio, a whole percent; default 0.75."""
-    handoff_note: str | None = None
-    """Empty takes an earlier note away."""
-    status_line: str | None = None
-    """``own`` (default), ``chained`` (default where there is another one), ``both``, ``none``."""
-    via: str | None = None
-    """How tool calls are told: ``command`` (default) or ``http``."""
-    url: str | None = None
-    """Address of the server, with ``http`` only."""
-    secret_in: str | None = None
-    """Where the hook secret stands: ``settings`` (default) or ``environment``."""
-    critical_note: str | None = None
-    """Made one printable line; empty takes an earlier one away."""
 
 
 @dataclass(kw_only=True)
@@ -109,6 +80,14 @@ class Installation(PlannedChange):
         self.launchers.append(launcher)
         # Without exec a shell such as dash stays behind and waits: one process more for each call.
         return f"exec {shlex.quote(launcher.path)}"
+
+    def details(self) -> dict[str, Any]:
+        """Return the interpreter and which status line is shown."""
+        record = record_of(self.installed, self.settings) or {}
+        return {
+            "interpreter": record.get("interpreter"),
+            "statusLine": self.installed.status_line_show,
+        }
 
     def apply(self, now: float) -> None:
         """Do it: backup, choices, launchers, settings, in this order.
@@ -237,38 +216,6 @@ def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
     if plan.backup is not None:
         record["backup"] = backup_path(installed.state_directory, settings)
     return record
-
-
-def choose(installed: InstalledChoices, choices: Choices) -> None:
-    """Take over what a person decided.
-
-    Raises:
-        ConfigurationError: A choice is not allowed.
-    """
-    if choices.audience is not None:
-        installed.audience = check_choice("audience", choices.audience, AUDIENCES, "argument")
-    if choices.context_limit_tokens is not None:
-        installed.context_limit_tokens = choices.context_limit_tokens or None
-    if choices.handoff_note is not None:
-        if len(choices.handoff_note) > MAX_HANDOFF_NOTE_CHARS:
-            allowed = f"at most {MAX_HANDOFF_NOTE_CHARS:,} characters"
-            raise ConfigurationError("handoff_note", choices.handoff_note[:40] + "…", allowed)
-        installed.handoff_note = choices.handoff_note or None
-    if choices.critical_note is not None:
-        installed.critical_note = check_critical_note(choices.critical_note)
-    if choices.warning is not None or choices.critical is not None:
-        installed.ladder = Ladder(
-            (
-                Rung(WARNING, _ratio(installed, WARNING, choices.warning), None, PREPARE_HANDOFF),
-                Rung(CRITICAL, _ratio(installed, CRITICAL, choices.critical), None, FORCE_RETURN),
-            ),
-            round_percent=True,
-        )
-
-
-def _ratio(installed: InstalledChoices, level: str, chosen: float | None) -> float | None:
-    rung = installed.ladder.rung(level)
-    return rung.ratio if chosen is None and rung else chosen
 
 
 def _plan_status_line(

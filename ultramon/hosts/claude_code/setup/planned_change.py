@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.setup import Plan, diff_text
 from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
@@ -20,22 +20,23 @@ _STEM = f"{NAME}."
 
 
 @dataclass
-class PlannedChange:
+class PlannedChange(Plan):
     """What a command would do to a settings file, and to others beside it.
 
     Attributes:
         settings: The file as it was read.
         after: The bytes that shall stand in it; None = there shall be no file.
         beside: Changes of further files, done before this one.
-        notes: What to tell the person.
-        warnings: What they should know before they rely on it.
     """
 
     settings: Settings
     after: bytes | None = None
     beside: list[PlannedChange] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The settings file, as the client names it."""
+        return self.settings.path
 
     @property
     def changes_settings(self) -> bool:
@@ -71,26 +72,6 @@ class PlannedChange:
             self.settings.delete()
         else:
             self.settings.save(self.after)
-
-
-def diff_text(path: str, before: bytes | None, after: bytes | None) -> str:
-    """Return a unified diff between two contents of a file; None = no file."""
-    shown = []
-    for line in difflib.unified_diff(
-        _lines(before),
-        _lines(after),
-        "/dev/null" if before is None else path,
-        "/dev/null" if after is None else path,
-    ):
-        shown.append(line.rstrip("\r\n"))
-        if not line.endswith("\n"):
-            shown.append("\\ No newline at end of file")
-    return "".join(f"{line}\n" for line in shown)
-
-
-def _lines(data: bytes | None) -> list[str]:
-    *lines, last = (data or b"").decode().split("\n")
-    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
 
 
 def backup_path(state_directory: str, settings: Settings) -> str:

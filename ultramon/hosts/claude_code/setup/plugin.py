@@ -13,16 +13,15 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
 from ultramon.hosts.claude_code.setup.install import (
-    Choices,
     Installation,
     begin_installation,
-    choose,
     note_installation,
 )
 from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
 from ultramon.hosts.installed_choices import choices_path
+from ultramon.hosts.setup import Choices, choose
 
 PLUGIN_NAME = "ultramon"
 MANIFEST = os.path.join(".claude-plugin", "plugin.json")

@@ -5,13 +5,13 @@ Planning only, nothing is written here. Never on a hook's path.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, check_url
 from ultramon.hosts.claude_code.setup.settings import PROJECT
 from ultramon.hosts.installed_choices import check_choice
+from ultramon.hosts.setup import Server
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
@@ -20,15 +20,6 @@ COMMAND, HTTP = "command", "http"
 VIAS = (COMMAND, HTTP)
 SETTINGS, ENVIRONMENT = "settings", "environment"
 SECRET_PLACES = (SETTINGS, ENVIRONMENT)
-
-
-class Server(NamedTuple):
-    """What is known of the server of a state directory."""
-
-    url: str | None
-    """Where it listens; None when none runs."""
-    secret: Callable[[], str]
-    """Returns the hook secret; makes it where there is none."""
 
 
 def choose_link(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
@@ -50,7 +51,11 @@ class Removal(PlannedChange):
         """Whether anything at all will be written or deleted."""
         return self.changes_settings or self.saves_frozen or bool(self.traces)
 
-    def apply(self) -> None:
+    def details(self) -> dict[str, Any]:
+        """Return the files that go with the installation."""
+        return {"deleted": self.traces}
+
+    def apply(self, now: float) -> None:
         """Do it: settings first, so that no hook runs without its choices.
 
         Raises:

@@ -1,0 +1,49 @@
+"""What `ultramon install` and `uninstall` ask of Claude Code: a layer of settings, or a plugin."""
+
+from __future__ import annotations
+
+from ultramon import __version__
+from ultramon.hosts.claude_code.setup import install, plugin, uninstall
+from ultramon.hosts.claude_code.setup.interpreter import (
+    check_interpreter,
+    check_lasting,
+    this_interpreter,
+)
+from ultramon.hosts.claude_code.setup.settings import USER, Layer, layer_path
+from ultramon.hosts.setup import Plan, SetupRequest
+
+
+def plan_installation(request: SetupRequest) -> Plan:
+    """Plan an installation that runs the Python of this program.
+
+    Raises:
+        ConfigurationError: A choice is not allowed, or this program may not last.
+        StateError: A file cannot be read.
+    """
+    if not request.force:
+        check_lasting(request.cwd)
+    interpreter = this_interpreter()
+    check_interpreter(interpreter)
+    choices, directory = request.choices, request.state_directory
+    if request.plugin is None:
+        return install.plan_installation(
+            _layer(request), request.cwd, directory, choices, interpreter, server=request.server
+        )
+    return plugin.plan_plugin(request.plugin, directory, choices, interpreter, __version__)
+
+
+def plan_removal(request: SetupRequest) -> Plan:
+    """Plan to take an installation out.
+
+    Raises:
+        ConfigurationError: The plugin folder holds something else.
+        StateError: A file cannot be read.
+    """
+    if request.plugin is None:
+        return uninstall.plan_removal(_layer(request), request.cwd, request.state_directory)
+    return plugin.plan_plugin_removal(request.plugin, request.cwd, request.state_directory)
+
+
+def _layer(request: SetupRequest) -> Layer:
+    name = request.layer or USER
+    return Layer(name, layer_path(name, request.cwd))

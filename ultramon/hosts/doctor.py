@@ -1,0 +1,282 @@
+"""What the doctor asks whatever the host: the state directory, states, failure logs, readings.
+
+A host adds its own questions by `Host.examine`. Looks only, and changes nothing but for a probe
+file that it deletes; never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.errors import (
+    AgentNotFoundError,
+    StateDirectoryError,
+    StateError,
+    StateSchemaError,
+    UltramonError,
+)
+from ultramon.hosts import failure_log
+from ultramon.hosts.installed_choices import AGENT, BOTH, InstalledChoices, choices_path
+from ultramon.hosts.port import Host
+from ultramon.state.liveness import LOST, STALE, judge
+from ultramon.state.record import SCHEMA, StateRecord
+from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
+from ultramon.system.ids import random_hex
+from ultramon.system.processes import this_host
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+MEASURED_AFTER_SECONDS = 120.0
+"""An agent that is active for longer has had a response that could be read."""
+_PROBE_BYTES = 16 * 1024
+_MAX_NAMED = 3
+_ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"
+
+
+class Finding(NamedTuple):
+    """The answer to one question.
+
+    Attributes:
+        check: What was looked at.
+        status: ``ok``, ``warning`` or ``problem``.
+        message: What was found.
+        cure: What to do; None when there is nothing to do.
+    """
+
+    check: str
+    status: str
+    message: str
+    cure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as ``doctor --json`` prints it."""
+        return self._asdict()
+
+
+class SeenServer(NamedTuple):
+    """The server of the state directory, as it describes itself."""
+
+    url: str | None
+    """Where it listens; None when none runs."""
+    version: str | None = None
+    problem: str | None = None
+    """Why nothing is known of it; None when that is not so."""
+
+
+class DoctorContext:
+    """What the questions look at, read once.
+
+    Attributes:
+        cwd: The directory whose settings count.
+        state_directory: Where states and choices are kept.
+        now: Epoch seconds.
+        server: The server of the state directory.
+        version: Of this ultramon; empty = not to be compared.
+    """
+
+    def __init__(
+        self,
+        cwd: str,
+        state_directory: str,
+        now: float,
+        *,
+        server: SeenServer | None = None,
+        version: str = "",
+    ) -> None:
+        self.cwd = cwd
+        self.state_directory = os.path.abspath(state_directory)
+        self.now = now
+        self.server = server or SeenServer(None)
+        self.version = version
+
+    def choices(self, host: str) -> tuple[InstalledChoices | None, str | None]:
+        """Return the stored choices of a host, None where there are none, and what is wrong."""
+        path = choices_path(self.state_directory, host)
+        try:
+            return (InstalledChoices.load(path) if os.path.lexists(path) else None), None
+        except (StateError, OSError) as error:
+            return None, str(error)
+
+    def states(self) -> Iterator[tuple[str, StateRecord | UltramonError]]:
+        """Yield of every agent its state, or why it cannot be read; none if none can be listed."""
+        directory = StateDirectory(self.state_directory)
+        try:
+            ids = directory.list_ids()
+        except StateError:
+            return  # `check_states` says so
+        for agent_id in ids:
+            try:
+                yield agent_id, directory.read(agent_id)
+            except AgentNotFoundError:
+                continue  # pruned since the directory was listed
+            except UltramonError as error:
+                yield agent_id, error
+
+    def agents(self, host: str) -> Iterator[StateRecord]:
+        """Yield the readable states of a host's agents."""
+        for _, state in self.states():
+            if isinstance(state, StateRecord) and state.host == host:
+                yield state
+
+
+def named(what: str, names: list[str]) -> str:
+    """Return a sentence about the first three of some names."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def check_directory(context: DoctorContext) -> Iterator[Finding]:
+    """Whether the state directory is this user's alone, and takes what hooks write."""
+    name, directory = "state directory", context.state_directory
+    if not os.path.lexists(directory):
+        parent = os.path.dirname(directory)
+        while not os.path.lexists(parent):
+            parent = os.path.dirname(parent)
+        if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
+            yield Finding(name, OK, f"{directory} does not exist yet")
+        else:
+            message = f"{directory} cannot be made in {parent}: no state is kept"
+            yield Finding(name, PROBLEM, message, _ROOM)
+        return
+    try:
+        make_private_directory(directory)
+    except StateDirectoryError as error:
+        yield Finding(name, PROBLEM, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
+        return
+    for folder in (directory, StateDirectory(directory).folder):
+        if os.path.isdir(folder) and (problem := _probe(folder)) is not None:
+            message = f"{folder} takes no file ({problem}): no state is kept"
+            yield Finding(name, PROBLEM, message, _ROOM)
+            return
+    yield Finding(name, OK, directory)
+
+
+def _probe(folder: str) -> str | None:
+    """Write a file as large as a state and delete it; return why that does not work."""
+    path = os.path.join(folder, f"doctor.{random_hex(6)}.tmp")
+    try:
+        write_new_file(path, bytes(_PROBE_BYTES))
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        delete_quietly(path)
+    return None
+
+
+def check_states(context: DoctorContext) -> Iterator[Finding]:
+    """Every state: readable, this user's, of a known schema, and of an agent that is not lost."""
+    broken: list[str] = []
+    newer: list[str] = []
+    silent: list[str] = []
+    count = 0
+    directory = StateDirectory(context.state_directory)
+    try:
+        _, heartbeats = directory.scan()
+    except StateError as error:
+        yield Finding("states", PROBLEM, f"{error.path}: {error.reason}", "see who owns it")
+        return
+    for agent_id, state in context.states():
+        count += 1
+        if isinstance(state, StateSchemaError):
+            newer.append(agent_id)
+            continue
+        if isinstance(state, UltramonError):
+            broken.append(f"{agent_id} ({getattr(state, 'reason', state)})")
+            continue
+        try:
+            verdict = judge(state, heartbeats.get(agent_id), context.now, this_host()).verdict
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A state with a right checksum can still hold numbers that no agent ever had.
+            broken.append(f"{agent_id} (its values make no sense: {error})")
+            continue
+        if state.schema > SCHEMA:
+            newer.append(agent_id)
+        elif verdict in (LOST, STALE):
+            silent.append(f"{agent_id} ({verdict})")
+    if broken:
+        cure = f"look at them in {directory.folder} and move them away"
+        yield Finding("states", PROBLEM, named("cannot be read", broken), cure)
+    if newer:
+        yield Finding("states", WARNING, named("written by a newer ultramon", newer), "upgrade")
+    if silent:
+        cure = "ultramon resume lists what can go on"
+        yield Finding("states", WARNING, named("ended without saying so", silent), cure)
+    if not broken and not newer and not silent:
+        yield Finding("states", OK, f"{count} readable")
+
+
+def check_set_aside(context: DoctorContext) -> Iterator[Finding]:
+    """Files that could not be read and were kept as evidence."""
+    for folder in (context.state_directory, StateDirectory(context.state_directory).folder):
+        try:
+            names = sorted(name for name in os.listdir(folder) if ".corrupt-" in name)
+        except OSError:
+            continue
+        # The state of an agent may bear such a name too.
+        kept = [name for name in names if not name.endswith((".json", ".lock", ".hb", ".request"))]
+        if kept:
+            message = f"{named('set aside as unreadable', kept)} in {folder}"
+            yield Finding("set aside", WARNING, message, "look at them, then delete them")
+
+
+def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Finding]:
+    """What hooks could not do, as they logged it."""
+    is_quiet = True
+    for host in hosts:
+        path = failure_log.log_path(context.state_directory, host.name)
+        try:
+            noted = failure_log.read(path)
+        except (StateError, OSError) as error:
+            is_quiet = False
+            yield Finding("failures", PROBLEM, f"the log cannot be read: {error}", "delete it")
+            continue
+        if noted:
+            is_quiet = False
+            shown = "; ".join(
+                " ".join(str(one.get(name) or "?") for name in ("at", "event", "problem"))
+                for one in noted[-_MAX_NAMED:]
+            )
+            cure = f"when they are understood, delete {path}"
+            yield Finding("failures", WARNING, f"{len(noted)} noted, the last: {shown}", cure)
+    if is_quiet:
+        yield Finding("failures", OK, "no hook noted one")
+
+
+def check_measured(context: DoctorContext, host: Host) -> Iterator[Finding]:
+    """Sessions that shall be warned and whose fill is not known."""
+    choices, _ = context.choices(host.name)
+    if choices is None or choices.audience not in (AGENT, BOTH):
+        return
+    blind = [
+        record.agent_id
+        for record in context.agents(host.name)
+        if record.active
+        and record.measured_at is None
+        and record.last_activity - record.started_at > MEASURED_AFTER_SECONDS
+    ]
+    if blind:
+        message = named("registered, but never measured", blind)
+        cure = "ultramon explain says what is known; the failures above may say why"
+        yield Finding("readings", WARNING, message, cure)
+
+
+def examine(context: DoctorContext) -> list[Finding]:
+    """Ask every question, of every host."""
+    from ultramon.hosts.registry import find_hosts
+
+    hosts, broken = find_hosts()
+    findings = [
+        Finding("hosts", WARNING, f"{one.name} of {one.distribution} {one.problem}",
+                f"upgrade or remove {one.distribution}")
+        for one in broken
+    ]  # fmt: skip
+    for host in hosts:
+        findings += host.examine(context)
+    for check in (check_directory, check_states, check_set_aside):
+        findings += check(context)
+    findings += check_failures(context, hosts)
+    for host in hosts:
+        findings += check_measured(context, host)
+    return findings

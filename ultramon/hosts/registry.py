@@ -1,0 +1,115 @@
+"""Which hosts there are: built in, and those of other distributions. Never on a hook's path.
+
+A distribution offers a host by an entry point of the group ``ultramon.hosts``: its name is that of
+the host, its object a `Host`, a subclass of it, or a function that returns one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+from ultramon.errors import ConfigurationError
+from ultramon.hosts.port import Host
+from ultramon.state.record import FIELD_NAMES
+
+GROUP = "ultramon.hosts"
+_BUILT_IN = {
+    "codex": ("ultramon.hosts.codex.host", "CODEX"),
+    "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
+}
+
+
+class BrokenHost(NamedTuple):
+    """A host that a distribution offers and that cannot be used."""
+
+    name: str
+    distribution: str
+    problem: str
+
+
+class FoundHosts(NamedTuple):
+    """All hosts there are."""
+
+    usable: list[Host]
+    broken: list[BrokenHost]
+
+
+def find_host(name: str) -> Host:
+    """Return a host.
+
+    Raises:
+        ConfigurationError: There is none of that name, or it cannot be loaded; names the
+            distribution.
+    """
+    if name in _BUILT_IN:
+        return _built_in(name)
+    for entry in _foreign():
+        if entry.name == name:
+            found = _load(entry)
+            if isinstance(found, BrokenHost):
+                problem = f"another host: that of {found.distribution} {found.problem}"
+                raise ConfigurationError("host", name, problem)
+            return found
+    raise ConfigurationError("host", name, f"one of {', '.join(host_names())}")
+
+
+def host_names() -> list[str]:
+    """Return the names of all hosts, without loading any."""
+    return sorted({*_BUILT_IN, *(entry.name for entry in _foreign())})
+
+
+@cache
+def find_hosts() -> FoundHosts:
+    """Load every host, built-in ones first; looked up once in a process."""
+    found = FoundHosts([_built_in(name) for name in _BUILT_IN], [])
+    for entry in _foreign():
+        host = _load(entry)
+        if isinstance(host, BrokenHost):
+            found.broken.append(host)
+        else:
+            found.usable.append(host)
+    return found
+
+
+def _built_in(name: str) -> Host:
+    module, attribute = _BUILT_IN[name]
+    host = getattr(import_module(module), attribute)
+    assert isinstance(host, Host)
+    return host
+
+
+def _foreign() -> Iterator[EntryPoint]:
+    """Yield the entry points, one for a name; what is built in cannot be replaced."""
+    seen = set(_BUILT_IN)
+    for entry in entry_points(group=GROUP):
+        if entry.name not in seen:
+            seen.add(entry.name)
+            yield entry
+
+
+def _load(entry: EntryPoint) -> Host | BrokenHost:
+    distribution = entry.dist.name if entry.dist else "an unknown distribution"
+    try:
+        found = entry.load()
+        host = found if isinstance(found, Host) else found()
+        problem = _problem_of(host, entry.name)
+    except Exception as error:  # noqa: BLE001 - foreign code must not break the other hosts
+        problem = f"cannot be loaded ({type(error).__name__}: {error})"
+    if problem:
+        return BrokenHost(entry.name, distribution, problem)
+    assert isinstance(host, Host)
+    return host
+
+
+def _problem_of(host: object, name: str) -> str:
+    if not isinstance(host, Host):
+        return f"is of kind {type(host).__name__}, not Host"
+    if host.name != name:
+        return f"calls itself {host.name!r}"
+    if host.memory_field in FIELD_NAMES.values():
+        return f"uses {host.memory_field!r}, which is a field of every state"
+    return ""

@@ -1,0 +1,264 @@
+"""Installation, as every host plans it: planned first, then shown, then done.
+
+Never on a hook's path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.note import check_critical_note
+from ultramon.errors import ConfigurationError, StateError
+from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_choice, choices_path
+from ultramon.system.files import delete_file, replace_file
+
+MAX_HANDOFF_NOTE_CHARS = 2_000
+
+
+class Choices(NamedTuple):
+    """What a person decided at an installation; None = as before, else the default.
+
+    The fields named in `Host.own_options` are None for hosts that do not offer them.
+    """
+
+    audience: str | None = None
+    """``agent`` (default), ``orchestrator``, ``both`` or ``none``."""
+    context_limit_tokens: int | None = None
+    """0 takes an earlier cap away."""
+    warning: float | None = None
+    """Usage ratio, a whole percent; default 0.65."""
+    critical: float | None = None
+    """Usage ratio, a whole percent; default 0.75."""
+    handoff_note: str | None = None
+    """Empty takes an earlier note away."""
+    status_line: str | None = None
+    """``own`` (default), ``chained`` (default where there is another one), ``both``, ``none``."""
+    via: str | None = None
+    """How tool calls are reported: ``command`` (default) or ``http``."""
+    url: str | None = None
+    """Address of the server, with ``http`` only."""
+    secret_in: str | None = None
+    """Where the hook secret stands: ``settings`` (default) or ``environment``."""
+    critical_note: str | None = None
+    """Made one printable line; empty takes an earlier one away."""
+
+
+class Server(NamedTuple):
+    """The server of a state directory."""
+
+    url: str | None
+    """Where it listens; None when none runs."""
+    secret: Callable[[], str]
+    """Returns the hook secret; makes it where there is none."""
+
+
+NO_SERVER = Server(None, str)
+
+
+class SetupRequest(NamedTuple):
+    """What ``ultramon install`` or ``ultramon uninstall`` was asked for."""
+
+    cwd: str
+    """The working directory, whose project settings count."""
+    state_directory: str
+    layer: str | None
+    """``user``, ``project`` or ``local``; None = not given, the host's default."""
+    choices: Choices = Choices()
+    server: Server = NO_SERVER
+    plugin: str | None = None
+    """Write or delete a plugin folder instead of changing settings."""
+    force: bool = False
+    """Install even a program that may not last."""
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What a command would do.
+
+    Attributes:
+        notes: Sentences for the person.
+        warnings: Sentences that they should know before they rely on it.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The client's file that will be changed, for people."""
+        raise NotImplementedError
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything at all will be written or deleted."""
+        raise NotImplementedError
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether a file of the client will be another one."""
+        raise NotImplementedError
+
+    def diff(self) -> str:
+        """Return what changes in the client's files, as a unified diff without secrets."""
+        raise NotImplementedError
+
+    def apply(self, now: float) -> None:
+        """Do it.
+
+        Args:
+            now: Epoch seconds.
+
+        Raises:
+            StateError: The system refused; what was there before is intact.
+        """
+        raise NotImplementedError
+
+    def details(self) -> dict[str, Any]:
+        """Return further members of the output of ``--json``."""
+        return {}
+
+
+@dataclass(kw_only=True)
+class FilePlan(Plan):
+    """A plan for a client whose hooks are one file of ultramon's own, or one that it may replace.
+
+    Attributes:
+        file: The file, absolute.
+        after: The bytes that it shall hold; None = it shall be gone.
+        installed: The choices to store; None = the choices and the failure log go.
+        host: Name of the host.
+        state_directory: Where choices and states are.
+    """
+
+    file: str
+    after: bytes | None
+    host: str
+    state_directory: str
+    installed: InstalledChoices | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            with open(self.file, "rb") as stream:
+                self.before: bytes | None = stream.read()
+        except FileNotFoundError:
+            self.before = None
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self.file
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file changes, or choices are stored or deleted."""
+        if self.installed is None:
+            return self.changes_settings or bool(self._own_files())
+        try:
+            stored = InstalledChoices.load(self.installed.path)
+        except StateError:
+            return True
+        return self.changes_settings or stored.to_json() != self.installed.to_json()
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether the file changes."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return what changes in the file."""
+        return diff_text(self.file, self.before, self.after)
+
+    def apply(self, now: float) -> None:
+        """Store the choices, then write the file; or the file goes, then the choices."""
+        if self.installed is not None:
+            self.installed.installed_at = now
+            self.installed.save()
+        if self.changes_settings:
+            if self.after is None:
+                delete_file(self.file)
+            else:
+                replace_file(self.file, self.after)
+        for path in self._own_files() if self.installed is None else ():
+            delete_file(path)
+
+    def _own_files(self) -> list[str]:
+        with suppress(OSError):
+            names = sorted(os.listdir(self.state_directory))
+            start = f"{self.host}."
+            return [os.path.join(self.state_directory, n) for n in names if n.startswith(start)]
+        return []
+
+
+def refuse_setup(host: str) -> ConfigurationError:
+    """Return the error of a host that installs nothing."""
+    return ConfigurationError("host", host, "a host that ultramon can install into")
+
+
+def chosen_choices(host: str, state_directory: str, choices: Choices) -> InstalledChoices:
+    """Return the stored choices of a host with what a person decided now.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+        StateError: The stored ones cannot be read.
+    """
+    installed = InstalledChoices.load(choices_path(state_directory, host))
+    choose(installed, choices)
+    return installed
+
+
+def choose(installed: InstalledChoices, choices: Choices) -> None:
+    """Take over what a person decided.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+    if choices.audience is not None:
+        installed.audience = check_choice("audience", choices.audience, AUDIENCES, "argument")
+    if choices.context_limit_tokens is not None:
+        installed.context_limit_tokens = choices.context_limit_tokens or None
+    if choices.handoff_note is not None:
+        if len(choices.handoff_note) > MAX_HANDOFF_NOTE_CHARS:
+            allowed = f"at most {MAX_HANDOFF_NOTE_CHARS:,} characters"
+            raise ConfigurationError("handoff_note", choices.handoff_note[:40] + "…", allowed)
+        installed.handoff_note = choices.handoff_note or None
+    if choices.critical_note is not None:
+        installed.critical_note = check_critical_note(choices.critical_note)
+    if choices.warning is not None or choices.critical is not None:
+        installed.ladder = Ladder(
+            (
+                Rung(WARNING, _ratio(installed, WARNING, choices.warning), None, PREPARE_HANDOFF),
+                Rung(CRITICAL, _ratio(installed, CRITICAL, choices.critical), None, FORCE_RETURN),
+            ),
+            round_percent=True,
+        )
+
+
+def _ratio(installed: InstalledChoices, level: str, chosen: float | None) -> float | None:
+    rung = installed.ladder.rung(level)
+    return rung.ratio if chosen is None and rung else chosen
+
+
+def diff_text(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Return a unified diff between two contents of a file; None = no file."""
+    shown = []
+    for line in difflib.unified_diff(
+        _lines(before),
+        _lines(after),
+        "/dev/null" if before is None else path,
+        "/dev/null" if after is None else path,
+    ):
+        shown.append(line.rstrip("\r\n"))
+        if not line.endswith("\n"):
+            shown.append("\\ No newline at end of file")
+    return "".join(f"{line}\n" for line in shown)
+
+
+def _lines(data: bytes | None) -> list[str]:
+    *lines, last = (data or b"").decode().split("\n")
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
