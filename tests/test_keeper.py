@@ -314,7 +314,7 @@ def test_work_due_at_time_zero_is_done(store):
     """A delay that ends when the clock starts is no different from any other."""
     clock = FakeClock()
     monitor = create_context_monitor("scout-1", backend=store, clock=clock).start()
-    clock.saver.schedule(monitor._session, 0.0)
+    clock.saver.schedule(monitor._writer, 0.0)
     clock.advance(0)
     assert stored(store).seq == 1
 

@@ -200,7 +200,7 @@ def test_the_keeper_saves_monitors_of_a_database_together(backend):
     ):
         left.track_content("x" * 4_000)
         right.track_content("x" * 8_000)
-        owners = [left._session, right._session]
+        owners = [left._writer, right._writer]
         assert save_all([(owner, False) for owner in owners]) == owners
         stored = stored_in(backend)
         assert stored["left"] == stored["right"]
@@ -215,5 +215,5 @@ def test_a_backend_without_it_is_saved_one_by_one():
         create_context_monitor("left", backend=store) as left,
         create_context_monitor("right", backend=store) as right,
     ):
-        owners = [left._session, right._session]
+        owners = [left._writer, right._writer]
         assert save_all([(owner, True) for owner in owners]) == owners

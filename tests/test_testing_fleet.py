@@ -55,7 +55,7 @@ def test_a_fleet_on_the_fake_clock_judges_by_that_clock(
     fleet = ultramon_fleet()
     agent = ultramon_monitor("scout")
     fleet.poll()
-    agent._session._saver.discard(agent._session, saved=True)  # as if its thread hung
+    agent._writer._saver.discard(agent._writer, saved=True)  # as if its thread hung
     ultramon_clock.advance(46)
     assert [event.name for event in fleet.poll()] == ["stale"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, Save
     from ultramon.errors import UltramonError
-    from ultramon.monitor.session import Session
+    from ultramon.monitor.state_writer import StateWriter
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -50,7 +50,7 @@ class _Job:
 
 
 class BackgroundSaver:
-    """Saves and beats for sessions when it is time.
+    """Saves and beats for writers when it is time.
 
     Args:
         clock: Gives the time; its owner advances it when it is not the system's.
@@ -61,57 +61,57 @@ class BackgroundSaver:
         self._clock = clock
         self._threaded = threaded
         self._condition = threading.Condition()
-        self._jobs: weakref.WeakKeyDictionary[Session, _Job] = weakref.WeakKeyDictionary()
-        # A session that ended unsaved must not be collected before its last state is stored.
-        self._unsaved: set[Session] = set()
-        self._urgent: list[tuple[Session, bool, threading.Event]] = []
+        self._jobs: weakref.WeakKeyDictionary[StateWriter, _Job] = weakref.WeakKeyDictionary()
+        # A writer that ended unsaved must not be collected before its last state is stored.
+        self._unsaved: set[StateWriter] = set()
+        self._urgent: list[tuple[StateWriter, bool, threading.Event]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
         self._warned_at: float | None = None
 
-    def add(self, session: Session) -> None:
-        """Look after a session from now on."""
+    def add(self, writer: StateWriter) -> None:
+        """Look after a writer from now on."""
         with self._condition:
             now = self._clock.monotonic()
-            interval = session.heartbeat_interval_seconds
-            self._jobs[session] = _Job(now + interval, now + REQUEST_SECONDS)
+            interval = writer.heartbeat_interval_seconds
+            self._jobs[writer] = _Job(now + interval, now + REQUEST_SECONDS)
             self._wake()
 
-    def discard(self, session: Session, *, saved: bool) -> None:
-        """Stop beating for a session that ended; go on saving until its last state is stored."""
+    def discard(self, writer: StateWriter, *, saved: bool) -> None:
+        """Stop beating for a writer that ended; go on saving until its last state is stored."""
         with self._condition:
             if saved:
-                self._jobs.pop(session, None)
-                self._unsaved.discard(session)
+                self._jobs.pop(writer, None)
+                self._unsaved.discard(writer)
                 return
-            self._unsaved.add(session)
-            job = self._jobs.setdefault(session, _Job(_NEVER, _NEVER))
+            self._unsaved.add(writer)
+            job = self._jobs.setdefault(writer, _Job(_NEVER, _NEVER))
             job.beat_at = job.look_at = _NEVER
             if job.save_at is None:
                 job.save_at = self._clock.monotonic()
             self._wake()
 
-    def schedule(self, session: Session, delay_seconds: float) -> None:
-        """Save a session after a delay, unless it is due earlier anyway."""
+    def schedule(self, writer: StateWriter, delay_seconds: float) -> None:
+        """Save a writer after a delay, unless it is due earlier anyway."""
         with self._condition:
-            job = self._jobs.get(session)
+            job = self._jobs.get(writer)
             due = self._clock.monotonic() + delay_seconds
             if job is not None and (job.save_at is None or job.save_at > due):
                 job.save_at = due
                 self._wake()
 
-    def save_now(self, session: Session, *, durable: bool, wait_seconds: float | None) -> bool:
-        """Save a session at once, waiting at most so long (None = until it is done).
+    def save_now(self, writer: StateWriter, *, durable: bool, wait_seconds: float | None) -> bool:
+        """Save a writer at once, waiting at most so long (None = until it is done).
 
         Returns:
             Whether the save ended in time, whatever came of it.
         """
         if not self._threaded or threading.current_thread() is self._thread:
-            session.save(durable=durable)
+            writer.save(durable=durable)
             return True
         done = threading.Event()
         with self._condition:
-            self._urgent.append((session, durable, done))
+            self._urgent.append((writer, durable, done))
             self._wake()
         return done.wait(wait_seconds)
 
@@ -179,10 +179,10 @@ class BackgroundSaver:
             self.run_due()
 
     @staticmethod
-    def _save_urgent(urgent: list[tuple[Session, bool, threading.Event]]) -> None:
-        # A method of its own: a loop variable in the thread's frame would keep sessions alive.
+    def _save_urgent(urgent: list[tuple[StateWriter, bool, threading.Event]]) -> None:
+        # A method of its own: a loop variable in the thread's frame would keep writers alive.
         try:
-            save_all([(session, durable) for session, durable, _ in urgent])
+            save_all([(writer, durable) for writer, durable, _ in urgent])
         finally:
             for _, _, done in urgent:
                 done.set()
@@ -198,39 +198,40 @@ class BackgroundSaver:
         with self._condition:
             jobs = list(self._jobs.items())
             saves = [
-                session for session, job in jobs if job.save_at is not None and job.save_at <= now
+                writer for writer, job in jobs if job.save_at is not None and job.save_at <= now
             ]
-            looks = [session for session, job in jobs if job.look_at <= now]
-            beats: dict[Backend, list[Session]] = {}
-            for session, job in jobs:
+            looks = [writer for writer, job in jobs if job.look_at <= now]
+            beats: dict[Backend, list[StateWriter]] = {}
+            for writer, job in jobs:
                 if job.beat_at <= now:
-                    job.beat_at = now + session.heartbeat_interval_seconds
-                    if session.generation:
-                        beats.setdefault(session.backend, []).append(session)
-            for session in saves:
-                self._jobs[session].save_at = None
-            for session in looks:
-                self._jobs[session].look_at = now + REQUEST_SECONDS
-        for session in looks:
-            session.check_request()
-        for backend, sessions in beats.items():
-            self._beat(backend, sessions)
-        for session in save_all([(session, session in self._unsaved) for session in saves]):
-            if session in self._unsaved:
-                self.discard(session, saved=True)
+                    job.beat_at = now + writer.heartbeat_interval_seconds
+                    if writer.generation:
+                        beats.setdefault(writer.backend, []).append(writer)
+            for writer in saves:
+                self._jobs[writer].save_at = None
+            for writer in looks:
+                self._jobs[writer].look_at = now + REQUEST_SECONDS
+        for writer in looks:
+            writer.session.check_request()
+        for backend, writers in beats.items():
+            self._beat(backend, writers)
+        for writer in save_all([(writer, writer in self._unsaved) for writer in saves]):
+            if writer in self._unsaved:
+                self.discard(writer, saved=True)
 
-    def _beat(self, backend: Backend, sessions: list[Session]) -> None:
+    def _beat(self, backend: Backend, writers: list[StateWriter]) -> None:
         try:
             fenced = backend.heartbeat(
-                [(session.agent_id, session.generation) for session in sessions], self._clock.now()
+                [(writer.agent_id, writer.generation) for writer in writers],
+                self._clock.now(),
             )
         except StateError as error:
             self.warn("heartbeat failed: %s", error)
             return
-        for session in sessions:
-            if session.agent_id in fenced:
+        for writer in writers:
+            if writer.agent_id in fenced:
                 # Taken over, or its record is gone: a save finds out, and deals with both.
-                session.save(durable=False)
+                writer.save(durable=False)
 
     def warn(self, message: str, *arguments: object) -> None:
         """Log a warning, one a minute; the rest only for those who debug."""
@@ -249,56 +250,54 @@ class BackgroundSaver:
             self._condition.notify()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
-        for session, job in list(self._jobs.items()):
+        for writer, job in list(self._jobs.items()):
             if job.save_at is not None:
-                session.save(durable=True)
+                writer.save(durable=True)
 
     def after_fork(self) -> None:
         """Tell the copies in a forked child that their owner is the parent."""
-        for session in list(self._jobs):
-            session.after_fork()
+        for writer in list(self._jobs):
+            writer.session.after_fork()
 
 
-def save_all(wanted: Sequence[tuple[Session, bool]]) -> list[Session]:
-    """Save sessions, in one step those whose backend can; return those with nothing left to store.
+def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
+    """Save writers, in one step those whose backend can; return those with nothing left to store.
 
     Args:
         wanted: Each with whether it has to survive a power cut.
     """
-    together: dict[RecordsTogether, dict[Session, bool]] = {}
-    alone: list[tuple[Session, bool]] = []
-    for session, durable in wanted:
-        if len(wanted) > 1 and session.generation and isinstance(session.backend, RecordsTogether):
-            group = together.setdefault(session.backend, {})
-            group[session] = durable or group.get(session, False)
+    together: dict[RecordsTogether, dict[StateWriter, bool]] = {}
+    alone: list[tuple[StateWriter, bool]] = []
+    for writer, durable in wanted:
+        if len(wanted) > 1 and writer.generation and isinstance(writer.backend, RecordsTogether):
+            group = together.setdefault(writer.backend, {})
+            group[writer] = durable or group.get(writer, False)
         else:
-            alone.append((session, durable))
+            alone.append((writer, durable))
     saved = []
-    for backend, sessions in together.items():
-        saved += _save_together(backend, sessions.items())
-    saved += [session for session, durable in alone if session.save(durable=durable)]
+    for backend, writers in together.items():
+        saved += _save_together(backend, writers.items())
+    saved += [writer for writer, durable in alone if writer.save(durable=durable)]
     return saved
 
 
 def _save_together(
-    backend: RecordsTogether, wanted: Iterable[tuple[Session, bool]]
-) -> list[Session]:
+    backend: RecordsTogether, wanted: Iterable[tuple[StateWriter, bool]]
+) -> list[StateWriter]:
     with ExitStack() as locks:
-        begun: list[tuple[Session, Save]] = []
-        for session, durable in wanted:
-            locks.enter_context(session.save_lock)
-            save = session.next_save(durable=durable)
+        begun: list[tuple[StateWriter, Save]] = []
+        for writer, durable in wanted:
+            locks.enter_context(writer.save_lock)
+            save = writer.next_save(durable=durable)
             if save is not None:
-                begun.append((session, save))
+                begun.append((writer, save))
         refusals: Sequence[UltramonError | None]
         try:
             refusals = backend.record_together([save for _, save in begun])
         except StateError as error:
             refusals = [error] * len(begun)
         outcomes = zip(begun, refusals, strict=True)
-        return [
-            session for (session, save), refusal in outcomes if session.note_saved(save, refusal)
-        ]
+        return [writer for (writer, save), refusal in outcomes if writer.note_saved(save, refusal)]
 
 
 _system = BackgroundSaver(SYSTEM_CLOCK, threaded=True)

@@ -99,6 +99,7 @@ class ContextMonitor:
     ) -> None:
         self.agent_id = session.agent_id
         self._session = session
+        self._writer = session.writer
         self._gauge = gauge
         self._plan = plan
         self._clock = clock
@@ -120,7 +121,7 @@ class ContextMonitor:
     @property
     def is_stored(self) -> bool:
         """Whether the store has everything that this agent has to store; False when disabled."""
-        return self._session.is_stored
+        return self._writer.is_stored
 
     @property
     def is_fenced(self) -> bool:
@@ -235,7 +236,7 @@ class ContextMonitor:
         with session.lock:
             is_first = gauge.measured_at is None
             if not gauge.add(text, source):
-                session.changed(0.0 if is_first else None)
+                self._writer.changed(0.0 if is_first else None)
                 return gauge.action
         return session.read(lambda: None)
 
@@ -414,7 +415,7 @@ class ContextMonitor:
             self._plan.add(items)
         if self._session.active:
             # At once: a plan that no record ever held cannot be handed over.
-            self._session.commit()
+            self._writer.commit()
 
     def pending(self) -> list[str]:
         """Return the names of the items that are not done, interrupted ones included, in order."""
@@ -435,7 +436,7 @@ class ContextMonitor:
         plan = self._plan
         with self._session.lock:
             name = plan.begin(item)
-        self._session.changed(TASK_SAVE_SECONDS)
+        self._writer.changed(TASK_SAVE_SECONDS)
         try:
             yield
         except BaseException:
@@ -486,7 +487,7 @@ class ContextMonitor:
                 self._has_warned = True
                 _log.warning("agent %s: %s", self.agent_id, oddity)
         if self._session.active:
-            self._session.changed(TASK_SAVE_SECONDS)
+            self._writer.changed(TASK_SAVE_SECONDS)
 
     def hand_off(
         self,
@@ -539,7 +540,7 @@ class ContextMonitor:
         with session.lock:
             record = HandoffRecord(
                 handoff_id=handoff_id_of(
-                    self.agent_id, session.generation, gauge.epoch, session.started_at
+                    self.agent_id, self._writer.generation, gauge.epoch, session.started_at
                 ),
                 agent_id=self.agent_id,
                 run=session.run,
@@ -566,7 +567,7 @@ class ContextMonitor:
             )
             session.handoff = record.to_json()
             self._has_handed_off = True
-            event = session.event("handoff_ready", handoff=session.handoff)
+            event = self._writer.event("handoff_ready", gauge.epoch, handoff=session.handoff)
         stored = session.announce([event], patiently=True)
         return record.model_copy(update={"stored": stored}).bind(session.backend)
 
@@ -603,7 +604,7 @@ class ContextMonitor:
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
         self._session.phase = phase
-        self._session.changed(TASK_SAVE_SECONDS)
+        self._writer.changed(TASK_SAVE_SECONDS)
 
     def update_heartbeat(self) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
@@ -615,7 +616,7 @@ class ContextMonitor:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("update_heartbeat")
-        return self._session.commit()
+        return self._writer.commit()
 
     def get_threshold_action(self) -> ThresholdAction:
         """Return the action of the present level. A pure read."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ultramon import signals
-from ultramon.backends.base import RecordsTogether
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
 from ultramon.errors import (
@@ -18,11 +17,9 @@ from ultramon.errors import (
     FencedError,
     HandoffTakenError,
     StateError,
-    StateSchemaError,
-    StateWriteError,
     UltramonError,
 )
-from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
+from ultramon.monitor.background import background_saver_for
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
@@ -34,7 +31,7 @@ from ultramon.system.processes import process_started_at, this_host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.backends.base import Backend, Save
+    from ultramon.backends.base import Backend
     from ultramon.context.config import ContextConfig
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
@@ -48,14 +45,10 @@ _log = logging.getLogger("ultramon.monitor")
 HOST = "sdk"
 TASK_SAVE_SECONDS = 0.1
 """Task changes within this time are saved together."""
-REPLACE_SECONDS = 30.0
-"""A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
-REPLACE_IN_DATABASE_SECONDS = 600.0
-"""In a database nobody polls plain JSON; there this would be most of its work."""
 
 
 class Session:
-    """Starts, stops, saves and announces one agent in one backend.
+    """One agent from its start to its end: starts, stops, snapshots and announcements.
 
     Args:
         agent_id: The agent.
@@ -72,9 +65,8 @@ class Session:
 
     Attributes:
         lock: Guards gauge, plan, and what is to be stored.
-        save_lock: Held while a state is on its way to the store.
+        writer: Stores what the session is.
         active: Whether the agent was started and has not ended.
-        muted: True where nothing is stored or announced: disabled, fenced, or a forked copy.
         is_fenced: Whether another process owns the agent.
     """
 
@@ -96,26 +88,22 @@ class Session:
         self.agent_id = agent_id
         self.run: str = identity["run"]
         self.predecessor = predecessor
-        self.backend: Backend = backend  # type: ignore[assignment]
-        self.muted = backend is None
-        self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
         self.lifecycle = LifecycleMachine(agent_id)
         self.active = False
         self.phase = "working"
         self.exit: dict[str, Any] | None = None
         self.handoff: dict[str, Any] | None = None
         self.is_fenced = False
-        self.started_at = self.last_activity = clock.now()
+        self.started_at = clock.now()
         self.lock = threading.RLock()
-        self.save_lock = threading.Lock()
-        self._config = config
+        self.writer = StateWriter(self, identity, config, backend, clock, takeover=takeover)
+        self.backend = self.writer.backend
         self._gauge = gauge
         self._plan = plan
         self._clock = clock
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._notify_ladder = notify_ladder
         self._saver = background_saver_for(clock)
-        self._writer = StateWriter(self, identity, self.backend, clock, takeover=takeover)
         host, pid = this_host(), os.getpid()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
@@ -130,22 +118,14 @@ class Session:
             "pid_started_at": process_started_at(pid),
             "boot_id": host.boot_id,
             "hostname": host.hostname,
-            "start_id": self._writer.start_id,
         }
         self._raises = config.on_error == "raise"
         self._ended_at: float | None = None
-        self._error: UltramonError | None = None
 
     @property
-    def generation(self) -> int:
-        """Under which the agent is stored, 0 until it is."""
-        return self._writer.generation
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the store has everything that there is to store."""
-        with self.lock:
-            return self._writer.is_stored
+    def has_ended(self) -> bool:
+        """Whether the agent was stopped."""
+        return self._ended_at is not None
 
     def start(self) -> None:
         """Claim the handoff, take the agent in the backend, begin to beat; see the monitor."""
@@ -159,9 +139,8 @@ class Session:
                 before.claim(self.agent_id, self.backend, clock=self._clock)
             with self.lock:
                 self.active = True
-                event = self.event("agent_started")
-            if not self.muted:
-                self._take()
+                event = self.writer.event("agent_started", self._gauge.epoch)
+            self.writer.start()
         except BaseException as error:
             self.active = False
             if isinstance(error, AgentAlreadyRunningError):
@@ -170,38 +149,9 @@ class Session:
                 self._store_refusal(str(error))
             raise
         self.lifecycle.begin()
-        if self._notify is not None and self.generation:
+        if self._notify is not None and self.writer.generation:
             self._register_notices(self._notify)
-        self._emit([event], stored=self.is_stored)
-
-    def _take(self) -> None:
-        """Store the first state; where that is refused or too slow, it is stored later.
-
-        Raises:
-            AgentAlreadyRunningError: Its owner provably lives.
-            StateSchemaError: A newer ultramon wrote the stored state.
-            StateError: The store refused and ``on_error`` is ``raise``.
-        """
-        self._saver.add(self)
-        seconds = self._config.store_timeout_seconds
-        try:
-            if not self._saver.run_within(self._begin, None if self._raises else seconds):
-                raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
-        except BaseException as error:
-            is_final = self._raises or isinstance(error, StateSchemaError)
-            if isinstance(error, StateError) and not is_final:
-                self._retry_later(error)
-                return
-            self._saver.discard(self, saved=True)
-            self._writer.discard_events()
-            raise
-
-    def _begin(self) -> None:
-        with self.save_lock:
-            # A save in the background may have come first where this one had to wait.
-            if not self.generation:
-                self._writer.store(durable=True)
-                self._schedule_next()
+        self._emit([event], stored=self.writer.is_stored)
 
     def _give_handoff_back(self) -> None:
         """Free the handoff for a successor of another id, instead of holding it until it ages."""
@@ -249,39 +199,42 @@ class Session:
         self.lifecycle.require("stop")
         with self.lock:
             if not self.active:
-                return self.is_stored
+                return self.writer.is_stored
             self.lifecycle.finish(outcome)
             self.active = False
             self._ended_at = self._clock.now()
-            event = self.event("agent_stopped", outcome=outcome)
+            event = self.writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
         stored = False
         try:
-            stored = self.commit(self._config.store_timeout_seconds)
+            stored = self.writer.end()
         finally:
-            if not self.muted:
-                self._saver.discard(self, saved=self.is_stored and not self._writer.outbox)
             self._emit([event], stored=stored)
         return stored
 
-    def read(self, change: Callable[[], EpochStart | None]) -> ThresholdAction:
-        """Apply a change to the gauge; save and announce, outside the lock, what follows from it.
+    def read(self, step: Callable[[], EpochStart | None]) -> ThresholdAction:
+        """Take a step of the gauge; save and announce, outside the lock, what follows from it.
 
         Args:
-            change: Returns the epoch that it began, if any.
+            step: Changes the gauge; returns the epoch that it began, if any.
         """
-        gauge = self._gauge
+        gauge, writer = self._gauge, self.writer
         events = []
         with self.lock:
             before = gauge.level
             is_first = gauge.measured_at is None
-            started = change()
+            started = step()
             if started is not None:
-                epoch = {"tokensBefore": started.tokens_before, "tokensAfter": started.tokens_after}
-                events.append(self.event("context_epoch_started", reason=started.reason, **epoch))
-            level_change = gauge.decide()
-            if level_change is not None:
-                kind = "context_threshold_reached" if level_change.rising else "context_relaxed"
-                events.append(self.event(kind, **gauge.level_facts(level_change.previous)))
+                facts = {
+                    "reason": started.reason,
+                    "tokensBefore": started.tokens_before,
+                    "tokensAfter": started.tokens_after,
+                }
+                events.append(writer.event("context_epoch_started", gauge.epoch, **facts))
+            change = gauge.decide()
+            if change is not None:
+                kind = "context_threshold_reached" if change.rising else "context_relaxed"
+                facts = gauge.level_facts(change.previous)
+                events.append(writer.event(kind, gauge.epoch, **facts))
             action = gauge.changed_action() if gauge.level != before else gauge.action
         if not self.active:
             return action
@@ -289,30 +242,22 @@ class Session:
             self.announce(events)
         else:
             is_first = is_first and gauge.measured_at is not None
-            self.changed(0.0 if is_first else None)
+            writer.changed(0.0 if is_first else None)
         return action
-
-    def event(self, kind: str, **details: Any) -> dict[str, Any]:
-        """Make an event of this agent in this epoch and keep it until it is stored."""
-        event = self._writer.event(kind, self._gauge.epoch, **details)
-        if not self.muted:
-            self._writer.outbox.append(event)
-        return event
 
     def announce(self, events: list[dict[str, Any]], *, patiently: bool = False) -> bool:
         """Save now, then emit the events; return whether they are stored.
 
         Args:
-            events: As `event` returned them.
-            patiently: Wait `store_timeout_seconds` for the store instead of 50 ms.
+            events: As the writer made them.
+            patiently: As for `StateWriter.commit`.
         """
-        seconds = self._config.store_timeout_seconds if patiently else AGENT_WAIT_SECONDS
-        stored = self.commit(seconds)
+        stored = self.writer.commit(patiently=patiently)
         self._emit(events, stored=stored)
         return stored
 
     def _emit(self, events: list[dict[str, Any]], *, stored: bool) -> None:
-        if self.muted:
+        if self.writer.muted:
             return
         for event in events:
             signal = getattr(signals, event["type"])
@@ -329,20 +274,17 @@ class Session:
         with self.lock:
             if after is not None:
                 self._continue(after)
-            plan, writer = self._plan, self._writer
+            plan = self._plan
             record = StateRecord(
                 self.agent_id,
                 **self._constant,
-                extra=dict(writer.extra),
+                **self.writer.position(),
                 active=self.active,
                 phase=self.phase,
                 outcome=self.lifecycle.outcome,
                 exit=self.exit,
                 started_at=self.started_at,
                 last_heartbeat=self._clock.now() if self._ended_at is None else self._ended_at,
-                last_activity=self.last_activity,
-                generation=writer.generation,
-                seq=writer.seq,
                 current_task=plan.current,
                 tasks_completed=plan.completed_count,
                 tasks_total=plan.total_count,
@@ -367,97 +309,11 @@ class Session:
             self.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
-        self._writer.move_epochs(gauge.epoch - former)
+        self.writer.move_epochs(gauge.epoch - former)
 
-    def changed(self, delay_seconds: float | None = None) -> None:
-        """Note progress, to be saved with others; None = within the save interval, 0 = now.
-
-        In either case a thread in the background saves; the caller does no I/O.
-        """
-        self.last_activity = self._clock.now()
-        if self.muted:
-            return
-        if not self._writer.dirty or delay_seconds is not None:
-            self._writer.dirty = True
-            delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
-            self._saver.schedule(self, delay)
-
-    def commit(self, wait_seconds: float = AGENT_WAIT_SECONDS) -> bool:
-        """Save now, durably.
-
-        Args:
-            wait_seconds: Longest time to wait; the save goes on after it.
-
-        Returns:
-            Whether what there was to store is stored.
-
-        Raises:
-            UltramonError: The save failed and ``on_error`` is ``raise``.
-        """
-        self.last_activity = self._clock.now()
-        if self.muted:
-            return False
-        with self.lock:
-            self._writer.dirty = True
-            before = self._writer.snapshots
-        wait = None if self._raises else wait_seconds
-        has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait)
-        if self._raises and self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        return has_ended and self._writer.stored > before
-
-    def save(self, *, durable: bool) -> bool:
-        """Store the newest state; True when nothing is left to store."""
-        with self.save_lock:
-            return self._saved(lambda: self._writer.store(durable=durable))
-
-    def next_save(self, *, durable: bool) -> Save | None:
-        """Return what to store now; None for an agent that cannot be saved together with others."""
-        if self.muted or not self.generation:
-            return None
-        return self._writer.next_save(durable=durable)
-
-    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
-        """Note what became of a save; True when nothing is left to store."""
-        if refusal is None:
-            return self._saved(lambda: self._writer.note_stored(save))
-        return self._saved(lambda: self._writer.note_refused(refusal))
-
-    def _saved(self, step: Callable[[], None]) -> bool:
-        if self.muted:
-            return True
-        try:
-            step()
-        except StateError as error:
-            self._retry_later(error)
-            return False
-        except UltramonError as error:
-            self._fence(error)
-            return True
-        self._schedule_next()
-        return not self._writer.outbox
-
-    def _schedule_next(self) -> None:
-        # With nothing new to store the state is still replaced for those who poll plain JSON.
-        if self._writer.outbox:
-            interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
-            self._saver.schedule(self, interval)
-        elif self._ended_at is None:
-            in_database = isinstance(self.backend, RecordsTogether)
-            interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
-            self._saver.schedule(self, interval)
-
-    def _retry_later(self, error: StateError) -> None:
-        self._error = error
-        with self.lock:
-            self._writer.dirty = True
-        self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
-        self._saver.schedule(self, self._config.save_interval_seconds)
-
-    def _fence(self, error: UltramonError) -> None:
-        self._error = error
-        self.muted = self.is_fenced = True
+    def fence(self, error: UltramonError) -> None:
+        """Ask the agent to return: another owner has it, as the refusal of a save says."""
+        self.is_fenced = True
         with self.lock:
             self._gauge.fence(
                 f"Agent belongs to {_owner_of(error)} - nothing more is stored here, "
@@ -468,11 +324,10 @@ class Session:
             self.agent_id,
             error,
         )
-        self._saver.discard(self, saved=True)
 
     def check_request(self) -> None:
         """Obey the request that an orchestrator left for this generation of the agent."""
-        if self.muted or not self.generation:
+        if self.writer.muted or not self.writer.generation:
             return
         try:
             request = self.backend.get_request(self.agent_id)
@@ -480,17 +335,17 @@ class Session:
             self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
             return
         with self.lock:
-            asked = request is not None and request.get("generation") == self.generation
+            asked = request is not None and request.get("generation") == self.writer.generation
             if not (self.active and self._gauge.request_return(asked)):
                 return
-        self.changed(0.0)
+        self.writer.changed(0.0)
 
     def after_fork(self) -> None:
         """Become a mute copy: the agent belongs to the parent process."""
         self.lock = threading.RLock()
-        self.save_lock = threading.Lock()
-        if not self.muted:
-            self.muted = True
+        self.writer.save_lock = threading.Lock()
+        if not self.writer.muted:
+            self.writer.muted = True
             _log.warning(
                 "agent %s belongs to the parent process; what this forked copy tracks is not "
                 "stored, create a monitor of its own here",

@@ -1,107 +1,266 @@
-"""What one agent has to store: numbered states, and the events that wait until they are stored."""
+"""The stored side of one agent: its generation, its events and its saves."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Save
+from ultramon.backends.base import RecordsTogether, Save
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
     FencedError,
     StateError,
+    StateSchemaError,
+    StateWriteError,
     UltramonError,
 )
+from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
 from ultramon.monitor.handoff import end_of_replaced
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ultramon.backends.base import Backend
+    from ultramon.context.config import ContextConfig
     from ultramon.monitor.session import Session
     from ultramon.system.clock import Clock
+
+REPLACE_SECONDS = 30.0
+"""A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
+REPLACE_IN_DATABASE_SECONDS = 600.0
+"""In a database nobody polls plain JSON; there this would be most of its work."""
 
 
 class StateWriter:
     """Stores one agent's states and events in one backend, under the generation it owns.
 
-    When to save, and what a refusal means for the agent, is decided by the session.
-
     Args:
         session: Its `snapshot` is what is stored; its lock guards everything here.
         identity: Fields of the state that never change: run, session, parent, label.
-        backend: Where to store.
-        clock: Gives the times of events.
+        config: Intervals and what to do about errors.
+        backend: Where to store; None stores nothing (``ULTRAMON_DISABLED``).
+        clock: Gives the times.
         takeover: Take the agent even from an owner that provably lives.
 
     Attributes:
         generation: Under which the agent is stored, 0 until it is.
-        start_id: Tells this owner from every other.
-        seq: Number of the newest state.
-        extra: Unknown fields of the stored state, to be kept.
-        outbox: Events that are not stored yet.
-        dirty: Whether something changed after the last snapshot.
+        muted: True where nothing is stored or announced: disabled, fenced, or a forked copy.
+        save_lock: Held while a state is on its way to the store.
     """
 
     def __init__(
         self,
         session: Session,
         identity: dict[str, Any],
-        backend: Backend,
+        config: ContextConfig,
+        backend: Backend | None,
         clock: Clock,
         *,
         takeover: bool,
     ) -> None:
+        self.agent_id = session.agent_id
+        self.session = session
+        self.backend: Backend = backend  # type: ignore[assignment]
+        self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
         self.generation = 0
-        self.start_id = random_hex(16)
-        self.seq = 0
-        self.extra: dict[str, Any] = {}
-        self.outbox: list[dict[str, Any]] = []
-        self.dirty = False
-        self._session = session
+        self.muted = backend is None
+        self.save_lock = threading.Lock()
         self._identity = identity
-        self._backend = backend
+        self._config = config
+        self._raises = config.on_error == "raise"
         self._clock = clock
         self._takeover = takeover
+        self._saver = background_saver_for(clock)
+        self._start_id = random_hex(16)
+        self._seq = 0
+        self._extra: dict[str, Any] = {}
+        self._last_activity = clock.now()
+        self._dirty = False
+        self._snapshots = 0
+        self._stored = 0
+        """The last snapshot that reached the store, counted as they were taken."""
+        self._outbox: list[dict[str, Any]] = []
         self._counts: dict[tuple[int, str, str], int] = {}
         self._has_tried = False
         self._resumed_from: tuple[int, int] | None = None
-        self.snapshots = 0
-        self.stored = 0
-        """The last snapshot that reached the store, counted as they were taken."""
+        self._error: UltramonError | None = None
+
+    def start(self) -> None:
+        """Store the first state and begin to beat; where that fails or is slow, it is stored later.
+
+        Raises:
+            AgentAlreadyRunningError: Its owner provably lives.
+            StateSchemaError: A newer ultramon wrote the stored state.
+            StateError: The store refused and ``on_error`` is ``raise``.
+        """
+        if self.muted:
+            return
+        self._saver.add(self)
+        seconds = self._config.store_timeout_seconds
+        try:
+            if not self._saver.run_within(self._begin, None if self._raises else seconds):
+                raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
+        except BaseException as error:
+            is_final = self._raises or isinstance(error, StateSchemaError)
+            if isinstance(error, StateError) and not is_final:
+                self._retry_later(error)
+                return
+            self._saver.discard(self, saved=True)
+            self._outbox.clear()
+            self._counts.clear()
+            raise
+
+    def _begin(self) -> None:
+        with self.save_lock:
+            # A save in the background may have come first where this one had to wait.
+            if not self.generation:
+                self._store(durable=True)
+                self._schedule_next()
+
+    def end(self) -> bool:
+        """Save the last state and stop beating; return whether it is stored."""
+        try:
+            return self.commit(patiently=True)
+        finally:
+            if not self.muted:
+                self._saver.discard(self, saved=self.is_stored and not self._outbox)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has everything that there is to store, events apart."""
+        with self.session.lock:
+            return self._stored == self._snapshots > 0 and not self._dirty
+
+    def position(self) -> dict[str, Any]:
+        """Return the fields of a state that say where it stands among others."""
+        return {
+            "generation": self.generation,
+            "start_id": self._start_id,
+            "seq": self._seq,
+            "last_activity": self._last_activity,
+            "extra": dict(self._extra),
+        }
+
+    def changed(self, delay_seconds: float | None = None) -> None:
+        """Note progress, to be saved with others; None = within the save interval, 0 = now.
+
+        In either case a thread in the background saves; the caller does no I/O.
+        """
+        self._last_activity = self._clock.now()
+        if self.muted:
+            return
+        if not self._dirty or delay_seconds is not None:
+            self._dirty = True
+            delay = self._config.save_interval_seconds if delay_seconds is None else delay_seconds
+            self._saver.schedule(self, delay)
+
+    def commit(self, *, patiently: bool = False) -> bool:
+        """Save now, durably.
+
+        Args:
+            patiently: Wait `store_timeout_seconds` and not 50 ms; the save goes on after that.
+
+        Returns:
+            Whether what there was to store is stored.
+
+        Raises:
+            UltramonError: The save failed and ``on_error`` is ``raise``.
+        """
+        self._last_activity = self._clock.now()
+        if self.muted:
+            return False
+        with self.session.lock:
+            self._dirty = True
+            before = self._snapshots
+        wait = self._config.store_timeout_seconds if patiently else AGENT_WAIT_SECONDS
+        wait_seconds = None if self._raises else wait
+        has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait_seconds)
+        if self._raises and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return has_ended and self._stored > before
+
+    def save(self, *, durable: bool) -> bool:
+        """Store the newest state; True when nothing is left to store."""
+        with self.save_lock:
+            return self._saved(lambda: self._store(durable=durable))
+
+    def next_save(self, *, durable: bool) -> Save | None:
+        """Take a snapshot and return what to store; None where only `save` can store it."""
+        if self.muted or not self.generation:
+            return None
+        with self.session.lock:
+            self._seq += 1
+            events = list(self._outbox)
+            return Save(self._snapshot(), events, durable or bool(events))
+
+    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
+        """Note what became of a save; True when nothing is left to store."""
+        if refusal is None:
+            return self._saved(lambda: self._note_stored(save))
+        return self._saved(lambda: self._note_refused(refusal))
+
+    def _saved(self, step: Callable[[], None]) -> bool:
+        if self.muted:
+            return True
+        try:
+            step()
+        except StateError as error:
+            self._retry_later(error)
+            return False
+        except UltramonError as error:
+            self._error = error
+            self.muted = True
+            self._saver.discard(self, saved=True)
+            self.session.fence(error)
+            return True
+        self._schedule_next()
+        return not self._outbox
+
+    def _schedule_next(self) -> None:
+        # With nothing new to store the state is still replaced for those who poll plain JSON.
+        if self._outbox:
+            interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
+            self._saver.schedule(self, interval)
+        elif not self.session.has_ended:
+            in_database = isinstance(self.backend, RecordsTogether)
+            interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
+            self._saver.schedule(self, interval)
+
+    def _retry_later(self, error: StateError) -> None:
+        self._error = error
+        with self.session.lock:
+            self._dirty = True
+        self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
+        self._saver.schedule(self, self._config.save_interval_seconds)
 
     def event(self, kind: str, epoch: int, **details: Any) -> dict[str, Any]:
-        """Return a new event of this agent, numbered within its kind and epoch."""
+        """Make an event of this agent and keep it until it is stored."""
         count = (epoch, kind, str(details.get("level", "")))
         number = self._counts.get(count, 0)
         self._counts[count] = number + 1
-        agent_id = self._session.agent_id
-        head = StateRecord(agent_id, **self._identity, generation=self.generation, epoch=epoch)
-        source, now = f"agent:{agent_id}", self._clock.now()
-        return head.event(kind, source=source, at=now, n=number, **details)
-
-    def discard_events(self) -> None:
-        """Forget all events: what they belong to did not begin."""
-        self.outbox.clear()
-        self._counts.clear()
+        head = StateRecord(self.agent_id, **self._identity, generation=self.generation, epoch=epoch)
+        source, now = f"agent:{self.agent_id}", self._clock.now()
+        event = head.event(kind, source=source, at=now, n=number, **details)
+        if not self.muted:
+            self._outbox.append(event)
+        return event
 
     def move_epochs(self, steps: int) -> None:
         """Let the events that wait belong to later epochs."""
-        for event in self.outbox:
+        for event in self._outbox:
             event["epoch"] += steps
         self._counts = {
             (epoch + steps, kind, level): number
             for (epoch, kind, level), number in self._counts.items()
         }
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether the store has everything that there is to store, waiting events apart."""
-        return self.stored == self.snapshots > 0 and not self.dirty
-
-    def store(self, *, durable: bool) -> None:
+    def _store(self, *, durable: bool) -> None:
         """Store the newest state, as a new owner where the agent is not stored yet.
 
         Raises:
@@ -116,33 +275,28 @@ class StateWriter:
                 self._register()
                 return
         save = self.next_save(durable=durable)
+        if save is None:
+            return
         try:
-            stored = self._backend.record(save.record, save.events, durable=save.durable)
+            stored = self.backend.record(save.record, save.events, durable=save.durable)
         except UltramonError as error:
-            self.note_refused(error)
+            self._note_refused(error)
         else:
-            self.note_stored(save, events_stored=stored)
-
-    def next_save(self, *, durable: bool) -> Save:
-        """Take a snapshot and return it with the events that wait."""
-        with self._session.lock:
-            self.seq += 1
-            events = list(self.outbox)
-            return Save(self._snapshot(), events, durable or bool(events))
+            self._note_stored(save, events_stored=stored)
 
     def _snapshot(self, after: StateRecord | None = None) -> StateRecord:
-        self.snapshots += 1
-        self.dirty = False
-        return self._session.snapshot(after)
+        self._snapshots += 1
+        self._dirty = False
+        return self.session.snapshot(after)
 
-    def note_stored(self, save: Save, *, events_stored: bool = True) -> None:
+    def _note_stored(self, save: Save, *, events_stored: bool = True) -> None:
         """Note that a snapshot, and maybe its events, reached the store."""
-        with self._session.lock:
-            del self.outbox[: len(save.events) if events_stored else 0]
+        with self.session.lock:
+            del self._outbox[: len(save.events) if events_stored else 0]
         # No other snapshot can have been taken meanwhile: `save_lock` is held.
-        self.stored = self.snapshots
+        self._stored = self._snapshots
 
-    def note_refused(self, refusal: UltramonError) -> None:
+    def _note_refused(self, refusal: UltramonError) -> None:
         """Start the agent again where its record was deleted, unless another owner did.
 
         Raises:
@@ -165,19 +319,19 @@ class StateWriter:
         if not self._has_tried:
             return False
         try:
-            stored = self._backend.load(self._session.agent_id).record
+            stored = self.backend.load(self.agent_id).record
         except AgentNotFoundError:
             return False
-        if stored is None or stored.start_id != self.start_id:
+        if stored is None or stored.start_id != self._start_id:
             return False
-        with self._session.lock:
+        with self.session.lock:
             self.generation = stored.generation
-            self.seq = max(self.seq, stored.seq)
-            own = {event["eventId"] for event in self.outbox}
-            for event in self.outbox:
+            self._seq = max(self._seq, stored.seq)
+            own = {event["eventId"] for event in self._outbox}
+            for event in self._outbox:
                 event["generation"] = stored.generation
             waiting = [event for event in stored.pending or () if event["eventId"] not in own]
-            self.outbox[:0] = waiting
+            self._outbox[:0] = waiting
         return True
 
     def _register(self) -> None:
@@ -187,11 +341,11 @@ class StateWriter:
         def build(
             stored: StateRecord | None, generation: int
         ) -> tuple[StateRecord, list[dict[str, Any]]]:
-            with self._session.lock:
+            with self.session.lock:
                 after = None
                 if stored is not None:
-                    self.extra = stored.extra
-                    self.seq = stored.seq + 1
+                    self._extra = stored.extra
+                    self._seq = stored.seq + 1
                     inherited[:] = stored.pending or []
                     inherited.extend(
                         end_of_replaced(stored, self._identity["run"], self._clock.now())
@@ -201,15 +355,15 @@ class StateWriter:
                     after = stored if self._resumed_from != found else None
                     self._resumed_from = found
                 self.generation = generation
-                for event in self.outbox:
+                for event in self._outbox:
                     event["generation"] = generation
-                own[:] = self.outbox
+                own[:] = self._outbox
                 return self._snapshot(after), inherited + own
 
         has_tried, self._has_tried = self._has_tried, True
         try:
-            stored_events = self._backend.start_agent(
-                self._session.agent_id,
+            stored_events = self.backend.start_agent(
+                self.agent_id,
                 build,
                 takeover=self._takeover,
                 now=self._clock.now(),
@@ -219,11 +373,11 @@ class StateWriter:
             # The state that could not be read a moment ago may be its own after all.
             if not (has_tried and self._recognise()):
                 raise
-            self.store(durable=True)
+            self._store(durable=True)
             return
         except BaseException:
             self.generation = 0
             raise
-        with self._session.lock:
-            self.outbox[: len(own)] = [] if stored_events else inherited + own
-        self.stored = self.snapshots
+        with self.session.lock:
+            self._outbox[: len(own)] = [] if stored_events else inherited + own
+        self._stored = self._snapshots
