@@ -16,7 +16,7 @@ from ultramon.testing.clock import START
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}
 
 
-def told(signals, *names):
+def emitted(signals, *names):
     """The signals of these names, as (name, level or reason, epoch)."""
     return [
         (name, getattr(event, "level", None) or event.reason, event.epoch)
@@ -58,7 +58,7 @@ def test_a_jump_fires_once_for_the_highest_rung(make, store, ultramon_signals):
     monitor = make("scout-1", **LIMIT)
     monitor.report_usage(input_tokens=91_234)
     monitor.report_usage(input_tokens=92_000)
-    assert told(ultramon_signals, CROSSED) == [(CROSSED, "critical", 1)]
+    assert emitted(ultramon_signals, CROSSED) == [(CROSSED, "critical", 1)]
     (event,) = [event for name, event in ultramon_signals if name == CROSSED]
     assert (event.previous_level, event.action) == ("normal", "force_return")
     assert (event.tokens, event.usage_ratio, event.context_limit) == (91_234, 0.91234, 100_000)
@@ -113,7 +113,7 @@ def test_a_note_states_facts_and_orders_nothing(make, ultramon_clock):
 
 
 def test_a_critical_note_ends_with_the_owners_sentence(make, monkeypatch):
-    """Given to the monitor or to its environment; told only to an agent that should return."""
+    """Given to the monitor or to its environment; shown only to an agent that should return."""
     monkeypatch.setenv("ULTRAMON_CRITICAL_NOTE", "Progress\nbelongs in NOTES.md.")
     monitor = make("scout-1", **LIMIT)
     assert "NOTES.md" not in fill(monitor, 0.7).note
@@ -142,7 +142,7 @@ def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
     state = monitor.get_state()
     assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, None)
     assert (state.limit_source, state.action) == ("unknown", "none")
-    assert told(ultramon_signals, CROSSED) == []
+    assert emitted(ultramon_signals, CROSSED) == []
 
 
 @pytest.mark.parametrize("value", [True, False, math.nan, -1, 1.0, 1e30, 10**9 + 1, "12", [1]])
@@ -210,7 +210,7 @@ def test_tracked_text_raises_the_level(make, ultramon_signals):
     assert (action.level, action.changed) == (Level.WARNING, True)
     state = monitor.get_state()
     assert (state.cumulative_chars, state.tokens_source) == (280_000, "estimated")
-    assert told(ultramon_signals, CROSSED) == [(CROSSED, "warning", 1)]
+    assert emitted(ultramon_signals, CROSSED) == [(CROSSED, "warning", 1)]
 
 
 def test_content_must_be_text(make):
@@ -273,7 +273,7 @@ def test_the_observed_window_is_believed(make, ultramon_signals):
     monitor.report_usage(input_tokens=150_000, context_window_tokens=1_000_000)
     state = monitor.get_state()
     assert (state.context_limit, state.limit_source) == (1_000_000, "observed")
-    assert told(ultramon_signals, CROSSED, RELAXED) == [
+    assert emitted(ultramon_signals, CROSSED, RELAXED) == [
         (CROSSED, "warning", 1),
         (RELAXED, "normal", 1),
     ]
@@ -411,7 +411,7 @@ def test_set_model_changes_the_limit(make, ultramon_signals):
     assert (action.level, action.changed) == (Level.NORMAL, True)
     state = monitor.get_state()
     assert (state.model, state.limit_source) == ("gpt-4.1", "model")
-    assert told(ultramon_signals, RELAXED) == [(RELAXED, "normal", 1)]
+    assert emitted(ultramon_signals, RELAXED) == [(RELAXED, "normal", 1)]
 
 
 def test_a_model_too_small_for_the_reserved_output_is_refused(make):

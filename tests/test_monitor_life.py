@@ -1,4 +1,4 @@
-"""The life of an agent: names, starts, ends, and what is allowed when. Real monitors."""
+"""The lifecycle of an agent: names, starts, ends, and the verbs of each phase. Real monitors."""
 
 import os
 from contextlib import nullcontext
@@ -95,7 +95,7 @@ def test_a_monitor_made_by_hand_names_the_factory():
 
 
 def test_the_state_of_an_ended_agent_does_not_move(make, store, ultramon_clock):
-    """It was alive until its end and not until somebody looks."""
+    """It was alive until its end, whenever it is read."""
     monitor = make("scout-1", **LIMIT)
     ultramon_clock.advance(1)
     monitor.stop()
@@ -114,7 +114,7 @@ def test_the_default_backend_is_the_state_directory(tmp_path, ultramon_clock):
 
 
 def test_a_start_is_stored_before_it_is_told(make, store, ultramon_signals):
-    """A started agent can be read by others, with what it was told about itself."""
+    """Others can read a started agent, with the facts it was given about itself."""
     make("scout-1", label="reads the docs", session_id="s-1", model="gpt-4.1", grace_seconds=9)
     record = stored(store)
     assert (record.active, record.phase, record.generation, record.epoch) == (True, "working", 1, 1)
@@ -138,20 +138,20 @@ def test_a_crossing_is_told_after_it_was_stored(make, store):
 
 def test_a_receiver_that_raises_hurts_nobody(make, caplog):
     """The agent's turn and the other receivers go on; the log names the receiver."""
-    told = []
+    seen = []
 
     def broken(sender, event):
         raise RuntimeError("not the agent's fault")
 
     def healthy(sender, event):
-        told.append(event.level)
+        seen.append(event.level)
 
     with (
         signals.context_threshold_reached.connected_to(broken),
         signals.context_threshold_reached.connected_to(healthy),
     ):
         assert fill(make("scout-1", **LIMIT), 0.72).level == "warning"
-    assert told == ["warning"]
+    assert seen == ["warning"]
     assert "broken" in caplog.text
 
 

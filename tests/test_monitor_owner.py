@@ -38,7 +38,7 @@ def stored(store, agent_id="scout-1"):
 
 
 def test_a_running_id_is_refused(make, ultramon_signals, store):
-    """A second owner of a living agent is told who has it, and leaves no trace."""
+    """The error of a second owner of a living agent names the first; nothing of it is stored."""
     make("scout-1")
     del ultramon_signals[:]
     with pytest.raises(AgentAlreadyRunningError, match=f"process {os.getpid()} on "):
@@ -48,7 +48,7 @@ def test_a_running_id_is_refused(make, ultramon_signals, store):
 
 
 def test_a_refused_start_can_be_tried_again(make, store, ultramon_clock):
-    """A monitor whose start was refused starts later, and tells so once."""
+    """A monitor whose start was refused starts later, with one event."""
     first = make("scout-1")
     second = create_context_monitor("scout-1", backend=store, clock=ultramon_clock)
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_a_refused_start_can_be_tried_again(make, store, ultramon_clock):
 
 
 def test_a_takeover_fences_the_former_owner(make, store, ultramon_clock, ultramon_signals):
-    """After a takeover the former owner's calls work and nothing of them is stored or told."""
+    """After a takeover the former owner's calls work; nothing of them is stored or emitted."""
     former = make("scout-1", **LIMIT)
     make("scout-1", **LIMIT, takeover=True)
     with pytest.raises(FencedError, match="generation 1 was taken over by generation 2"):
@@ -108,7 +108,7 @@ def test_a_fenced_owner_says_so_and_asks_to_return(make, store, ultramon_clock):
 
 
 def test_a_restart_goes_on_where_the_vanished_owner_was(make, store, ultramon_clock):
-    """Same epoch, level and plan, one generation on; what was announced is not said again."""
+    """Same epoch, level and plan, one generation on; no event is emitted twice."""
     former = make("scout-1", **LIMIT)
     former.plan(["a", "b", "c"])
     former.complete_task("a", result="out/a.md")

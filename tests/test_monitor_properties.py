@@ -86,17 +86,17 @@ class MonitorMachine(RuleBasedStateMachine):
     def make_backend(self):
         return MemoryBackend()
 
-    def told(self, kind, level=None):
+    def expect(self, kind, level=None):
         """Expect an event; with it the state is stored."""
         self.log.append((self.generation, self.model.epoch, kind, level))
         self.saved = copy.deepcopy(self.model)
 
     def apply(self, began_epoch=False):
         if began_epoch:
-            self.told("context_epoch_started")
+            self.expect("context_epoch_started")
         change = self.model.decide()
         if change is not None:
-            self.told(*change)
+            self.expect(*change)
 
     def create(self, **given):
         config = ContextConfig(
@@ -107,7 +107,7 @@ class MonitorMachine(RuleBasedStateMachine):
         ).start()
         self.generation += 1
         self.active = True
-        self.told("agent_started")
+        self.expect("agent_started")
 
     @initialize()
     def first_start(self):
@@ -152,7 +152,7 @@ class MonitorMachine(RuleBasedStateMachine):
     @rule()
     def hand_off(self):
         self.monitor.hand_off(workspace=Workspace(cwd="/w"))
-        self.told("handoff_ready")
+        self.expect("handoff_ready")
 
     @rule()
     def time_passes(self):
@@ -170,7 +170,7 @@ class MonitorMachine(RuleBasedStateMachine):
     @rule()
     def stop(self):
         self.monitor.stop()
-        self.told("agent_stopped")
+        self.expect("agent_stopped")
         self.active = False
 
     @precondition(lambda self: self.active)

@@ -171,12 +171,12 @@ def test_a_handoff_is_filled_from_the_plan(make, store, ultramon_signals):
 
 
 def test_a_later_handoff_replaces_the_record(make, store):
-    """The state has the last record; each one was told."""
+    """The state has the last record; each one has its event."""
     monitor = make("scout-1")
     first, second = (monitor.hand_off(workspace=HERE) for _ in range(2))
     assert store.load("scout-1").record.handoff["handoffId"] == second.handoff_id
-    told = [event["handoff"]["handoffId"] for event in store.events().events[1:]]
-    assert told == [first.handoff_id, second.handoff_id]
+    seen = [event["handoff"]["handoffId"] for event in store.events().events[1:]]
+    assert seen == [first.handoff_id, second.handoff_id]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_one_successor_wins(make, store):
 
 
 def test_a_record_read_elsewhere_can_be_claimed(make, store):
-    """From JSON it needs to be told the backend; claiming again as the same agent is allowed."""
+    """From JSON it needs a backend; claiming again as the same agent is allowed."""
     record = make("scout-1").hand_off(workspace=HERE)
     received = HandoffRecord.model_validate(json.loads(record.model_dump_json(by_alias=True)))
     with pytest.raises(ValueError, match="pass backend=open_backend"):

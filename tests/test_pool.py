@@ -19,7 +19,7 @@ from ultramon.system.ids import check_agent_id
 
 @pytest.fixture
 def pool(store, ultramon_clock):
-    """A pool on each kind of backend whose time stands still."""
+    """A pool on each kind of backend, on a clock that only the test moves."""
     with MonitorPool(
         ContextConfig(on_error="raise"), run="chat", backend=store, clock=ultramon_clock
     ) as made:
@@ -41,7 +41,7 @@ def test_a_conversation_has_one_monitor_made_on_first_use(pool, store):
 
 
 def test_any_text_is_a_conversation_id(pool, store):
-    """What cannot be an agent id is hashed, and stands in the label."""
+    """A text that cannot be an agent id is hashed, and kept as the label."""
     monitor = pool.get("chat/42 with Zoë")
     assert monitor.agent_id.startswith("conv-")
     assert len(monitor.agent_id) == len("conv-") + 32
@@ -123,7 +123,7 @@ def test_a_conversation_is_idle_only_when_nothing_happens_in_it(pool, ultramon_c
 
 
 def test_asking_for_one_conversation_closes_the_idle_ones_once_a_minute(store, ultramon_clock):
-    """Nobody has to call `close_idle`; two looks are at least a minute apart."""
+    """`get` sweeps for idle conversations by itself, at most once a minute."""
     with MonitorPool(backend=store, clock=ultramon_clock, idle_seconds=30) as pool:
         pool.get("a")
         ultramon_clock.advance(59)
@@ -168,7 +168,7 @@ def test_leaving_the_pool_ends_each_conversation_as_its_own_block_would(store, u
 
 
 def test_an_error_in_the_pools_block_is_the_outcome_of_its_conversations(store, ultramon_clock):
-    """The type of the error stands in each state, as for a single monitor."""
+    """Each state has the type of the error, as for a single monitor."""
     pool = MonitorPool(backend=store, clock=ultramon_clock)
     pool.get("a")
     with pytest.raises(KeyError), pool:

@@ -80,7 +80,7 @@ def test_public_names_are_what_is_reachable():
 
 
 def test_the_plugin_is_cheap():
-    """Every pytest run of every project loads the plugin, so it brings nothing of ours with it."""
+    """Every pytest run of every project loads the plugin: it imports nothing else of ultramon."""
     code = (
         "import pytest, sys; before = set(sys.modules); import ultramon.testing.plugin; "
         "print(*sorted(set(sys.modules) - before))"
@@ -90,7 +90,7 @@ def test_the_plugin_is_cheap():
 
 
 def test_a_fake_clock_stands_still():
-    """Both times move by what they are told, and by nothing else."""
+    """Both times move by the given seconds only."""
     clock = FakeClock()
     assert (clock.now(), clock.monotonic(), clock.now()) == (START, 0.0, START)
     clock.advance(2.5)
@@ -237,7 +237,7 @@ def test_samples_are_valid():
 
 
 def test_the_monitor_fixture_takes_fields_of_a_config(ultramon_monitor, ultramon_clock):
-    """Fields of the configuration stand beside the arguments of the factory; not with a config."""
+    """Fields of the configuration go beside the arguments of the factory; not with a config."""
     monitor = ultramon_monitor("scout-1", label="x", warning_threshold=0.5)
     assert monitor.get_state().ladder["rungs"][0]["ratio"] == 0.5
     assert ultramon_monitor("scout-2", ContextConfig(model="gpt-4.1")).get_state().model
@@ -247,7 +247,7 @@ def test_the_monitor_fixture_takes_fields_of_a_config(ultramon_monitor, ultramon
 
 
 def test_the_suite_asks_for_a_backend(tmp_path):
-    """A subclass that forgets its fixture is told so."""
+    """A subclass without its fixture gets an error that names it."""
     test = tmp_path / "test_forgetful.py"
     test.write_text(
         "from ultramon.testing import BackendContract\n"

@@ -267,7 +267,7 @@ def test_tokens_left_out_of_range_are_refused(value):
 
 @pytest.mark.parametrize("name", ["", "UPPER", "with space", "x" * 33, "\x1b[31m", "ü", None, 7])
 def test_a_name_out_of_range_is_refused(name):
-    """Level names stand in files, labels and terminals: plain lower-case words only."""
+    """Level names go into files, labels and terminals: plain lower-case words only."""
     with pytest.raises(ConfigurationError, match="rung name"):
         Rung(name, 0.7)
     with pytest.raises(ConfigurationError, match="ladder base"):

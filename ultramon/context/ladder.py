@@ -409,7 +409,7 @@ CLAUDE_CODE_LADDER = Ladder(
 def next_level(
     previous: str | None, usage_ratio: float | None, ladder: ResolvedLadder
 ) -> str | None:
-    """Decide the level after a reading.
+    """Return the level after a reading.
 
     Up at once to the highest rung reached; down rung by rung, each only below its re-arm ratio.
 

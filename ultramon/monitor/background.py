@@ -1,6 +1,6 @@
-"""One background thread per process that saves and beats for all its monitors.
+"""One background thread per process that saves and beats for all its agents.
 
-With another clock than the system's there is no thread: advancing that clock does what is due.
+A clock of one's own has no thread: advancing it does what is due.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ AGENT_WAIT_SECONDS = 0.05
 """The longest time an agent waits for a save; after that the save goes on without it."""
 WARN_EVERY_SECONDS = 60.0
 REQUEST_SECONDS = 1.0
-"""How often it is looked whether an orchestrator asks for something."""
+"""Time between two checks for a request of an orchestrator."""
 _LONGEST_WAIT_SECONDS = 3600.0
 _NEVER = float("inf")
 
 
 class _Job:
-    __slots__ = ("beat_at", "look_at", "save_at")
+    __slots__ = ("beat_at", "check_at", "save_at")
 
-    def __init__(self, beat_at: float, look_at: float) -> None:
+    def __init__(self, beat_at: float, check_at: float) -> None:
         self.beat_at = beat_at
-        self.look_at = look_at
+        self.check_at = check_at
         self.save_at: float | None = None
 
     def next_due(self) -> float:
         """Return the monotonic time of the first thing to do."""
-        first = min(self.beat_at, self.look_at)
+        first = min(self.beat_at, self.check_at)
         return first if self.save_at is None else min(first, self.save_at)
 
 
 class BackgroundSaver:
-    """Saves and beats for writers when it is time.
+    """Saves states, sends heartbeats and checks for requests when they are due.
 
     Args:
-        clock: Gives the time; its owner advances it when it is not the system's.
+        clock: Gives the time; a test advances its own.
         threaded: Whether a background thread does the work.
     """
 
@@ -62,7 +62,7 @@ class BackgroundSaver:
         self._threaded = threaded
         self._condition = threading.Condition()
         self._jobs: weakref.WeakKeyDictionary[StateWriter, _Job] = weakref.WeakKeyDictionary()
-        # A writer that ended unsaved must not be collected before its last state is stored.
+        # A writer with an unsaved end must not be collected before its last state is stored.
         self._unsaved: set[StateWriter] = set()
         self._urgent: list[tuple[StateWriter, bool, threading.Event]] = []
         self._thread: threading.Thread | None = None
@@ -70,7 +70,7 @@ class BackgroundSaver:
         self._warned_at: float | None = None
 
     def add(self, writer: StateWriter) -> None:
-        """Look after a writer from now on."""
+        """Begin to save and beat for a writer."""
         with self._condition:
             now = self._clock.monotonic()
             interval = writer.heartbeat_interval_seconds
@@ -78,7 +78,7 @@ class BackgroundSaver:
             self._wake()
 
     def discard(self, writer: StateWriter, *, saved: bool) -> None:
-        """Stop beating for a writer that ended; go on saving until its last state is stored."""
+        """Stop beating for a writer whose agent ended; retry its last state until it is saved."""
         with self._condition:
             if saved:
                 self._jobs.pop(writer, None)
@@ -86,13 +86,13 @@ class BackgroundSaver:
                 return
             self._unsaved.add(writer)
             job = self._jobs.setdefault(writer, _Job(_NEVER, _NEVER))
-            job.beat_at = job.look_at = _NEVER
+            job.beat_at = job.check_at = _NEVER
             if job.save_at is None:
                 job.save_at = self._clock.monotonic()
             self._wake()
 
     def schedule(self, writer: StateWriter, delay_seconds: float) -> None:
-        """Save a writer after a delay, unless it is due earlier anyway."""
+        """Save a state after a delay, unless it is due earlier anyway."""
         with self._condition:
             job = self._jobs.get(writer)
             due = self._clock.monotonic() + delay_seconds
@@ -101,7 +101,7 @@ class BackgroundSaver:
                 self._wake()
 
     def save_now(self, writer: StateWriter, *, durable: bool, wait_seconds: float | None) -> bool:
-        """Save a writer at once, waiting at most so long (None = until it is done).
+        """Save a state at once, waiting at most so long (None = until it is done).
 
         Returns:
             Whether the save ended in time, whatever came of it.
@@ -200,7 +200,7 @@ class BackgroundSaver:
             saves = [
                 writer for writer, job in jobs if job.save_at is not None and job.save_at <= now
             ]
-            looks = [writer for writer, job in jobs if job.look_at <= now]
+            checks = [writer for writer, job in jobs if job.check_at <= now]
             beats: dict[Backend, list[StateWriter]] = {}
             for writer, job in jobs:
                 if job.beat_at <= now:
@@ -209,9 +209,9 @@ class BackgroundSaver:
                         beats.setdefault(writer.backend, []).append(writer)
             for writer in saves:
                 self._jobs[writer].save_at = None
-            for writer in looks:
-                self._jobs[writer].look_at = now + REQUEST_SECONDS
-        for writer in looks:
+            for writer in checks:
+                self._jobs[writer].check_at = now + REQUEST_SECONDS
+        for writer in checks:
             writer.session.check_request()
         for backend, writers in beats.items():
             self._beat(backend, writers)
@@ -230,11 +230,11 @@ class BackgroundSaver:
             return
         for writer in writers:
             if writer.agent_id in fenced:
-                # Taken over, or its record is gone: a save finds out, and deals with both.
+                # Taken over, or its record is gone: a save finds out which, and reacts.
                 writer.save(durable=False)
 
     def warn(self, message: str, *arguments: object) -> None:
-        """Log a warning, one a minute; the rest only for those who debug."""
+        """Log a warning, at most one a minute; the others at DEBUG."""
         now = self._clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= WARN_EVERY_SECONDS:
             self._warned_at = now
@@ -255,16 +255,16 @@ class BackgroundSaver:
                 writer.save(durable=True)
 
     def after_fork(self) -> None:
-        """Tell the copies in a forked child that their owner is the parent."""
+        """Mute the copies in a forked child: their agents belong to the parent."""
         for writer in list(self._jobs):
             writer.session.after_fork()
 
 
 def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
-    """Save writers, in one step those whose backend can; return those with nothing left to store.
+    """Save states, together where the backend can; return the writers that stored everything.
 
     Args:
-        wanted: Each with whether it has to survive a power cut.
+        wanted: Writers, each with whether its state has to survive a power cut.
     """
     together: dict[RecordsTogether, dict[StateWriter, bool]] = {}
     alone: list[tuple[StateWriter, bool]] = []
@@ -304,7 +304,7 @@ _system = BackgroundSaver(SYSTEM_CLOCK, threaded=True)
 
 
 def background_saver_for(clock: Clock) -> BackgroundSaver:
-    """Return the process's saver, or the one that belongs to a clock of one's own."""
+    """Return the process's saver, or that of a test's own clock."""
     if clock is SYSTEM_CLOCK:
         return _system
     saver: BackgroundSaver | None = getattr(clock, "saver", None)

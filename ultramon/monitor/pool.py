@@ -1,4 +1,4 @@
-"""Monitors for an orchestrator that holds many conversations in one process."""
+"""Monitors for an orchestrator with many conversations in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ultramon.system.clock import Clock
 
 SWEEP_SECONDS = 60.0
-"""How often `MonitorPool.get` looks for idle conversations."""
+"""Time between two sweeps for idle conversations by `MonitorPool.get`."""
 _MAX_LABEL_CHARS = 200
 
 
@@ -143,8 +143,8 @@ class MonitorPool:
     def close_idle(self) -> list[str]:
         """End the conversations that are idle, and return their ids.
 
-        Idle is what was not asked for with `get`, and whose monitor noted nothing, for
-        ``idle_seconds``. One in the middle of a task is not idle.
+        A conversation is idle after ``idle_seconds`` without a `get` and without activity of its
+        monitor, unless it is in the middle of a task.
         """
         with self._lock:
             self._swept_at = self._clock.monotonic()

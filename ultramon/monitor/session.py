@@ -1,4 +1,4 @@
-"""One agent from its start to its end: its lifecycle, its saves and its signals."""
+"""The session of one agent: start, end, snapshots and signals."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ TASK_SAVE_SECONDS = 0.1
 
 
 class Session:
-    """One agent from its start to its end: starts, stops, snapshots and announcements.
+    """Starts and stops one agent, takes its snapshots and emits its signals.
 
     Args:
         agent_id: The agent.
-        config: Intervals and what to do about errors.
-        gauge: The readings.
-        plan: The work.
+        config: Intervals and the reaction to errors.
+        gauge: Its readings.
+        plan: Its work.
         identity: Fields of the state that never change: run, session, parent, label.
-        backend: Where to store; None keeps everything in memory (``ULTRAMON_DISABLED``).
+        backend: None stores and emits nothing (``ULTRAMON_DISABLED``).
         clock: Gives the times.
-        predecessor: The handoff that the agent continues.
+        predecessor: The handoff to continue.
         takeover: Take the agent even from an owner that provably lives.
         notify: ``self`` or ``parent``: the recipient of notices about the agent.
         notify_ladder: When to notify; None = the agent's own ladder.
 
     Attributes:
-        lock: Guards gauge, plan, and what is to be stored.
-        writer: Stores what the session is.
-        active: Whether the agent was started and has not ended.
+        lock: Guards gauge, plan, session and writer.
+        writer: Stores the snapshots and the events.
+        ended_at: Epoch seconds; None until the agent is stopped.
         is_fenced: Whether another process owns the agent.
     """
 
@@ -95,6 +95,7 @@ class Session:
         self.handoff: dict[str, Any] | None = None
         self.is_fenced = False
         self.started_at = clock.now()
+        self.ended_at: float | None = None
         self.lock = threading.RLock()
         self.writer = StateWriter(self, identity, config, backend, clock, takeover=takeover)
         self.backend = self.writer.backend
@@ -103,11 +104,12 @@ class Session:
         self._clock = clock
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._notify_ladder = notify_ladder
+        self._raises = config.on_error == "raise"
         self._saver = background_saver_for(clock)
         host, pid = this_host(), os.getpid()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
-        self._constant = {
+        self._constants = {
             **identity,
             "host": HOST,
             "cwd": _working_directory(),
@@ -119,16 +121,9 @@ class Session:
             "boot_id": host.boot_id,
             "hostname": host.hostname,
         }
-        self._raises = config.on_error == "raise"
-        self._ended_at: float | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the agent was stopped."""
-        return self._ended_at is not None
 
     def start(self) -> None:
-        """Claim the handoff, take the agent in the backend, begin to beat; see the monitor."""
+        """Claim the handoff, take the agent, register its notices; see `ContextMonitor.start`."""
         self.lifecycle.require("start")
         before = self.predecessor
         if before is not None:
@@ -181,7 +176,7 @@ class Session:
             _log.warning("agent %s is not noted as refused: %s", self.agent_id, error)
 
     def _register_notices(self, notify: str) -> None:
-        """Register the recipient, unless an earlier start has done so: that would re-arm."""
+        """Register the recipient, unless an earlier start did: a second time would re-arm."""
         ladder, backend = self._notify_ladder, self.backend
         stored = None if ladder is None else ladder.to_json()
         try:
@@ -195,14 +190,14 @@ class Session:
             self._saver.warn("agent %s is not registered: %s", self.agent_id, error)
 
     def stop(self, outcome: str) -> bool:
-        """End the agent and store that; see the monitor."""
+        """End the agent and store its end; see `ContextMonitor.stop`."""
         self.lifecycle.require("stop")
         with self.lock:
             if not self.active:
                 return self.writer.is_stored
             self.lifecycle.finish(outcome)
             self.active = False
-            self._ended_at = self._clock.now()
+            self.ended_at = self._clock.now()
             event = self.writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
         stored = False
         try:
@@ -212,10 +207,10 @@ class Session:
         return stored
 
     def read(self, step: Callable[[], EpochStart | None]) -> ThresholdAction:
-        """Take a step of the gauge; save and announce, outside the lock, what follows from it.
+        """Change the gauge, then save and emit the epoch or the level that this leads to.
 
         Args:
-            step: Changes the gauge; returns the epoch that it began, if any.
+            step: Changes the gauge; returns the epoch that began, if any.
         """
         gauge, writer = self._gauge, self.writer
         events = []
@@ -268,8 +263,8 @@ class Session:
         """Return the state as it is now, whether stored or not.
 
         Args:
-            after: The state of an owner that vanished, to be continued first, or of an agent that
-                ended, to come after.
+            after: The stored state to follow first: that of a vanished owner is continued, that
+                of an ended agent is the one before.
         """
         with self.lock:
             if after is not None:
@@ -277,14 +272,14 @@ class Session:
             plan = self._plan
             record = StateRecord(
                 self.agent_id,
-                **self._constant,
+                **self._constants,
                 **self.writer.position(),
                 active=self.active,
                 phase=self.phase,
                 outcome=self.lifecycle.outcome,
                 exit=self.exit,
                 started_at=self.started_at,
-                last_heartbeat=self._clock.now() if self._ended_at is None else self._ended_at,
+                last_heartbeat=self._clock.now() if self.ended_at is None else self.ended_at,
                 current_task=plan.current,
                 tasks_completed=plan.completed_count,
                 tasks_total=plan.total_count,
@@ -312,7 +307,7 @@ class Session:
         self.writer.move_epochs(gauge.epoch - former)
 
     def fence(self, error: UltramonError) -> None:
-        """Ask the agent to return: another owner has it, as the refusal of a save says."""
+        """Ask the agent to return: another owner has it, as this refusal of a save says."""
         self.is_fenced = True
         with self.lock:
             self._gauge.fence(
@@ -326,7 +321,7 @@ class Session:
         )
 
     def check_request(self) -> None:
-        """Obey the request that an orchestrator left for this generation of the agent."""
+        """Follow the request that an orchestrator left for this generation of the agent."""
         if self.writer.muted or not self.writer.generation:
             return
         try:
@@ -341,7 +336,7 @@ class Session:
         self.writer.changed(0.0)
 
     def after_fork(self) -> None:
-        """Become a mute copy: the agent belongs to the parent process."""
+        """Mute this copy in a forked child: the agent belongs to the parent process."""
         self.lock = threading.RLock()
         self.writer.save_lock = threading.Lock()
         if not self.writer.muted:
@@ -354,7 +349,7 @@ class Session:
 
 
 def _is_sound(stored: StateRecord) -> bool:
-    """Whether a state that was stored whole also means what this version takes it to mean."""
+    """Whether a state has a meaning for this version, and not only a valid checksum."""
     try:
         AgentState.from_record(stored)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The stored side of one agent: its generation, its events and its saves."""
+"""The store's side of one agent: generation, waiting events and saves."""
 
 from __future__ import annotations
 
@@ -37,19 +37,16 @@ REPLACE_IN_DATABASE_SECONDS = 600.0
 
 
 class StateWriter:
-    """Stores one agent's states and events in one backend, under the generation it owns.
+    """Stores the states and events of one agent in one backend, under its generation.
+
+    The arguments are those of `Session`.
 
     Args:
-        session: Its `snapshot` is what is stored; its lock guards everything here.
-        identity: Fields of the state that never change: run, session, parent, label.
-        config: Intervals and what to do about errors.
-        backend: Where to store; None stores nothing (``ULTRAMON_DISABLED``).
-        clock: Gives the times.
-        takeover: Take the agent even from an owner that provably lives.
+        session: Gives the snapshots; its lock guards everything here.
 
     Attributes:
-        generation: Under which the agent is stored, 0 until it is.
-        muted: True where nothing is stored or announced: disabled, fenced, or a forked copy.
+        generation: Number of this owner, 0 until the agent is stored.
+        muted: Whether nothing is stored or emitted: disabled, fenced, or a forked copy.
         save_lock: Held while a state is on its way to the store.
     """
 
@@ -91,7 +88,7 @@ class StateWriter:
         self._error: UltramonError | None = None
 
     def start(self) -> None:
-        """Store the first state and begin to beat; where that fails or is slow, it is stored later.
+        """Store the first state and begin to beat; a store that fails or is slow is tried again.
 
         Raises:
             AgentAlreadyRunningError: Its owner provably lives.
@@ -132,12 +129,12 @@ class StateWriter:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has everything that there is to store, events apart."""
+        """Whether the store has the newest state."""
         with self.session.lock:
             return self._stored == self._snapshots > 0 and not self._dirty
 
     def position(self) -> dict[str, Any]:
-        """Return the fields of a state that say where it stands among others."""
+        """Return the fields that order the states of an agent, and what older ones left."""
         return {
             "generation": self.generation,
             "start_id": self._start_id,
@@ -200,7 +197,7 @@ class StateWriter:
             return Save(self._snapshot(), events, durable or bool(events))
 
     def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
-        """Note what became of a save; True when nothing is left to store."""
+        """Finish a save that was stored or refused; True when nothing is left to store."""
         if refusal is None:
             return self._saved(lambda: self._note_stored(save))
         return self._saved(lambda: self._note_refused(refusal))
@@ -227,7 +224,7 @@ class StateWriter:
         if self._outbox:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
             self._saver.schedule(self, interval)
-        elif not self.session.has_ended:
+        elif self.session.ended_at is None:
             in_database = isinstance(self.backend, RecordsTogether)
             interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
             self._saver.schedule(self, interval)
@@ -252,7 +249,7 @@ class StateWriter:
         return event
 
     def move_epochs(self, steps: int) -> None:
-        """Let the events that wait belong to later epochs."""
+        """Move the waiting events to later epochs."""
         for event in self._outbox:
             event["epoch"] += steps
         self._counts = {

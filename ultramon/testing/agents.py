@@ -49,7 +49,7 @@ def capture_signals(agent_id: str | None = None) -> Iterator[list[tuple[str, Eve
 
 
 def fill(monitor: ContextMonitor, ratio: float) -> ThresholdAction:
-    """Report just as much usage as makes the usage ratio of a monitor the given one.
+    """Report the usage that brings a monitor to a usage ratio.
 
     Works for every model, limit and tokenizer family. As from a provider, a fall of more than
     30 % is taken for a compaction, and more tokens than a window holds that nobody configured
@@ -76,7 +76,7 @@ def fill(monitor: ContextMonitor, ratio: float) -> ThresholdAction:
 
 
 class ScriptedAgent:
-    """Does what a script says, through a real monitor, and keeps what the monitor answered.
+    """Follows a script through a real monitor and keeps the monitor's answers.
 
     A step is a tuple of a verb and its arguments:
 
@@ -97,8 +97,8 @@ class ScriptedAgent:
         advance: Moves the clock of the monitor, e.g. `FakeClock.advance`; needed for ``advance``.
 
     Attributes:
-        actions: What the monitor answered to each ``track``, ``report``, ``fill``, ``compact``
-            and ``clear``, in order.
+        actions: The monitor's answer to each ``track``, ``report``, ``fill``, ``compact`` and
+            ``clear``, in order.
         handoff: The record of the last ``hand_off``; None before.
     """
 

@@ -12,7 +12,7 @@ START = 1_767_225_600.0
 
 
 class FakeClock:
-    """Stands still until moved; moving it does what monitors on it would do in the background.
+    """Time that only a test moves; moving it runs the background work of the monitors on it.
 
     Args:
         start: Wall time to begin with, epoch seconds.

@@ -23,7 +23,7 @@ pytest.register_assert_rewrite("ultramon.testing.contract")
 
 @pytest.fixture
 def ultramon_clock() -> FakeClock:
-    """Give a clock that stands still until the test moves it."""
+    """Give a clock that only the test moves."""
     from ultramon.testing.clock import FakeClock
 
     return FakeClock()
@@ -74,7 +74,7 @@ def ultramon_fleet(
 ) -> Iterator[Callable[..., Fleet]]:
     """Give a factory of fleets on `ultramon_clock` and `ultramon_backend`, closed after the test.
 
-    It takes what `Fleet` takes. Time stands still, so use `Fleet.poll` and not `Fleet.run`.
+    It takes what `Fleet` takes. Nothing moves the clock, so use `Fleet.poll`, not `Fleet.run`.
     """
     from ultramon.fleet.fleet import Fleet
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 def assert_no_work_lost(
     run: str, backend: Backend | str | None = None, *, clock: Clock | None = None
 ) -> None:
-    """Assert that each item of a run is done, in living hands, or waits in a handoff.
+    """Assert that each item of a run is done, held by a living agent, or waits in a handoff.
 
     Items are those that agents planned or were assigned.
 
-    Goes by item names: agents that planned the same name mean the same item, and the last one that
-    had it decides. A handoff waits until an agent has started that has its items in its plan; what
-    a successor claimed that never began is lost.
+    Items are known by name: agents that planned the same name share the item, and the last holder
+    decides. A handoff waits until an agent has started with its items in its plan; items that a
+    successor claimed without ever beginning are lost.
 
     Args:
         run: Whose agents.
@@ -68,7 +68,7 @@ def assert_no_work_lost(
 
 
 class _History:
-    """Who had which item of a run, in the order of the journal."""
+    """The holders of each item of a run, in the order of the journal."""
 
     def __init__(self, run: str, backend: Backend, stored: list[StoredAgent], now: float) -> None:
         self.holders: dict[str, list[str]] = {}
@@ -83,15 +83,15 @@ class _History:
         for agent in stored:
             if agent.record is not None:
                 liveness = judge(agent.record, agent.heartbeat_at, now, host)
-                life = (agent.agent_id, agent.record.generation)
+                owner = (agent.agent_id, agent.record.generation)
                 self._ends[agent.agent_id] = f"{liveness.verdict}: {liveness.reason}"
                 self._note_state(agent.record, lives=liveness.verdict not in (ENDED, LOST))
                 if liveness.verdict == LOST:
-                    died.append(life)
+                    died.append(owner)
                 elif liveness.verdict != ENDED:
-                    self._living.update([life])
+                    self._living.update([owner])
                 if agent.record.tasks:
-                    planned.append(life)
+                    planned.append(owner)
         events = list(_events_of(run, backend))
         position = len(events)
         for index, event in enumerate(events, 1):
@@ -107,12 +107,12 @@ class _History:
             if not has_taken_over(records.get(claim.successor_id), claim)
         }
         for agent in stored:
-            # What a busy journal did not take yet is the newest.
+            # An event that a busy journal has not taken yet is the newest.
             if agent.record is not None and agent.record.handoff is not None:
                 self._note_handoff(position + 1, agent.record.handoff)
 
     def is_safe(self, item: str) -> bool:
-        """Whether an item is done, in living hands, or in a handoff that nobody took yet."""
+        """Whether an item is done, held by a living agent, or in a handoff without a successor."""
         if item in self._safe:
             return True
         position, last = self._last_handoff(item)
