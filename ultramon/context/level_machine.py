@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,10 @@ from transitions import Machine
 
 if TYPE_CHECKING:
     from ultramon.context.ladder import Ladder, ResolvedLadder
+
+
+# At INFO it writes several lines per transition into an application's log.
+logging.getLogger("transitions").setLevel(logging.WARNING)
 
 
 class LevelChange(NamedTuple):

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import weakref
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -128,26 +129,22 @@ class BackgroundSaver:
         if wait_seconds is None or not self._threaded:
             work()
             return True
-        failures: list[BaseException] = []
-        done = threading.Event()
+        future: Future[object] = Future()
 
         def run() -> None:
             try:
-                work()
+                future.set_result(work())
             except BaseException as failure:  # noqa: BLE001 - raised again where it is waited for
-                failures.append(failure)
-            finally:
-                done.set()
+                future.set_exception(failure)
 
         try:
             threading.Thread(target=run, name="ultramon-start", daemon=True).start()
         except RuntimeError:  # the process may have no more threads
             run()
-        if not done.wait(wait_seconds):
-            return False
-        if failures:
-            raise failures[0]
-        return True
+        has_ended = bool(wait([future], wait_seconds).done)
+        if has_ended:
+            future.result()
+        return has_ended
 
     def _wake(self) -> None:
         if not self._threaded:

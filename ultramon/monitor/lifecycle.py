@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from transitions import Machine, MachineError
 
 from ultramon.context.level_machine import MachineModel
@@ -14,32 +12,17 @@ CREATED = "created"
 ACTIVE = "active"
 ENDED = "ended"
 
-# At INFO it writes several lines per transition into an application's log.
-logging.getLogger("transitions").setLevel(logging.WARNING)
 
 _READS = ("get_state", "get_threshold_action", "explain", "pending")
 _SETTINGS = ("plan", "set_tasks_total", "set_model")
+_WORK = (
+    "track_content", "report_usage", "report_response", "report_overflow", "fits",
+    "record_compaction", "clear", "waiting", "working", "update_heartbeat", "task",
+    "set_current_task", "complete_task", "hand_off",
+)  # fmt: skip
 _VERBS: dict[str, tuple[str, ...]] = {
     CREATED: ("start", *_SETTINGS, *_READS),
-    ACTIVE: (
-        "track_content",
-        "report_usage",
-        "report_response",
-        "report_overflow",
-        "fits",
-        "record_compaction",
-        "clear",
-        "waiting",
-        "working",
-        "update_heartbeat",
-        "task",
-        "set_current_task",
-        "complete_task",
-        "hand_off",
-        "stop",
-        *_SETTINGS,
-        *_READS,
-    ),
+    ACTIVE: (*_WORK, "stop", *_SETTINGS, *_READS),
     # A second stop() in a finally block must not hide the exception that led there.
     ENDED: ("stop", *_READS),
 }

@@ -89,20 +89,13 @@ class ContextMonitor:
         return super().__new__(cls)
 
     def __init__(
-        self,
-        *,
-        session: Session,
-        gauge: MonitorGauge,
-        plan: Plan,
-        clock: Clock,
-        goal: str | None,
+        self, *, session: Session, gauge: MonitorGauge, plan: Plan, goal: str | None
     ) -> None:
         self.agent_id = session.agent_id
         self._session = session
         self._writer = session.writer
         self._gauge = gauge
         self._plan = plan
-        self._clock = clock
         self._goal = goal
         self._lifecycle = session.lifecycle
         self._unknown_types: set[str] = set()
@@ -514,9 +507,8 @@ class ContextMonitor:
         successor can claim what an agent leaves in one epoch.
 
         Args:
-            reason: One of `ultramon.monitor.handoff.REASONS`; None = ``context_overflow`` after
-            one in this
-                epoch, else by the level, ``task_complete`` below all rungs.
+            reason: One of `ultramon.monitor.handoff.REASONS`; None = ``context_overflow`` after one
+                in this epoch, else by the level, ``task_complete`` below all rungs.
             notes: What was learned, free text; cut after 32,768 characters.
             next_step: What a successor should do first.
             constraints: What must not be done; here and below at most 200 texts.
@@ -563,7 +555,7 @@ class ContextMonitor:
                 resume=resume,
                 notes=bounded_text(notes),
                 tokens=gauge.tokens,
-                created_at=utc(self._clock.now()),
+                created_at=utc(self._session.clock.now()),
             )
             session.handoff = record.to_json()
             self._has_handed_off = True
@@ -629,7 +621,7 @@ class ContextMonitor:
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""
         record = self._session.snapshot()
-        now = self._clock.now()
+        now = self._session.clock.now()
         return explain(record, judge(record, now, now, this_host()), now)
 
     def _count(self, name: str, value: int | None) -> int:
@@ -736,7 +728,7 @@ def create_context_monitor(
         notify=notify,
         notify_ladder=rungs,
     )
-    return ContextMonitor(session=session, gauge=gauge, plan=plan, clock=clock, goal=goal)
+    return ContextMonitor(session=session, gauge=gauge, plan=plan, goal=goal)
 
 
 def _unknown_keyword(name: str) -> ConfigurationError:

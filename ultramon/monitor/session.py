@@ -101,7 +101,7 @@ class Session:
         self.backend = self.writer.backend
         self._gauge = gauge
         self._plan = plan
-        self._clock = clock
+        self.clock = clock
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._notify_ladder = notify_ladder
         self._raises = config.on_error == "raise"
@@ -131,7 +131,7 @@ class Session:
             self._plan.add(dict.fromkeys((*before.interrupted, *before.remaining)))
         try:
             if before is not None and self.backend is not None:
-                before.claim(self.agent_id, self.backend, clock=self._clock)
+                before.claim(self.agent_id, self.backend, clock=self.clock)
             with self.lock:
                 self.active = True
                 event = self.writer.event("agent_started", self._gauge.epoch)
@@ -153,7 +153,7 @@ class Session:
         if self.predecessor is None:
             return
         handoff_id, source = self.predecessor.handoff_id, f"agent:{self.agent_id}"
-        now = self._clock.now()
+        now = self.clock.now()
         try:
             give_back(self.backend, handoff_id, self.agent_id, source=source, now=now)
         except StateError as error:
@@ -161,7 +161,7 @@ class Session:
 
     def _store_refusal(self, reason: str) -> None:
         """Store why the agent did not start, so that the end of its process is no loss."""
-        now = self._clock.now()
+        now = self.clock.now()
         event = self.snapshot().event(
             "agent_refused",
             source=f"agent:{self.agent_id}",
@@ -183,7 +183,7 @@ class Session:
             for known in registry_of(backend).registrations(self.agent_id):
                 if known.notify_id == notify and stored in (None, known.ladder):
                     return
-            register(self.agent_id, notify, None, ladder, backend=backend, clock=self._clock)
+            register(self.agent_id, notify, None, ladder, backend=backend, clock=self.clock)
         except StateError as error:
             if self._raises:
                 raise
@@ -197,7 +197,7 @@ class Session:
                 return self.writer.is_stored
             self.lifecycle.finish(outcome)
             self.active = False
-            self.ended_at = self._clock.now()
+            self.ended_at = self.clock.now()
             event = self.writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
         stored = False
         try:
@@ -279,7 +279,7 @@ class Session:
                 outcome=self.lifecycle.outcome,
                 exit=self.exit,
                 started_at=self.started_at,
-                last_heartbeat=self._clock.now() if self.ended_at is None else self.ended_at,
+                last_heartbeat=self.clock.now() if self.ended_at is None else self.ended_at,
                 current_task=plan.current,
                 tasks_completed=plan.completed_count,
                 tasks_total=plan.total_count,
