@@ -26,7 +26,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ultramon import (
-    AgentAlreadyRunningError,
     AgentNotFoundError,
     ConfigurationError,
     ContextConfig,
@@ -40,9 +39,8 @@ from ultramon import (
 )
 from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
-from ultramon.backends.toolkit import find_changes, is_over
+from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.state.event_keys import event_key
-from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import SCHEMA, decode_state, encode_state
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import parse_time
@@ -183,11 +181,8 @@ class JsonLinesBackend:
                 stored = None  # its line stays in the file as evidence
             if stored is not None:
                 self._check_schema(stored)
-                verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
-                if verdict == ALIVE and not takeover:
-                    raise AgentAlreadyRunningError(
-                        agent_id, stored.pid or 0, stored.hostname, stored.run
-                    )
+                if not takeover:
+                    refuse_living(stored, self._beats.get(agent_id), now, host)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             confirmed = self._confirmed(record)
             self._store(record, events, durable=True, beats={agent_id: now}, claims=confirmed)

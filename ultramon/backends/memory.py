@@ -13,15 +13,13 @@ from ultramon.backends.local.journal import Journal
 from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import migrate
-from ultramon.backends.toolkit import find_changes, is_over
+from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.errors import (
-    AgentAlreadyRunningError,
     AgentNotFoundError,
     FencedError,
     StateCorruptError,
     StateError,
 )
-from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import decode_state, encode_request, encode_state, refuse_newer
 from ultramon.system import compact_json
 
@@ -108,12 +106,8 @@ class MemoryBackend(JournalBackend):
                     stored = decode_state(data, agent_id)
             if stored is not None:
                 refuse_newer(stored, agent_id)
-            if stored is not None and not takeover:
-                verdict = judge(stored, self._beats.get(agent_id), now, host).verdict
-                if verdict == ALIVE:
-                    raise AgentAlreadyRunningError(
-                        agent_id, stored.pid or 0, stored.hostname, stored.run
-                    )
+                if not takeover:
+                    refuse_living(stored, self._beats.get(agent_id), now, host)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             is_claimed = self._check_claim(record)
             self._put(record, events)

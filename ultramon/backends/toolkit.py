@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Changes
-from ultramon.errors import AgentNotFoundError
+from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
 from ultramon.notices.rules import check_permission
-from ultramon.state.liveness import LOST, judge
+from ultramon.state.liveness import ALIVE, LOST, judge
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
@@ -89,6 +89,26 @@ def load_permitted(
     if requester is not None:
         check_permission(record, requester, *what)
     return record
+
+
+def refuse_living(
+    stored: StateRecord, heartbeat_at: float | None, now: float, host: HostIdentity
+) -> None:
+    """Refuse to start an agent whose owner provably lives.
+
+    Args:
+        stored: The agent's state.
+        heartbeat_at: Its last beat, epoch seconds.
+        now: Epoch seconds.
+        host: Of the caller.
+
+    Raises:
+        AgentAlreadyRunningError: It does.
+    """
+    if judge(stored, heartbeat_at, now, host).verdict == ALIVE:
+        raise AgentAlreadyRunningError(
+            stored.agent_id, stored.pid or 0, stored.hostname, stored.run
+        )
 
 
 def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:

@@ -15,9 +15,8 @@ from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.backends.toolkit import find_changes, is_over
+from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.errors import (
-    AgentAlreadyRunningError,
     AgentNotFoundError,
     InvalidAgentIdError,
     StateCorruptError,
@@ -25,7 +24,6 @@ from ultramon.errors import (
     StateSchemaError,
     StateWriteError,
 )
-from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import refuse_newer
 
 if TYPE_CHECKING:
@@ -83,7 +81,9 @@ class LocalBackend(JournalBackend):
                 kept = self.directory.quarantine(agent_id)
                 _log.warning("agent %s: %s; set aside as %s", agent_id, error, kept)
             if stored is not None:
-                self._check_start(stored, takeover=takeover, now=now, host=host)
+                refuse_newer(stored, self.directory.file(agent_id))
+                if not takeover:
+                    refuse_living(stored, self.directory.heartbeat_at(agent_id), now, host)
             record, events = build(stored, 1 if stored is None else stored.generation + 1)
             is_claimed = self._check_claim(record)
             self.directory.beat(agent_id, now)
@@ -95,18 +95,6 @@ class LocalBackend(JournalBackend):
                     # The state says it all the same; `settle_claim` looks there, under this lock.
                     _log.info("agent %s: its claim is confirmed later: %s", agent_id, error)
             return is_stored
-
-    def _check_start(
-        self, stored: StateRecord, *, takeover: bool, now: float, host: HostIdentity
-    ) -> None:
-        refuse_newer(stored, self.directory.file(stored.agent_id))
-        if takeover:
-            return
-        beat = self.directory.heartbeat_at(stored.agent_id)
-        if judge(stored, beat, now, host).verdict == ALIVE:
-            raise AgentAlreadyRunningError(
-                stored.agent_id, stored.pid or 0, stored.hostname, stored.run
-            )
 
     def record(
         self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool

@@ -28,16 +28,14 @@ from ultramon.backends.postgres.store.overview import PostgresOverview
 from ultramon.backends.postgres.store.queue import PostgresQueue
 from ultramon.backends.postgres.store.registry import PostgresRegistry
 from ultramon.backends.postgres.store.states import States
-from ultramon.backends.toolkit import is_over
+from ultramon.backends.toolkit import is_over, refuse_living
 from ultramon.errors import (
-    AgentAlreadyRunningError,
     StateSchemaError,
     StateWriteError,
     UltramonError,
 )
 from ultramon.notices import router
 from ultramon.state.event_keys import event_key
-from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import encode_request, encode_state, refuse_newer
 from ultramon.system.environment import state_directory
 
@@ -135,11 +133,9 @@ class PostgresBackend:
                 self._set_aside(connection, stored)
             if former is not None:
                 refuse_newer(former, f"{self.url}#{agent_id}")
-                beat = None if stored is None else stored.heartbeat_at
-                if not takeover and judge(former, beat, now, host).verdict == ALIVE:
-                    raise AgentAlreadyRunningError(
-                        agent_id, former.pid or 0, former.hostname, former.run
-                    )
+                if not takeover:
+                    beat = None if stored is None else stored.heartbeat_at
+                    refuse_living(former, beat, now, host)
             record, events = build(former, generation + 1)
             record.pending = None
             self._claims.confirm(connection, record)

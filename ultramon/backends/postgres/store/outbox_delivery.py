@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Save
 from ultramon.backends.postgres.connection.database import CONNECT_SECONDS, DatabaseAwayError
 from ultramon.backends.postgres.outbox.outbox import STATE
-from ultramon.errors import AgentAlreadyRunningError, StateCorruptError
+from ultramon.backends.toolkit import refuse_living
+from ultramon.errors import StateCorruptError
 from ultramon.notices import router
-from ultramon.state.liveness import ALIVE, judge
 from ultramon.state.record import decode_state
 from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import parse_time
@@ -167,10 +167,7 @@ class Delivery:
         is_stored = former is not None and former.start_id == record.start_id is not None
         if former is not None and not is_stored:
             beat = None if stored is None else stored.heartbeat_at
-            if judge(former, beat, record.last_heartbeat, host).verdict == ALIVE:
-                raise AgentAlreadyRunningError(
-                    record.agent_id, former.pid or 0, former.hostname, former.run
-                )
+            refuse_living(former, beat, record.last_heartbeat, host)
         record.generation = generation if is_stored else generation + 1
         for event in events:
             event["generation"] = record.generation
