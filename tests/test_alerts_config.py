@@ -36,6 +36,8 @@ def test_nothing_given_is_the_documented_default():
     assert (config.quiet_seconds, config.stale_seconds) == (0.0, 5.0)
     assert (config.commands, config.every) == ((), {})
     assert config.actions == DEFAULT_ACTIONS
+    config.actions.clear()
+    assert AlertConfig().actions == DEFAULT_ACTIONS != {}
     assert set(DEFAULT_ACTIONS) == set(STATUSES)
 
 

@@ -346,7 +346,7 @@ def test_no_variable_of_ultramon_is_taken_for_a_misspelt_one(monkeypatch, caplog
         ({"context_limit_tokens": "many"}, "a whole number from 1 to 1,000,000,000"),
         ({"on_error": "ignore"}, "one of log, raise"),
         ({"rearm_margin": 1}, "0 <= margin < 1"),
-        ({"grace_seconds": math.inf}, "a finite number of seconds, 0 or more"),
+        ({"grace_seconds": math.inf}, "a finite number, 0 or more"),
     ],
 )
 def test_a_refusal_is_one_sentence(given, allowed):

@@ -20,11 +20,10 @@ from ultramon.system.settings import (
     MOST_SECONDS,
     RATIO,
     Kind,
+    Number,
     Settings,
     choice,
-    number,
     setting,
-    simple_kind,
     whole_number,
 )
 
@@ -49,63 +48,68 @@ DEFAULT_ACTIONS = {
 STATUSES = tuple(DEFAULT_ACTIONS)
 
 _MAX_TEXT_CHARS = 500
-_SECONDS = number(
-    f"seconds from 0 to {MOST_SECONDS:,}", lambda value: 0 <= value <= MOST_SECONDS, "seconds"
-)
-# What an agent reads, or what becomes part of a path, must not draw or hide anything.
-_LINE = simple_kind(
-    f"one line of 1 to {_MAX_TEXT_CHARS} printable characters",
-    lambda text: isinstance(text, str) and text.isprintable() and 0 < len(text) <= _MAX_TEXT_CHARS,
-)
-_RUNS = whole_number(1, 1_000_000)
+
+
+class _Lines(Kind):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> tuple[str, ...]:
+        return tuple(_LINE.check(name, line, source) for line in super().check(name, value, source))
+
+
+class _Table(Kind):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
+        try:
+            return dict(value)
+        except (TypeError, ValueError):
+            raise ConfigurationError(name, value, self.allowed, source) from None
+
+
+class _Actions(_Table):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
+        actions = super().check(name, value, source)
+        for status, text in actions.items():
+            _STATUS.check(f"{name}: status", status, source)
+            _LINE.check(f"{name}: {status}", text, source)
+        return actions
+
+
+class _Every(_Table):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
+        counts = super().check(name, value, source)
+        for command, count in counts.items():
+            _LINE.check(name, command, source)
+            check_every(f"{name}: {command}", count, source)
+        return counts
 
 
 def check_every(name: str, value: object, source: str = ARGUMENT) -> int:
-    """Return the number of runs per look, 1 to 1,000,000, or raise ConfigurationError."""
+    """Return the number of runs per check, 1 to 1,000,000, or raise ConfigurationError."""
     count: int = _RUNS.check(name, value, source)
     return count
 
 
-def _check_lines(name: str, value: Any, source: str) -> tuple[str, ...]:
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        raise ConfigurationError(name, value, _LINES.allowed, source)
-    return tuple(_LINE.check(name, line, source) for line in value)
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__iter__") and not isinstance(value, str)
+
+
+def _is_line(text: Any) -> bool:
+    # What an agent reads, or what becomes part of a path, must not draw or hide anything.
+    return isinstance(text, str) and text.isprintable() and 0 < len(text) <= _MAX_TEXT_CHARS
 
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _check_actions(name: str, value: Any, source: str) -> dict[str, str]:
-    for status in (actions := _as_table(name, value, source)):
-        if status not in STATUSES:
-            allowed = f"one of {', '.join(STATUSES)}"
-            raise ConfigurationError(f"{name}: status", status, allowed, source)
-    return {
-        status: _LINE.check(f"{name}: {status}", text, source) for status, text in actions.items()
-    }
-
-
-def _check_every_table(name: str, value: Any, source: str) -> dict[str, int]:
-    return {
-        _LINE.check(name, command, source): check_every(f"{name}: {command}", count, source)
-        for command, count in _as_table(name, value, source).items()
-    }
-
-
-def _as_table(name: str, value: Any, source: str) -> dict[str, Any]:
-    try:
-        return dict(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(name, value, "a table", source) from None
-
-
-_FLAG = simple_kind(
-    "true or false", lambda value: isinstance(value, bool), parse=lambda text: not is_yes(text)
+_FLAG = Kind("true or false", lambda value: isinstance(value, bool), lambda text: not is_yes(text))
+_SECONDS = Number(
+    f"seconds from 0 to {MOST_SECONDS:,}", lambda value: 0 <= value <= MOST_SECONDS, "seconds"
 )
-_LINES = Kind("a list of command names", _check_lines, parse=_split)
-_ACTIONS = Kind(f"a table of lines of at most {_MAX_TEXT_CHARS} characters", _check_actions)
-_EVERY = Kind("a table of whole numbers from 1 to 1,000,000", _check_every_table)
+_STATUS = choice(*STATUSES)
+_RUNS = whole_number(1, 1_000_000)
+_LINE = Kind(f"one line of 1 to {_MAX_TEXT_CHARS} printable characters", _is_line)
+_LINES = _Lines("a list of command names", _is_list, _split)
+_ACTIONS = _Actions(f"a table of lines of at most {_MAX_TEXT_CHARS} characters", _is_list)
+_EVERY = _Every("a table of whole numbers from 1 to 1,000,000", _is_list)
 
 
 class AlertConfig(
@@ -145,7 +149,7 @@ class AlertConfig(
     rearm_margin: float = setting(
         MARGIN,
         DEFAULT_REARM_MARGIN,
-        "How far below a threshold usage must fall before its status alerts again.",
+        "Fall below a threshold after which its status alerts again.",
     )
     minimum_status: str = setting(
         choice(*LEVELS), WARNING, "The lowest status that alerts; stale data alert all the same."
@@ -153,30 +157,23 @@ class AlertConfig(
     commands: Collection[str] = setting(
         _LINES,
         (),
-        "The commands after which to look, in the variable separated by commas; empty = all. A"
-        " call that names no command always looks.",
+        "Commands that alert, separated by commas in the variable; empty = all.",
     )
     quiet_seconds: float = setting(
         _SECONDS, 0.0, "Time after an alert in which only a higher status alerts."
     )
     stale_seconds: float = setting(
-        _SECONDS,
-        5.0,
-        "Age from which the reading of a project is stale, where the reading does not say so"
-        " itself.",
+        _SECONDS, 5.0, "Age from which a project's reading is stale, where it sets none itself."
     )
     actions: Mapping[str, str] = setting(
         _ACTIONS,
         DEFAULT_ACTIONS,
-        "What to do, by status. Each source fills only the statuses that it names.",
+        "Advice by status. Each source fills only the statuses that it names.",
         variable="ULTRAMON_ALERT_ACTION",
         keys=STATUSES,
     )
     every: Mapping[str, int] = setting(
-        _EVERY,
-        {},
-        "Look only after every so many runs, by command; without an entry after each.",
-        variable="",
+        _EVERY, {}, "Runs per check, by command; without an entry 1.", variable=""
     )
 
     def _check_together(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ultramon.context.estimator import FAMILIES, family_for_model
 from ultramon.context.ladder import CRITICAL, DEFAULT_REARM_MARGIN, LADDERS, WARNING, Ladder, Rung
@@ -13,6 +14,7 @@ from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import (
+    ARGUMENT,
     MARGIN,
     MOST_SECONDS,
     MOST_TOKENS,
@@ -20,48 +22,57 @@ from ultramon.system.settings import (
     TEXT,
     TOKENS,
     Kind,
+    Number,
+    OrNone,
     Settings,
     check_settings,
     choice,
-    number,
-    optional,
     setting,
     whole_number,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _RUNG_SETTINGS = ("name", "ratio", "tokens_left", "action", "rearm_ratio")
-_SECONDS = number(
-    f"seconds above 0, at most {MOST_SECONDS:,}", lambda value: 0 < value <= MOST_SECONDS, "seconds"
-)
-_GRACE = number(
-    "a finite number of seconds, 0 or more", lambda value: 0 <= value < float("inf"), "seconds"
-)
 
 
-def _check_ladder(name: str, value: Any, source: str) -> Ladder | tuple[Rung, ...]:
-    """Return a ladder, or the rungs that TOML lists."""
-    if isinstance(value, Ladder):
-        return value
-    if not isinstance(value, list):
-        raise ConfigurationError(name, value, _LADDER.allowed, source)
-    for row in value:
-        if not isinstance(row, dict) or "name" not in row:
-            raise ConfigurationError(name, row, "tables that have a name", source)
-        check_settings(row, _RUNG_SETTINGS, source, "ladder")
+class _Ladder(Kind):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> Ladder | tuple[Rung, ...]:
+        """Return a ladder, or the rungs that TOML lists."""
+        given: Ladder | list[Any] = super().check(name, value, source)
+        if isinstance(given, Ladder):
+            return given
+        for row in given:
+            if not isinstance(row, dict) or "name" not in row:
+                raise ConfigurationError(name, row, "tables that have a name", source)
+            check_settings(row, _RUNG_SETTINGS, source, "ladder")
+        with _from(source):
+            return tuple(Rung(**row) for row in given)
+
+
+class _Note(Kind):
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> str | None:
+        return check_critical_note(super().check(name, value, source), source)
+
+
+@contextmanager
+def _from(source: str) -> Iterator[None]:
+    """Name the source in errors about a ladder."""
     try:
-        return tuple(Rung(**row) for row in value)
+        yield
     except ConfigurationError as error:
         raise ConfigurationError(error.name, error.value, error.allowed, source) from None
 
 
-def _check_note(name: str, value: Any, source: str) -> str | None:
-    if not isinstance(value, str):
-        raise ConfigurationError(name, value, _NOTE.allowed, source)
-    return check_critical_note(value, source)
-
-
-_LADDER = Kind("a Ladder, or in TOML an array of tables", _check_ladder)
-_NOTE = Kind(f"text of at most {MAX_CRITICAL_NOTE_CHARS} characters", _check_note)
+_SECONDS = Number(
+    f"seconds above 0, at most {MOST_SECONDS:,}", lambda value: 0 < value <= MOST_SECONDS, "seconds"
+)
+_GRACE = Number("a finite number, 0 or more", lambda value: 0 <= value < float("inf"), "seconds")
+_LADDER = _Ladder(
+    "a Ladder, or in TOML an array of tables", lambda value: isinstance(value, Ladder | list)
+)
+_NOTE = _Note(f"text of at most {MAX_CRITICAL_NOTE_CHARS} characters", TEXT.test)
 
 
 class ContextConfig(Settings, table="context", other_variables=VARIABLES):
@@ -76,20 +87,16 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
     """
 
     context_limit_tokens: int | None = setting(
-        optional(TOKENS), None, "A cap of yours on the context limit; None = no cap."
+        OrNone(TOKENS), None, "A cap of yours on the context limit; None = no cap."
     )
     context_window_tokens: int | None = setting(
-        optional(TOKENS),
-        None,
-        "What the model can hold; None = by host, provider or table of models.",
+        OrNone(TOKENS), None, "Tokens that the model can hold; None = by host, provider or model."
     )
     reserved_output_tokens: int = setting(
         whole_number(0, MOST_TOKENS, "tokens"), 0, "Part of the window kept free for the reply."
     )
     model: str | None = setting(
-        optional(TEXT),
-        None,
-        "Model name in any common spelling; decides the window and the tokenizer family.",
+        OrNone(TEXT), None, "Model in any common spelling; decides window and tokenizer family."
     )
     warning_threshold: float = setting(
         RATIO,
@@ -100,35 +107,32 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         RATIO, LADDERS["sdk"][CRITICAL], "Where the default ladder asks the agent to return."
     )
     warning_tokens_left: int | None = setting(
-        optional(TOKENS), None, "Tokens left at which to warn, if that is earlier; None = by ratio."
+        OrNone(TOKENS), None, "Tokens left at which to warn, if that is earlier; None = by ratio."
     )
     critical_tokens_left: int | None = setting(
-        optional(TOKENS),
+        OrNone(TOKENS),
         None,
-        "Tokens left that count as critical, if that is earlier; None = by ratio.",
+        "Tokens left that are critical, if that is earlier; None = by ratio.",
     )
     rearm_margin: float | None = setting(
-        optional(MARGIN),
+        OrNone(MARGIN),
         DEFAULT_REARM_MARGIN,
-        "How far below a rung usage must fall before the rung fires again; None = only in a new"
-        " epoch.",
+        "Fall below a rung after which it fires again; None = only in a new epoch.",
     )
     ladder: Ladder | None = setting(
-        optional(_LADDER),
+        OrNone(_LADDER),
         None,
         "Replaces all thresholds above. In TOML each rung is a table with "
         f"{', '.join(f'`{name}`' for name in _RUNG_SETTINGS)}, and `rearm_margin` applies.",
         variable="",
     )
     critical_note: str | None = setting(
-        optional(_NOTE),
-        None,
-        "A sentence of yours at the end of the note that asks an agent to return; None = none.",
+        OrNone(_NOTE), None, "A sentence of yours at the end of the note that asks to return."
     )
     tokenizer_family: str | None = setting(
-        optional(choice(*FAMILIES)),
+        OrNone(choice(*FAMILIES)),
         None,
-        "How text is counted; None = by model, else the family that estimates highest.",
+        "Decides the estimate; None = by model, else the family that estimates highest.",
     )
     save_interval_seconds: float = setting(
         _SECONDS, 5.0, "Longest time that a change of the token count stays unsaved."
@@ -140,29 +144,22 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         _GRACE, 30.0, "Time an agent has to hand off after a request to return."
     )
     lost_after_seconds: float | None = setting(
-        optional(_SECONDS),
-        None,
-        "Silence after which an agent is lost; None = 10 heartbeat intervals, at least 600.",
+        OrNone(_SECONDS), None, "Silence of a lost agent; None = 10 heartbeats, at least 600."
     )
     store_timeout_seconds: float = setting(
-        _SECONDS,
-        5.0,
-        "Longest time that `start`, `hand_off` and `stop` wait until their change is stored.",
+        _SECONDS, 5.0, "Longest time that `start`, `hand_off` and `stop` wait for the store."
     )
     on_error: Literal["log", "raise"] = setting(
         choice("log", "raise"),
         "log",
-        "What a failed save does: one line in the log and a retry, or (for tests) an exception.",
+        "A failed save is logged and tried again, or (for tests) raises.",
     )
 
     def _check_together(self) -> None:
         rungs: Any = self.ladder
         if isinstance(rungs, tuple):
-            try:
+            with _from(self.sources["ladder"]):
                 vars(self)["ladder"] = Ladder(rungs, rearm_margin=self.rearm_margin)
-            except ConfigurationError as error:
-                source = self.sources["ladder"]
-                raise ConfigurationError(error.name, error.value, error.allowed, source) from None
         if self.ladder is None:
             if self.warning_threshold >= self.critical_threshold:
                 raise self._contradiction(

@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any, ClassVar, Self, dataclass_transform
-
-    Check = Callable[[str, Any, str], Any]
 else:
 
     def dataclass_transform(**_: bool) -> Callable[[type], type]:
@@ -44,74 +42,76 @@ class Kind:
 
     Args:
         allowed: The values in words, as errors and docs/settings.md give them.
-        check: Called with name, value and source; returns the value to keep, or raises
-            ConfigurationError.
+        test: Whether a value is one of them.
         parse: Makes a value of the text of an environment variable.
         unit: Of a number; empty = none.
     """
 
-    __slots__ = ("allowed", "check", "parse", "unit")
+    __slots__ = ("allowed", "parse", "test", "unit")
 
     def __init__(
-        self, allowed: str, check: Check, parse: Callable[[str], Any] = str, unit: str = ""
+        self,
+        allowed: str,
+        test: Callable[[Any], bool],
+        parse: Callable[[str], Any] = str,
+        unit: str = "",
     ) -> None:
         self.allowed = allowed
-        self.check = check
+        self.test = test
         self.parse = parse
         self.unit = unit
 
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> Any:
+        """Return the value to keep.
 
-def simple_kind(
-    allowed: str, test: Callable[[Any], bool], parse: Callable[[str], Any] = str, unit: str = ""
-) -> Kind:
-    """Return a kind whose values pass one test and are kept as they are."""
-
-    def check(name: str, value: Any, source: str) -> Any:
-        if not test(value):
-            raise ConfigurationError(name, value, allowed, source)
+        Raises:
+            ConfigurationError: The value is not allowed; names the setting and the source.
+        """
+        if not self.test(value):
+            raise ConfigurationError(name, value, self.allowed, source)
         return value
 
-    return Kind(allowed, check, parse, unit)
+
+class Number(Kind):
+    """Numbers, kept as floats."""
+
+    __slots__ = ()
+
+    def __init__(self, allowed: str, test: Callable[[float], bool], unit: str) -> None:
+        super().__init__(allowed, lambda value: _is(value, int, float) and test(value), unit=unit)
+        self.parse = parse_number
+
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> float:
+        """Return the number."""
+        return float(super().check(name, value, source))
 
 
-def number(allowed: str, test: Callable[[float], bool], unit: str) -> Kind:
-    """Return a kind of numbers, kept as floats."""
+class OrNone(Kind):
+    """The values of another kind, or None, in a variable ``none``."""
 
-    def check(name: str, value: Any, source: str) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not test(value):
-            raise ConfigurationError(name, value, allowed, source)
-        return float(value)
+    __slots__ = ("_kind",)
 
-    return Kind(allowed, check, parse_number, unit)
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(f"None or {kind.allowed}", kind.test, unit=kind.unit)
+        self.parse = lambda text: None if text.lower() in ("none", "null") else kind.parse(text)
+        self._kind = kind
+
+    def check(self, name: str, value: Any, source: str = ARGUMENT) -> Any:
+        """Return None, or the value to keep."""
+        return None if value is None else self._kind.check(name, value, source)
 
 
 def whole_number(least: int, most: int, unit: str = "") -> Kind:
     """Return a kind of whole numbers between two bounds, both inclusive."""
-    return simple_kind(
-        f"a whole number from {least:,} to {most:,}",
-        lambda value: (
-            isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        ),
-        parse_number,
-        unit,
+    allowed = f"a whole number from {least:,} to {most:,}"
+    return Kind(
+        allowed, lambda value: _is(value, int) and least <= value <= most, parse_number, unit
     )
 
 
 def choice(*choices: str) -> Kind:
     """Return a kind of a few texts."""
-    return simple_kind(f"one of {', '.join(choices)}", lambda value: value in choices)
-
-
-def optional(kind: Kind) -> Kind:
-    """Return a kind that takes None as well; in a variable ``none``."""
-
-    def check(name: str, value: Any, source: str) -> Any:
-        return None if value is None else kind.check(name, value, source)
-
-    def parse(text: str) -> Any:
-        return None if text.lower() in ("none", "null") else kind.parse(text)
-
-    return Kind(f"None or {kind.allowed}", check, parse, kind.unit)
+    return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
 def parse_number(text: str) -> int | float | str:
@@ -124,10 +124,14 @@ def parse_number(text: str) -> int | float | str:
     return text
 
 
-TEXT = simple_kind("text", lambda value: isinstance(value, str))
+def _is(value: object, *types: type) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
+TEXT = Kind("text", lambda value: isinstance(value, str))
 TOKENS = whole_number(1, MOST_TOKENS, "tokens")
-RATIO = number("a finite ratio, 0 < ratio <= 1", lambda value: 0 < value <= 1, "usage ratio")
-MARGIN = number("0 <= margin < 1", lambda value: 0 <= value < 1, "usage ratio")
+RATIO = Number("a finite ratio, 0 < ratio <= 1", lambda value: 0 < value <= 1, "usage ratio")
+MARGIN = Number("0 <= margin < 1", lambda value: 0 <= value < 1, "usage ratio")
 
 
 class Setting:
@@ -190,6 +194,8 @@ class Setting:
         if self.name in given:
             layers.append((given[self.name], ARGUMENT))
         value, source = self.default, None
+        if isinstance(value, dict):
+            value = dict(value)
         for layer, source in layers if self.keys else layers[-1:]:
             checked = self.kind.check(self.name, layer, source)
             value = {**value, **checked} if self.keys else checked

@@ -25,14 +25,7 @@ from ultramon.routing import Inbox
 from ultramon.server.workers.webhook_targets import AllowedHosts
 from ultramon.system.files import read_private_file
 from ultramon.system.ids import check_agent_id
-from ultramon.system.settings import (
-    REQUIRED,
-    Kind,
-    Setting,
-    check_settings,
-    read_toml,
-    simple_kind,
-)
+from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,11 +50,11 @@ _MAX_SECRET_BYTES = 4096
 _log = logging.getLogger("ultramon.server")
 
 
-def _check_recipient(name: str, value: Any, source: str) -> str:
+def _is_agent_id(value: object) -> bool:
     try:
-        return check_agent_id(value)
-    except InvalidAgentIdError as error:
-        raise ConfigurationError(name, value, _RECIPIENT.allowed, source) from error
+        return bool(check_agent_id(value))
+    except InvalidAgentIdError:
+        return False
 
 
 def _is_some_of(modes: object) -> bool:
@@ -69,11 +62,11 @@ def _is_some_of(modes: object) -> bool:
 
 
 _ALL_MODES = list(DELIVERIES)
-_RECIPIENT = Kind("an agent id", _check_recipient)
-_LIST = simple_kind("a list", lambda value: isinstance(value, list))
-_MODES = simple_kind(f"a list of some of {', '.join(DELIVERIES)}", _is_some_of)
-_URL = simple_kind("a URL", lambda value: isinstance(value, str))
-_FILE = simple_kind(
+_RECIPIENT = Kind("an agent id", _is_agent_id)
+_LIST = Kind("a list", lambda value: isinstance(value, list))
+_MODES = Kind(f"a list of some of {', '.join(DELIVERIES)}", _is_some_of)
+_URL = Kind("a URL", lambda value: isinstance(value, str))
+_FILE = Kind(
     "the path of a file", lambda value: isinstance(value, str) and value > "" and "\0" not in value
 )
 SETTINGS = {
