@@ -3,6 +3,7 @@
 import os
 import secrets
 import signal
+import sys
 from functools import partial
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 # A job in the background of a script ignores these, and so would every program under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Images of containers switch bytecode off; each program under test would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser):
