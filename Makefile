@@ -6,7 +6,7 @@ run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
-	$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not terminal' && $(PYTHON) -m pytest -m terminal
+	$(PYTHON) -m pytest -n 2 --dist loadfile
 
 ci-full:
 	scripts/ci_full.sh $(ARGS)

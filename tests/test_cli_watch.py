@@ -16,8 +16,6 @@ from test_cli_status import HOSTILE, store
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 
-pytestmark = pytest.mark.terminal
-
 PATIENCE_SECONDS = 30
 TAKES_SCREEN, LEAVES_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 AGES = {"heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq"}

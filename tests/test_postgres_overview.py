@@ -21,8 +21,6 @@ from ultramon.system.processes import this_host
 from ultramon.testing import OverviewContract, make_record
 from ultramon.testing.contract.overview import NOW, gone_process, put, random_agent
 
-pytestmark = pytest.mark.terminal
-
 ELSEWHERE = {"hostname": "elsewhere", "boot_id": "another-boot"}
 
 
