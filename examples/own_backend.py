@@ -252,7 +252,8 @@ class JsonLinesBackend:
         with self._up_to_date():
             behind = [number for number in self._events if number > int(after or 0)][:limit]
             page = [json.loads(self._events[number]) for number in behind]
-            return EventPage(page, str(behind[-1]) if behind else after or "0")
+            cursors = [str(number) for number in behind]
+            return EventPage(page, cursors[-1] if cursors else after or "0", cursors)
 
     def change_mark(self) -> object:
         try:

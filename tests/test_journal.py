@@ -22,7 +22,7 @@ def test_an_event_is_stored_once_under_its_key(journal):
     first = make_event(n=1)
     journal.append([first, make_event(n=1)], NO_WAIT)
     journal.append([make_event(n=1), make_event(n=2)], NO_WAIT)
-    events, _ = journal.tail(None, 100)
+    events, *_ = journal.tail(None, 100)
     assert numbers(events) == [1, 2]
     assert events[0] == first
 
@@ -42,20 +42,20 @@ def test_a_cursor_continues_behind_the_page_it_came_with(journal):
     journal.append([make_event(n=n) for n in range(7)], NO_WAIT)
     seen, cursor = [], None
     while True:
-        page, cursor = journal.tail(cursor, 3)
+        page, cursor, _ = journal.tail(cursor, 3)
         if not page:
             break
         assert len(page) <= 3
         seen += numbers(page)
     assert seen == list(range(7))
-    assert journal.tail(cursor, 3) == ([], cursor)
+    assert journal.tail(cursor, 3) == ([], cursor, [])
     journal.append([make_event(n=7)], NO_WAIT)
     assert numbers(journal.tail(cursor, 3)[0]) == [7]
 
 
 def test_reading_makes_no_journal(journal):
     """A look at a directory without a journal leaves none behind."""
-    assert journal.tail(None, 10) == ([], "0")
+    assert journal.tail(None, 10) == ([], "0", [])
     assert journal.prune(1e12) == 0
     assert not os.path.exists(journal.path)
 
@@ -63,7 +63,7 @@ def test_reading_makes_no_journal(journal):
 def test_a_cursor_outlives_the_journal_it_came_from(journal):
     """After a quarantine the events of the new journal lie behind every older cursor."""
     journal.append([make_event(n=n) for n in range(50)], NO_WAIT)
-    _, cursor = journal.tail(None, 100)
+    _, cursor, _ = journal.tail(None, 100)
     os.rename(journal.path, f"{journal.path}.old")
     journal.append([make_event(n=50)], NO_WAIT)
     assert numbers(journal.tail(cursor, 100)[0]) == [50]
@@ -80,7 +80,7 @@ def test_six_writers_and_a_reader_miss_nothing(tmp_path):
     with closing(Journal(str(tmp_path))) as journal:
         while True:
             ended = all(writer.poll() is not None for writer in writers)
-            page, cursor = journal.tail(cursor, 50)
+            page, cursor, _ = journal.tail(cursor, 50)
             seen += [(event["agentId"], event["n"]) for event in page]
             if ended and not page:
                 break
@@ -219,7 +219,7 @@ def test_prune_deletes_only_older_events_and_cursors_stay_valid(journal):
     """What is older than the time goes; later events still come behind old cursors."""
     journal.append([make_event(n=1, occurredAt="2026-01-01T00:00:00.000Z")], NO_WAIT)
     journal.append([make_event(n=2, occurredAt="2026-01-02T00:00:00.000Z")], NO_WAIT)
-    _, cursor = journal.tail(None, 10)
+    _, cursor, _ = journal.tail(None, 10)
     assert journal.prune(1_767_312_000.0) == 1
     assert numbers(journal.tail(None, 10)[0]) == [2]
     assert journal.prune(1e11) == 1

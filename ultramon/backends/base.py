@@ -36,6 +36,8 @@ class EventPage(NamedTuple):
     events: list[dict[str, Any]]
     cursor: str
     """Opaque; continue from here. Behind it no event can appear later."""
+    cursors: list[str]
+    """The cursor behind each event, so that a reader of pages can stop at any of them."""
 
 
 class Changes(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.lease_holder import name_holder
@@ -22,6 +23,8 @@ _log = logging.getLogger("ultramon.fleet")
 LEASE_SECONDS = 30.0
 """A fleet that vanished without proof keeps its consumer name for this long."""
 RENEW_SECONDS = LEASE_SECONDS / 3
+PAGE_EVENTS = 100
+"""So many events are read from the store at a time."""
 
 
 def has_news(backend: Backend, mark: object) -> bool:
@@ -60,7 +63,7 @@ class Consumer:
         self._holder = name_holder()
         self._held_at: float | None = None
         self._cursor: str | None = None
-        self._behind_next: str | None = None
+        self._page: deque[tuple[dict[str, Any], str]] = deque()
         self._acknowledged: str | None = None
 
     @property
@@ -93,6 +96,7 @@ class Consumer:
             self._held_at = None
             return False
         if self._held_at is None or left.cursor != self._acknowledged:
+            self._page.clear()
             self._cursor = self._acknowledged = left.cursor
             self._remember(left.memory)
         self._held_at = now
@@ -100,13 +104,14 @@ class Consumer:
 
     def read(self) -> dict[str, Any] | None:
         """Return the next event, None when there is none yet; the same one until `move_on`."""
-        page = self._backend.events(self._cursor, 1)
-        self._behind_next = page.cursor
-        return page.events[0] if page.events else None
+        if not self._page:
+            page = self._backend.events(self._cursor, PAGE_EVENTS)
+            self._page.extend(zip(page.events, page.cursors, strict=True))
+        return self._page[0][0] if self._page else None
 
     def move_on(self) -> None:
         """Finish the event read last."""
-        self._cursor = self._behind_next
+        _, self._cursor = self._page.popleft()
 
     def acknowledge(self, memory: dict[str, Any]) -> bool:
         """Store how far was read, with what to remember; False when the name is lost."""

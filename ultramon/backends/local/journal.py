@@ -328,7 +328,7 @@ class Journal:
         """End what `watch` began."""
         remove_mark(self._directory, agent_id)
 
-    def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str]:
+    def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str, list[str]]:
         """Read events in commit order.
 
         Args:
@@ -336,12 +336,13 @@ class Journal:
             limit: At most so many events.
 
         Returns:
-            The events, and the cursor behind the last one. Writers of a SQLite file commit one
-            after the other, so that no event can appear behind a cursor later.
+            The events, the cursor behind the last one, and the cursor behind each. Writers of a
+            SQLite file commit one after the other, so that no event can appear behind a cursor
+            later.
         """
         position = position_of(after)
         if not self.exists():
-            return [], str(position)
+            return [], str(position), []
         with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
             query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
             # The first writer may have made the file and not its tables yet.
@@ -349,7 +350,9 @@ class Journal:
             rows = connection.execute(query, (position, limit)).fetchall() if has_tables else []
         if rows:
             position = rows[-1][0]
-        return [event for _, payload in rows if (event := _read_event(payload))], str(position)
+        read = [(str(number), _read_event(payload)) for number, payload in rows]
+        cursors = [cursor for cursor, event in read if event]
+        return [event for _, event in read if event], str(position), cursors
 
     def mentions(self, agent_ids: Sequence[str]) -> set[str]:
         """Return which agents have events, those without a state too."""

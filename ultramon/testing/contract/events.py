@@ -84,6 +84,14 @@ class EventContract:
         assert seen == list(range(10))
         assert numbers(backend, cursor) == [10]
 
+    def test_a_page_can_be_left_behind_any_event(self, backend: Backend) -> None:
+        """Each event has the cursor behind it; the last one is the page's."""
+        backend.append_events([make_event("scout-1", n=n) for n in range(4)])
+        page = backend.events()
+        assert page.cursors[-1] == page.cursor
+        rests = [numbers(backend, cursor) for cursor in page.cursors]
+        assert rests == [[1, 2, 3], [2, 3], [3], []]
+
     def test_a_page_is_limited(self, backend: Backend) -> None:
         """A page has at most as many events as asked for."""
         backend.append_events([make_event("scout-1", n=n) for n in range(5)])

@@ -76,9 +76,9 @@ class EventLog:
                 ),
                 (txid, position, limit),
             ).fetchall()
-        if rows:
-            txid, position = rows[-1][:2]
-        return EventPage([compact_json.loads(row[2]) for row in rows], f"{txid}:{position}")
+        cursors = [f"{txid}:{position}" for txid, position, _ in rows]
+        events = [compact_json.loads(payload) for _, _, payload in rows]
+        return EventPage(events, cursors[-1] if cursors else cursor, cursors)
 
     def change_mark(self) -> object:
         """Return the last event that can be read. See `Backend.change_mark`.
