@@ -241,7 +241,7 @@ class RegistrationError(UltramonError, ValueError):
         "16 nearest ancestors, or let its parent or an admin ask",
         "notify_cycle": "its ancestors form a cycle; start the agent again with its true parent",
         "stopped": "it has ended and will never be measured again; register its successor",
-        "no_gauge": "its host never reports how full its window is, so no notice would come",
+        "no_gauge": "its host never says how full its window is; no notice would ever come",
         "ended": "it has ended and makes no more calls; make one for its successor",
     }
 
