@@ -47,8 +47,6 @@ class LaunchedSubagent:
         task: What it is to do, or None.
     """
 
-    __slots__ = ("model", "subagent_id", "task")
-
     def __init__(self, subagent_id: str, model: str | None, task: str | None) -> None:
         self.subagent_id = subagent_id
         self.model = model
@@ -78,27 +76,6 @@ class HookEvent:
         launched: The subagent that a tool launched, or None.
         failed_subagent_id: The subagent whose failure the prompt reports, or None.
     """
-
-    __slots__ = (
-        "call_id",
-        "can_answer",
-        "cwd",
-        "error",
-        "failed_subagent_id",
-        "kind",
-        "last_text",
-        "launched",
-        "model",
-        "name",
-        "prompt",
-        "reason",
-        "session_id",
-        "source",
-        "subagent_id",
-        "subagent_type",
-        "tokens",
-        "transcript_path",
-    )
 
     def __init__(self, kind: str, name: str, session_id: str) -> None:
         self.kind = kind

@@ -246,17 +246,6 @@ class LastReading:
         window_tokens: The window that the client reports beside its replies, or None.
     """
 
-    __slots__ = (
-        "boundary",
-        "bytes_behind",
-        "error",
-        "is_current",
-        "report",
-        "stopped_at",
-        "text",
-        "window_tokens",
-    )
-
     def __init__(self) -> None:
         self.report: Report | None = None
         self.boundary: Boundary | None = None

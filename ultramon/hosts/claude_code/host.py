@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.port import (
     COMPACTED,
     COMPACTING,
@@ -27,11 +28,10 @@ from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext, Finding
-    from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
 
 NAME = "claude-code"
@@ -167,43 +167,12 @@ class ClaudeCode(Host):
             folder = os.path.join(os.path.dirname(path), session_id)
         return os.path.join(folder, "subagents", f"agent-{subagent_id}.jsonl")
 
-    def read_last_reading(
-        self, path: str, *, is_subagent: bool, call_id: str | None = None
-    ) -> LastReading:
-        """Read a transcript from its end."""
-        from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
-
-        return read_last_reading(path, is_subagent=is_subagent, call_id=call_id)
-
-    def read_last_replies(self, path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
-        """Return the last two replies of this window."""
-        from ultramon.hosts.claude_code.transcripts.last_reading import read_last_replies
-
-        return read_last_replies(path, is_subagent=is_subagent)
-
-    def read_token_budget(self, path: str) -> int | None:
-        """Return the token budget that the client wrote into the conversation last."""
-        from ultramon.hosts.claude_code.transcripts.last_reading import read_token_budget
-
-        return read_token_budget(path)
-
-    def looks_like_transcript(self, head: bytes) -> bool:
-        """Recognise a session's transcript, or a subagent's."""
-        from ultramon.hosts.claude_code.transcripts.reader import looks_like_transcript
-
-        return looks_like_transcript(head)
-
-    def identify(self, lines: Iterable[bytes]) -> TranscriptIdentity | None:
-        """Return whose transcript it is."""
-        from ultramon.hosts.claude_code.transcripts.reader import identify
-
-        return identify(lines)
-
-    def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
-        """Yield the facts of a transcript."""
-        from ultramon.hosts.claude_code.transcripts.reader import read_transcript
-
-        return read_transcript(lines)
+    read_last_reading = staticmethod(last_reading.read_last_reading)
+    read_last_replies = staticmethod(last_reading.read_last_replies)
+    read_token_budget = staticmethod(last_reading.read_token_budget)
+    looks_like_transcript = staticmethod(reader.looks_like_transcript)
+    identify = staticmethod(reader.identify)
+    read_transcript = staticmethod(reader.read_transcript)
 
     def plan_installation(self, request: SetupRequest) -> Plan:
         """Plan hooks and a status line in a layer of the client's settings, or a plugin."""
