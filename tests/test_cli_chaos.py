@@ -230,9 +230,9 @@ def seen(*records, handoffs=()):
     """What a ledger says after these states and handoffs: planned, completed, repeated, lost."""
     ledger = Ledger()
     for record in records:
-        ledger.see_state(record)
+        ledger.enter_state(record)
     for handoff in handoffs:
-        ledger.see_handoff(handoff)
+        ledger.enter_handoff(handoff)
     return ledger.planned, ledger.completed, ledger.repeated, ledger.lost
 
 

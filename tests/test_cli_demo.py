@@ -93,7 +93,7 @@ def test_the_text_says_what_the_kills_cost():
 
 
 def test_a_stranger_may_kill_a_worker_too():
-    """The demo tells the processes' ids; whoever kills one is answered by the same proof."""
+    """The demo prints the processes' ids; after a kill from outside the same check holds."""
     with subprocess.Popen(
         [PROGRAM, *SMALL_DEMO], stdout=subprocess.PIPE, encoding="utf-8", env=environment()
     ) as demo:
@@ -192,7 +192,7 @@ def state(agent_id, done=(), *, left=(), predecessor=None, active=False):
 
 
 def handoff(agent_id, *remaining, interrupted=()):
-    """A handoff as it stands in the journal."""
+    """A handoff as the journal holds it."""
     return {"agentId": agent_id, "interrupted": interrupted, "remaining": remaining}
 
 
@@ -200,7 +200,7 @@ def ledger(*records):
     """The ledger of these states."""
     entered = Ledger()
     for record in records:
-        entered.see_state(record)
+        entered.enter_state(record)
     return entered
 
 

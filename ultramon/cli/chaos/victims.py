@@ -1,4 +1,4 @@
-"""The agents that `ultramon chaos` watches, and how it kills one of them."""
+"""The agents that `ultramon chaos` watches and kills."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Victims:
-    """The agents of one run that started since it is watched.
+    """The agents of one run that started after the command did.
 
-    Those that were there before belong to somebody else: they are neither killed nor counted.
+    Older agents belong to somebody else and are neither killed nor counted.
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
@@ -42,7 +42,7 @@ class Victims:
         self._began_at = end_of_journal(backend)
 
     def look(self) -> None:
-        """See what changed."""
+        """Enter the states that changed."""
         look = self.backend.changes(self.run, self._seen)
         self._heartbeats = look.heartbeats
         for agent in look.changed:
@@ -52,12 +52,12 @@ class Victims:
             self.unreadable.discard(agent.agent_id)
             if self._is_new(agent.agent_id, agent.record.generation):
                 self._records[agent.agent_id] = agent.record
-                self.ledger.see_state(agent.record)
+                self.ledger.enter_state(agent.record)
                 if agent.record.tasks:
                     self._planned.add((agent.agent_id, agent.record.generation))
 
     def look_at_the_end(self) -> None:
-        """See the last states, and what the journal knows of those that were overwritten."""
+        """Enter the last states, and from the journal those that were replaced before."""
         from ultramon.fleet.assignments import agents_without_plan
 
         self.look()
@@ -67,10 +67,7 @@ class Victims:
             if self._concerns(event)
         ]
         for event in events:
-            if event["type"] == "handoff_ready":
-                self.ledger.see_handoff(event["handoff"])
-            elif event["type"] == "agent_assigned":
-                self.ledger.see_assignment(event)
+            self.ledger.enter_event(event)
         living = {record.agent_id for record in self.living}
         died = [
             (agent_id, record.generation)
@@ -80,7 +77,7 @@ class Victims:
         self.died_without_plan = agents_without_plan(events, died, self._planned)
 
     def _concerns(self, event: dict[str, Any]) -> bool:
-        """Return whether an event is about a life that began since, or that never did."""
+        """Return whether an event is about a life that began after the command, or never began."""
         generation = event["generation"]
         if event["type"] == "agent_assigned":
             generation += 1
@@ -101,7 +98,7 @@ class Victims:
         ]
 
     def kill_one(self, spared: Collection[int]) -> StateRecord | None:
-        """Kill the process of a random living agent of this host; return the agent."""
+        """Kill the process of a random living agent on this host; return the agent."""
         host = self._host
         victims = [
             record
@@ -119,19 +116,19 @@ class Victims:
         return None
 
     def all_live_in(self, pid: int) -> bool:
-        """Return whether every agent there was had its place in that process."""
+        """Return whether all agents ran in that process."""
         return bool(self._records) and {record.pid for record in self._records.values()} == {pid}
 
 
 def kill_process(pid: int, started_at: str | None) -> bool:
-    """Kill a process, if it still is the one that started then."""
+    """Kill a process if it is still the one that started then; return whether it was."""
     if not hasattr(os, "pidfd_open"):
         if process_started_at(pid) == started_at:
             os.kill(pid, signal.SIGKILL)
             return True
         return False
     try:
-        # From here on the number cannot come to mean another process.
+        # From here on the pid cannot be reused.
         descriptor = os.pidfd_open(pid)
     except OSError:
         return False

@@ -1,8 +1,8 @@
-"""Through whose hands each item of a run went, read from states, assignments and handoffs."""
+"""Who began and completed each item of a run, from states, assignments and handoffs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
@@ -13,24 +13,21 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 _EARLIER = 0
-"""Stands for the life in which an item was begun when only what became of it was seen."""
+"""The number of an unknown life: the item's beginning or end was seen, not its life."""
 
 
-class _Item:
-    __slots__ = ("begun_by", "done_by")
-
-    def __init__(self) -> None:
-        self.begun_by: set[tuple[str, int]] = set()
-        """Agents and the generations in which they began it."""
-        self.done_by: set[tuple[str, int]] = set()
-        """Agents and the number of their life in which they completed it."""
+class _Item(NamedTuple):
+    begun_by: set[tuple[str, int]]
+    """Agents and the generations in which they began it."""
+    done_by: set[tuple[str, int]]
+    """Agents and the numbers of the lives in which they completed it."""
 
 
 class Ledger:
-    """Goes by item names: two agents that planned the same name mean the same item.
+    """The items of a run by name: agents that planned the same name mean the same item.
 
-    What a state no longer tells is known only if the state was seen while it did: an agent that
-    ends and starts again under its id leaves a state without its former plan.
+    An agent that starts again under its id replaces its state, so its former plan is known only if
+    the former state was entered in time.
     """
 
     def __init__(self) -> None:
@@ -44,12 +41,12 @@ class Ledger:
 
     @property
     def planned(self) -> list[str]:
-        """Every item that was planned or assigned, in the order in which it was seen."""
+        """The items that were planned or assigned, in the order they were seen."""
         return list(self._items)
 
     @property
     def completed(self) -> list[str]:
-        """The items that somebody completed."""
+        """The items that were completed."""
         return [name for name, item in self._items.items() if item.done_by]
 
     @property
@@ -67,47 +64,51 @@ class Ledger:
         ]
 
     def done_by(self, name: str) -> list[str]:
-        """Return the agents that completed an item, one of them as often as it did so."""
+        """Return the agents that completed an item, each as often as it did."""
         item = self._items.get(name)
         return sorted(agent_id for agent_id, _ in item.done_by) if item else []
 
-    def see_state(self, record: StateRecord) -> None:
-        """Enter one state of an agent; the same one again changes nothing."""
+    def enter_state(self, record: StateRecord) -> None:
+        """Enter one state of an agent; repeating it changes nothing."""
         agent_id, begin = record.agent_id, (record.agent_id, record.generation)
         life = (agent_id, self._life(record))
         for task in record.tasks or ():
-            item = self._items.setdefault(task["name"], _Item())
+            item = self._item(task["name"])
             status = task["status"]
             if status == IN_PROGRESS:
                 item.begun_by.add(begin)
             elif status == INTERRUPTED:
-                self._was_begun(item, agent_id)
+                _add_unless_known(item.begun_by, agent_id)
             elif status == DONE and life not in item.done_by:
                 item.done_by.add(life)
                 item.begun_by.add(begin)
 
-    def see_handoff(self, handoff: dict[str, Any]) -> None:
-        """Enter a handoff as it stands in the journal."""
-        agent_id = handoff["agentId"]
-        for name in handoff.get("completed", ()):
-            item = self._items.setdefault(name, _Item())
-            self._was_begun(item, agent_id)
-            if not any(agent == agent_id for agent, _ in item.done_by):
-                item.done_by.add((agent_id, _EARLIER))
-        for name in handoff.get("interrupted", ()):
-            self._was_begun(self._items.setdefault(name, _Item()), agent_id)
-        for name in handoff.get("remaining", ()):
-            self._items.setdefault(name, _Item())
-
-    def see_assignment(self, event: dict[str, Any]) -> None:
-        """Enter what an agent was given before its start, as it stands in the journal."""
+    def enter_event(self, event: dict[str, Any]) -> None:
+        """Enter an event of the journal, if it is a handoff or an assignment."""
         from ultramon.fleet.assignments import items_of
 
-        for name in items_of([event]):
-            self._items.setdefault(name, _Item())
+        if event["type"] == "handoff_ready":
+            self.enter_handoff(event["handoff"])
+        elif event["type"] == "agent_assigned":
+            for name in items_of([event]):
+                self._item(name)
+
+    def enter_handoff(self, handoff: dict[str, Any]) -> None:
+        """Enter a handoff, as the journal holds it."""
+        agent_id = handoff["agentId"]
+        completed = handoff.get("completed", ())
+        for name in (*completed, *handoff.get("interrupted", ())):
+            _add_unless_known(self._item(name).begun_by, agent_id)
+        for name in completed:
+            _add_unless_known(self._item(name).done_by, agent_id)
+        for name in handoff.get("remaining", ()):
+            self._item(name)
+
+    def _item(self, name: str) -> _Item:
+        return self._items.setdefault(name, _Item(set(), set()))
 
     def _life(self, record: StateRecord) -> int:
-        """Return which life of an agent a state belongs to: a new one begins after an end."""
+        """Return the number of the life that a state belongs to; a new life begins after an end."""
         life, generation, active = self._lives.get(
             record.agent_id, (1, record.generation, record.active)
         )
@@ -116,14 +117,14 @@ class Ledger:
         self._lives[record.agent_id] = life, record.generation, record.active
         return life
 
-    @staticmethod
-    def _was_begun(item: _Item, agent_id: str) -> None:
-        if not any(agent == agent_id for agent, _ in item.begun_by):
-            item.begun_by.add((agent_id, _EARLIER))
+
+def _add_unless_known(lives: set[tuple[str, int]], agent_id: str) -> None:
+    if not any(agent == agent_id for agent, _ in lives):
+        lives.add((agent_id, _EARLIER))
 
 
 def end_of_journal(backend: Backend) -> str | None:
-    """Return the cursor behind all events that there are now."""
+    """Return the cursor behind all present events."""
     cursor = None
     while (page := backend.events(cursor)).events:
         cursor = page.cursor
@@ -131,7 +132,7 @@ def end_of_journal(backend: Backend) -> str | None:
 
 
 def events_of(backend: Backend, run: str, cursor: str | None = None) -> Iterator[dict[str, Any]]:
-    """Return the events of a run behind a cursor as they stand in the journal, oldest first."""
+    """Yield the events of a run behind a cursor, oldest first."""
     while (page := backend.events(cursor)).events:
         cursor = page.cursor
         yield from (event for event in page.events if event["run"] == run)

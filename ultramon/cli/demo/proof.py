@@ -1,4 +1,4 @@
-"""Whether the work of `ultramon demo` was done: the stored records against the workers' notes."""
+"""Checks the stored records of `ultramon demo` against the notes of its workers."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 
 class Evidence(NamedTuple):
-    """Everything that is left of a run."""
+    """Everything that a run left behind."""
 
     records: list[StateRecord]
     handoffs: list[dict[str, Any]]
     notes: Notes
-    """What each worker noted itself, as (begun or done, item)."""
+    """The notes of each worker, as (begun or done, item)."""
     ledger: Ledger
     unreadable: int
 
     @classmethod
     def gather(cls, backend: Backend, run: str, folder: str) -> Evidence:
-        """Read states, events and notes again, from where they are stored."""
+        """Read states, events and notes from where they are stored."""
         stored = backend.list_agents(run)
         records = [agent.record for agent in stored if agent.record is not None]
-        events = events_of(backend, run)
+        events = list(events_of(backend, run))
         handoffs = [event["handoff"] for event in events if event["type"] == "handoff_ready"]
         notes = {agent.agent_id: read_notes(folder, agent.agent_id) for agent in stored}
         ledger = Ledger()
         for record in records:
-            ledger.see_state(record)
-        for handoff in handoffs:
-            ledger.see_handoff(handoff)
+            ledger.enter_state(record)
+        for event in events:
+            ledger.enter_event(event)
         return cls(records, handoffs, notes, ledger, len(stored) - len(records))
 
     def problems(self, names: list[str], killed: Collection[str]) -> list[str]:
-        """Return what is wrong; nothing when every item was done exactly once.
+        """Return the problems found; none if every item was done exactly once.
 
         Args:
-            names: Every item that was to be done, once.
-            killed: Ids of the agents that were killed on purpose.
+            names: The items to be done, each once.
+            killed: Ids of the agents that were killed.
         """
         problems = [
             *check_items(names, self.ledger),
@@ -61,7 +61,7 @@ class Evidence(NamedTuple):
     def summary(
         self, names: list[str], killed: Collection[str], problems: list[str]
     ) -> dict[str, Any]:
-        """Return the numbers, by the names that ``--json`` prints."""
+        """Return the members that ``--json`` prints."""
         return {
             "items": len(names),
             "itemsDone": len(self.ledger.completed),
@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 
 
 def check_items(names: list[str], ledger: Ledger) -> list[str]:
-    """Compare the work that was to be done with what the records say; return what is wrong."""
+    """Compare the items to be done with the records; return the problems."""
     problems = [f"{name} was never done" for name in names if not ledger.done_by(name)]
     times = {name: len(ledger.done_by(name)) for name in ledger.completed}
     problems += [f"{name} was done {count} times" for name, count in times.items() if count > 1]
@@ -88,7 +88,7 @@ def check_items(names: list[str], ledger: Ledger) -> list[str]:
 def check_agents(
     records: list[StateRecord], handoffs: list[dict[str, Any]], killed: Collection[str]
 ) -> list[str]:
-    """Return which agents did not end, and which handoffs did not find their one successor."""
+    """Return the agents that did not end, and the handoffs without exactly one successor."""
     problems = [
         f"agent {record.agent_id} did not end"
         for record in records
@@ -103,7 +103,7 @@ def check_agents(
 
 
 def check_notes(ledger: Ledger, notes: Notes, kills: int) -> list[str]:
-    """Compare the records with what the workers noted themselves; return what is wrong."""
+    """Compare the records with the notes of the workers; return the problems."""
     problems = [
         f"{name} counts as done by agent {agent_id}, which did not note it"
         for name in ledger.completed
@@ -117,6 +117,6 @@ def check_notes(ledger: Ledger, notes: Notes, kills: int) -> list[str]:
 
 
 def begun_again(notes: Notes) -> list[str]:
-    """Return the items whose work was begun more than once."""
+    """Return the items that were begun more than once."""
     begun = Counter(name for noted in notes.values() for what, name in noted if what == BEGUN)
     return [name for name, count in begun.items() if count > 1]
