@@ -187,7 +187,7 @@ def test_wrong_usage_ends_with_2(arguments):
 
 
 def test_an_option_can_be_set_by_its_variable(tmp_path):
-    """A variable counts like the option, and the option stands above it."""
+    """A variable counts like the option, and the option overrides it."""
     variable = {"ULTRAMON_STATUS_JSON": "1", "ULTRAMON_STATE_DIR": str(tmp_path)}
     assert json.loads(run("status", **variable).stdout) == {"agents": [], "unreadable": []}
     text = CAPTURES / "codex-0.169.0" / "rollout_c1_user.jsonl"

@@ -109,7 +109,7 @@ def test_a_working_directory_that_is_gone_changes_nothing(tmp_path):
 
 
 def test_of_four_programs_at_once_one_alerts(project, tmp_path):
-    """Whoever comes first; the others end with 0 and say nothing."""
+    """The first one; the others end with 0 and print nothing."""
     fill(project, 87)
     programs = [
         subprocess.Popen(
@@ -340,10 +340,10 @@ def test_a_tools_own_output_and_exit_code_stay_as_they_are(project, tmp_path):
         )
 
     fill(project, 72)
-    for number, told in enumerate([False, False, True]):
+    for number, alerts in enumerate([False, False, True]):
         done = call("add", f"task-{number}")
         assert (done.returncode, json.loads(done.stdout)) == (0, {"added": f"task-{number}"})
-        assert done.stderr.startswith("[CONTEXT ALERT] WARNING") is told
+        assert done.stderr.startswith("[CONTEXT ALERT] WARNING") is alerts
     fill(project, 87)
     assert len(json.loads(call("list").stdout)) == 3
     failed = call("complete", "nothing")

@@ -34,9 +34,9 @@ def test_a_check_ends_with_the_code_of_the_status(
     assert done.stderr == ("it is 86400 s old\n" if status == "stale" else "")
     quiet = program("check", "--quiet")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (code, "", "")
-    told = program("check", "--json")
-    assert told.returncode == code
-    value = json.loads(told.stdout)
+    done = program("check", "--json")
+    assert done.returncode == code
+    value = json.loads(done.stdout)
     assert (value["exitCode"], value["status"], value["percentage"]) == (code, status, percentage)
     assert "alerted" not in value
 

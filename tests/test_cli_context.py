@@ -196,7 +196,7 @@ def test_an_agent_enables_and_disables_itself(backend, call):
 
 
 def test_a_parent_enables_its_child(backend, call):
-    """Who calls is told, not who is meant; also under the older variable."""
+    """The caller is notified, not the agent named; also under the older variable."""
     put(backend, parent_id="boss")
     expected = f"Context monitoring enabled for {AGENT} — notifications → boss\n"
     for variable in ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID"):
@@ -368,7 +368,7 @@ def test_status_without_registrations(call):
 
 
 def test_status_shows_who_is_told_about_whom(backend, call):
-    """Enabled ones only; one that was never measured, or whose ladder is none, stands out."""
+    """Enabled ones only; an agent never measured, or without a valid ladder, is marked."""
     put(backend, parent_id="boss")
     put(backend, "blind", ago_seconds=None, label=None, ladder=Ladder.default().to_json())
     put(backend, "silent", label=None)
@@ -389,7 +389,7 @@ def test_status_shows_who_is_told_about_whom(backend, call):
     assert [row[:-1] for row in cells] == [
         [AGENT, "agent-1", "boss", "40%, 62.5%"],
         ["blind", "blind", "70%, 85%"],
-        ["silent", "silent", "invalid, nothing is told"],
+        ["silent", "silent", "invalid, no notices"],
     ]
     assert [row[-1].partition(",")[0] for row in cells] == ["43%", "none yet", "43%"]
     monitored = json.loads(said(call("context-monitor", "status", "--json")))["monitored"]

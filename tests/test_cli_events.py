@@ -49,7 +49,7 @@ def lives(agent):
 
 
 def event(number, **values):
-    """An event as it stands in the journal."""
+    """An event as the journal holds it."""
     return {
         "eventId": f"{number:032x}",
         "type": "agent_stale",
@@ -207,7 +207,7 @@ def test_reading_changes_nothing(tmp_path, backend, lives):
 
 
 def test_a_hostile_journal_cannot_touch_the_terminal(tmp_path, backend):
-    """Whatever stands in an event, one line of plain text comes out; senseless values are said."""
+    """Any event gives one line of plain text; senseless values are marked."""
     senseless = {"level": HOSTILE, "tokens": [], "contextLimit": HOSTILE, "usageRatio": {}}
     backend.append_events(
         [

@@ -101,7 +101,7 @@ def test_the_hook_can_be_tried_by_hand(tmp_path):
     """It answers as the installed one does, and keeps quiet on nonsense."""
     session = HookedSession(tmp_path)
     session.reply(140_000, "toolu_1")
-    told = session.payload("PostToolUse", tool_name="Bash", tool_use_id="toolu_1")
+    payload = session.payload("PostToolUse", tool_name="Bash", tool_use_id="toolu_1")
     env = environment(**session.environ, ULTRAMON_STATE_DIR=str(session.state))
 
     def by_hand(*verb, data):
@@ -109,12 +109,12 @@ def test_the_hook_can_be_tried_by_hand(tmp_path):
             [PROGRAM, *verb], input=data, capture_output=True, env=env, check=False, timeout=60
         )
 
-    answer = by_hand("hook", "claude-code", data=json.dumps(told).encode())
+    answer = by_hand("hook", "claude-code", data=json.dumps(payload).encode())
     text = json.loads(answer.stdout)["hookSpecificOutput"]["additionalContext"]
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert "140,000 of 200,000 tokens (70 %)" in text
     nonsense = by_hand("hook", "claude-code", data=b"nonsense")
     assert (nonsense.returncode, nonsense.stdout, nonsense.stderr) == (0, b"", b"")
-    line = by_hand("statusline", data=json.dumps(told).encode())
+    line = by_hand("statusline", data=json.dumps(payload).encode())
     assert b"70%" in line.stdout
     assert os.path.exists(session.state / "claude-code.failures.jsonl")

@@ -120,7 +120,7 @@ def test_a_stream_does_not_hold_up_the_end(number):
 
 
 def test_a_second_signal_ends_it_at_once():
-    """A second signal ends the server without waiting for a request under way."""
+    """A second signal ends it without waiting for an unfinished request."""
     with ServeProgram() as served:
         port = int(served.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as half:
@@ -250,7 +250,7 @@ def test_without_the_extra_it_says_which_one_to_install(tmp_path, missing):
 
 
 def test_its_help_needs_no_extra():
-    """Nothing of the server is loaded before it starts; reading its file needs no extra."""
+    """Nothing of the server is loaded before it is started."""
     heavy = ["fastapi", "uvicorn", "httpx", "ultramon.server.main"]
     assert loaded_by(["serve", "--help"], heavy) == ""
     code = "import sys, ultramon.server.server_file; print({*sys.modules} & {'fastapi', 'uvicorn'})"

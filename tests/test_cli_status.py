@@ -20,7 +20,7 @@ ACTIONS = {"warning": "prepare_handoff", "critical": "force_return"}
 
 
 def store(directory, agent_id, **values):
-    """Write the state of an agent that beats on another host, unless told otherwise."""
+    """Write the state of an agent that beats on another host, by default."""
     now = time.time()
     record = StateRecord(
         agent_id,
@@ -90,14 +90,14 @@ def test_the_most_urgent_comes_first(crowd):
 
 def test_a_limit_leaves_out_the_least_urgent(crowd):
     """The table, JSON and every look of watch are cut alike; how many are missing is said."""
-    told = "5 less urgent ones left out, shown with --limit 8\n"
+    left_out = "5 less urgent ones left out, shown with --limit 8\n"
     for command in (["status"], ["watch", "--once"]):
         cut = run(*command, "--limit", "3", "--state-dir", crowd)
         names = [line.split()[0] for line in cut.stdout.splitlines()[1:]]
         assert names == ["gone", "full", "warmer"]
-        assert cut.stderr == f"1 ended, shown with --all\n{told}"
+        assert cut.stderr == f"1 ended, shown with --all\n{left_out}"
     cut = run("status", "--json", "--limit", "3", "--state-dir", crowd)
-    assert (len(json.loads(cut.stdout)["agents"]), cut.stderr) == (3, told)
+    assert (len(json.loads(cut.stdout)["agents"]), cut.stderr) == (3, left_out)
     assert (
         run("status", "--limit", "8", "--state-dir", crowd).stderr == "1 ended, shown with --all\n"
     )
@@ -235,7 +235,7 @@ os._exit(9)
     [("fu", "full"), ("calm", "calm"), ("warme", "warmer"), ("night shift", "warm")],
 )
 def test_an_agent_is_found_by_id_prefix_or_label(crowd, name, agent_id):
-    """A whole id stands above a longer one that begins with it; an ended agent is found too."""
+    """A whole id wins over a longer one that begins with it; an ended agent is found too."""
     assert [agent["agentId"] for agent in shown(name, "--state-dir", crowd)] == [agent_id]
     screen = run("explain", name, "--state-dir", crowd)
     assert screen.stdout.startswith(f"agent {agent_id}  ")
@@ -320,7 +320,7 @@ def test_garbage_in_the_directory_hides_nobody(crowd):
 @pytest.mark.parametrize("command", [["status"], ["status", "--all"], ["explain", "evil"]])
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_a_hostile_state_cannot_touch_the_terminal(tmp_path, command, columns):
-    """Whatever stands in a state, the terminal receives text, line ends and our own colours."""
+    """Whatever a state holds, the terminal receives text, line ends and our own colours."""
     texts = ("run", "session_id", "label", "model", "phase", "current_task", "limit_source")
     values = dict.fromkeys(texts, HOSTILE)
     store(

@@ -64,7 +64,7 @@ def test_json_names_whose_token_it_is(call, backend):
 
 
 def test_with_a_file_the_token_is_never_printed(call, backend, tmp_path):
-    """What is printed hands the file to a process; a shell takes it as it stands."""
+    """The line printed hands the file to a process; a shell takes it unchanged."""
     path = tmp_path / "a token of 'scout'"
     done = call("mint", "scout-1", "--file", path)
     token = path.read_text().strip()

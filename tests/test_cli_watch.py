@@ -202,7 +202,7 @@ def test_it_takes_the_new_size_of_the_terminal(watch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "notifications"),
     [
         ("none", []),
         ("bell", ["\a"] * 3),
@@ -216,7 +216,7 @@ def test_it_takes_the_new_size_of_the_terminal(watch, tmp_path):
         ),
     ],
 )
-def test_each_crossing_is_told_once(watch, agent, tmp_path, kind, told):
+def test_each_crossing_is_notified_once(watch, agent, tmp_path, kind, notifications):
     """Upward crossings seen while watching ring, and nothing else does."""
     store(tmp_path, "before", threshold_status="critical", announced={"rungs": {"critical": 1}})
     terminal = watch("--notify", kind)
@@ -232,7 +232,7 @@ def test_each_crossing_is_told_once(watch, agent, tmp_path, kind, told):
     terminal.wait_for("1 ended")
     terminal.child.send("q")
     assert terminal.end() == (0, None)
-    assert re.findall(r"\a|\x1b\]9;.*?\x1b\\", terminal.raw.decode()) == told
+    assert re.findall(r"\a|\x1b\]9;.*?\x1b\\", terminal.raw.decode()) == notifications
 
 
 def test_nothing_is_drawn_while_nothing_changes(watch, tmp_path):

@@ -185,48 +185,48 @@ def test_wrong_usage_ends_with_2(tmp_path, arguments):
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def told(agent_list):
+def crossings(agent_list):
     """Who reached what since the last look."""
     return [(one.record.agent_id, rung) for one, rung in agent_list.refresh()]
 
 
-def test_a_crossing_before_the_first_look_is_not_told(make, store):
+def test_a_crossing_before_the_first_look_is_not_reported(make, store):
     """What happened before somebody watched is history; what comes after is news."""
     monitor = make("a", context_limit_tokens=1_000)
     monitor.report_usage(input_tokens=750)
     agent_list = AgentList(store, None, show_all=False, with_news=True)
-    assert told(agent_list) == []
+    assert crossings(agent_list) == []
     monitor.report_usage(input_tokens=900)
     newcomer = make("b", context_limit_tokens=1_000)
     newcomer.report_usage(input_tokens=800)
-    assert told(agent_list) == [("a", "critical"), ("b", "warning")]
-    assert told(agent_list) == []
+    assert crossings(agent_list) == [("a", "critical"), ("b", "warning")]
+    assert crossings(agent_list) == []
 
 
 def test_falling_and_rising_again_is_two_crossings(make, store):
-    """Each is told, a fall alone is not; in a new epoch the rungs are new."""
+    """Each is reported, a fall alone is not; in a new epoch the rungs are new."""
     monitor = make("a", context_limit_tokens=1_000)
     agent_list = AgentList(store, None, show_all=False, with_news=True)
     agent_list.refresh()
     for tokens, news in ((750, [("a", "warning")]), (600, []), (750, [("a", "warning")])):
         monitor.report_usage(input_tokens=tokens)
-        assert told(agent_list) == news
+        assert crossings(agent_list) == news
     monitor.record_compaction(100)
-    assert told(agent_list) == []
+    assert crossings(agent_list) == []
     monitor.report_usage(input_tokens=750)
-    assert told(agent_list) == [("a", "warning")]
+    assert crossings(agent_list) == [("a", "warning")]
 
 
-def test_an_agent_taken_over_is_not_told_again(make, store):
-    """A new owner goes on with the same epoch; its rungs were told."""
+def test_an_agent_taken_over_is_not_reported_again(make, store):
+    """A new owner goes on with the same epoch; its rungs were reported."""
     make("a", context_limit_tokens=1_000).report_usage(input_tokens=750)
     agent_list = AgentList(store, None, show_all=False, with_news=True)
     agent_list.refresh()
     make("a", context_limit_tokens=1_000, takeover=True).report_usage(input_tokens=760)
-    assert told(agent_list) == []
+    assert crossings(agent_list) == []
 
 
-def test_an_agent_unreadable_for_a_moment_is_not_told_again(tmp_path, agent):
+def test_an_agent_unreadable_for_a_moment_is_not_reported_again(tmp_path, agent):
     """What was known before the state could not be read is still known."""
     with agent("a") as monitor:
         monitor.report_usage(input_tokens=750)
@@ -236,9 +236,9 @@ def test_an_agent_unreadable_for_a_moment_is_not_told_again(tmp_path, agent):
         file = tmp_path / "subagents" / "a.json"
         good = file.read_bytes()
         file.write_bytes(good[:100])
-        assert (told(agent_list), len(agent_list.unreadable)) == ([], 1)
+        assert (crossings(agent_list), len(agent_list.unreadable)) == ([], 1)
         file.write_bytes(good)
-        assert (told(agent_list), len(agent_list.unreadable)) == ([], 0)
+        assert (crossings(agent_list), len(agent_list.unreadable)) == ([], 0)
         monitor.report_usage(input_tokens=900)
-        assert told(agent_list) == [("a", "critical")]
+        assert crossings(agent_list) == [("a", "critical")]
         backend.close()

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from program import ROOT, environment
+from helpers.program import ROOT, environment
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.cli.output import ExitCode

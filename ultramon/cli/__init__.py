@@ -1,7 +1,7 @@
-"""The command line: one module per command below `commands`, imported when it is called.
+"""The command line: one module per command, imported when the command is called.
 
-Data goes to stdout, words go to stderr. Nothing here imports pydantic, transitions or rich at
-module level, so that `--version`, `--help` and completion answer at once.
+Data goes to stdout, words go to stderr. No module of a command imports pydantic, transitions or
+rich at module level, so that `--version`, `--help` and completion answer at once.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ _HELP_MARGIN = 6  # what click leaves free around the two columns
 def load_command(file: str, function: str = "command") -> click.Command:
     """Import one command, and name the environment variable of each of its options.
 
-    A variable bears the names of the command's module and of the option, so that it is the same
-    wherever the command is listed.
+    The variable is made of the names of module and option, so it is the same in every group.
     """
     place = f"{file}.command" if file in _ROOMS else f"commands.{file}"
     command: click.Command = getattr(importlib.import_module(f"ultramon.cli.{place}"), function)
@@ -161,7 +160,7 @@ class Program(click.Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, and turn what ultramon raises into one line and an exit code."""
+        """Run a command; turn an error into one line and an exit code."""
         try:
             return super().invoke(ctx)
         except AgentNotFoundError as error:
@@ -191,10 +190,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code.
+    """Run the command line, and end the process with its exit code.
 
     Args:
-        arguments: Without the program's name; None = those of the process.
+        arguments: Without the program's name; None = the arguments of the process.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -221,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's last flush go nowhere; whoever read the output is gone."""
+    """Send the interpreter's last flush nowhere: the reader of stdout is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Who calls: the agent in whose environment a command runs."""
+"""The caller: the agent in whose environment a command runs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 VARIABLES = ("ULTRAMON_AGENT_ID", "CLAUDE_SESSION_MANAGER_ID")
-"""The second one is for set-ups that had it before."""
+"""The second one is the older name, kept for existing setups."""
 
 
 class NoCaller(CommandFailed):
-    """A command needs to know which agent calls it, or which one is meant."""
+    """A command needs an agent, and neither caller nor argument names one."""
 
     exit_code = int(ExitCode.USAGE)
 
 
 def caller_id() -> str | None:
-    """Return the id of the agent that calls, None for a person."""
+    """Return the id of the calling agent, None for a person."""
     return next((value for name in VARIABLES if (value := os.environ.get(name))), None)
 
 
 def require_caller(what: str) -> str:
-    """Return the id of the agent that calls.
+    """Return the id of the calling agent.
 
     Raises:
-        NoCaller: A person calls.
+        NoCaller: The caller is a person.
     """
     caller = caller_id()
     if caller is None:
@@ -39,12 +39,12 @@ def require_caller(what: str) -> str:
 
 
 def resolve_agent(backend: Backend, agent: str | None, what: str) -> str:
-    """Return the id of the agent that is named, else of the one that calls.
+    """Return the id of the agent named, else of the caller.
 
     Raises:
-        NoCaller: Neither is there.
-        AgentNotFoundError: Nobody is meant by the name.
-        SeveralFound: Several are.
+        NoCaller: There is neither.
+        AgentNotFoundError: No agent has that name.
+        SeveralFound: Several agents have it.
     """
     if agent is not None:
         return find_agent_id(backend, agent)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_FIELD_CHARS = 200
-"""A label or task name is cut here before anything measures its width."""
+"""A label or task name is cut here before its width is measured."""
 _PIPE_WIDTH = 160
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class ExitCode(IntEnum):
-    """How a command ended; 50-54 are what `ultramon check` found."""
+    """How a command ended; 50-54 are the statuses of `ultramon check`."""
 
     OK = 0
     FAILURE = 1
@@ -37,9 +37,9 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     """No agent has that id, prefix or label."""
     AMBIGUOUS = 4
-    """Several agents begin with that prefix, or bear that label."""
+    """Several agents have that prefix or label."""
     WARNING = 50
-    """The window is at 70 % or more, or what is configured instead; so with the next three."""
+    """70 % of the window or more; this and the next three are the default limits of alerts."""
     CAUTION = 51
     """85 % or more."""
     CRITICAL = 52
@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
     EMERGENCY = 53
     """95 % or more."""
     STALE = 54
-    """There are no data, or they are too old."""
+    """No data, or data that are too old."""
     INTERRUPTED = 130
     """Ctrl-C."""
 
@@ -62,13 +62,13 @@ class CommandFailed(click.ClickException):
 
 
 class NobodyFound(CommandFailed):
-    """No agent is meant by what was given."""
+    """No agent has the given id, prefix or label."""
 
     exit_code = int(ExitCode.NOT_FOUND)
 
 
 class SeveralFound(CommandFailed):
-    """More than one agent is meant."""
+    """Several agents have the given prefix or label."""
 
     exit_code = int(ExitCode.AMBIGUOUS)
 
@@ -90,17 +90,17 @@ def sanitize_values(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return one JSON document in printable ASCII: it can do nothing to a terminal either."""
+    """Return one JSON document in printable ASCII, harmless to a terminal."""
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def print_json_list(name: str, items: Iterable[Any], others: Callable[[], dict[str, Any]]) -> None:
-    """Print a JSON object as `print_json` does, whose first member is a list too long to keep.
+    """Print a JSON object whose first member is a list too long to keep in memory.
 
     Args:
-        name: Of that member.
-        items: Printed one by one, as they come.
-        others: Asked for the other members when all are printed; at least one.
+        name: The name of that member.
+        items: The list; each item is printed as it comes.
+        others: Called after the last item; returns the other members, at least one.
     """
     # Nothing is printed before the first item is there: until then a command can fail.
     before, after = f'{{\n  "{name}": [', "]"
@@ -113,7 +113,7 @@ def print_json_list(name: str, items: Iterable[Any], others: Callable[[], dict[s
 
 
 def json_line(value: Any) -> str:
-    """Return one JSON document without a line end in it, as harmless as `json_text`."""
+    """Return one JSON document on one line, in printable ASCII."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return line.replace("\x7f", "\\u007f")
 
@@ -124,15 +124,14 @@ def print_json(value: Any) -> None:
 
 
 def wait_while_read(seconds: float, wake_fd: int | None = None) -> None:
-    """Wait, as long as somebody reads stdout.
+    """Wait, unless the reader of stdout is gone.
 
     Args:
         seconds: How long.
-        wake_fd: A descriptor that ends the wait when it can be read; None = nothing does.
+        wake_fd: A descriptor that ends the wait when it becomes readable; None = none.
 
     Raises:
-        BrokenPipeError: The reader is gone. Without this, a command that has nothing to print
-            would outlive it.
+        BrokenPipeError: The reader is gone; a command with nothing to print would outlive it.
     """
     import select
 
@@ -148,14 +147,14 @@ def wait_while_read(seconds: float, wake_fd: int | None = None) -> None:
 
 
 def say(text: str) -> None:
-    """Say one line to the person, on stderr."""
+    """Write one line of words to stderr."""
     click.echo(sanitize(text), err=True)
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console that takes text as it is: no markup, no emoji codes, no highlighting.
+    """Return a console that prints text unchanged: no markup, emoji codes or highlighting.
 
-    Where nothing measures the width (a pipe), lines are as long as they need to be.
+    Lines in a pipe may be 160 cells long.
     """
     from rich.console import Console
 
@@ -167,7 +166,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def make_table() -> Table:
-    """Return a table without lines, in the one look that all tables here have."""
+    """Return a table without lines, the look of all tables here."""
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -200,7 +199,7 @@ def moment(epoch_seconds: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Write how long ago something was, in its largest unit, e.g. ``3 min``; empty for None."""
+    """Write an age in its largest unit, e.g. ``3 min``; empty for None."""
     if seconds is None:
         return ""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -210,12 +209,12 @@ def age(seconds: float | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Write a number of things."""
+    """Write a count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def turns(count: int | None) -> str:
-    """Write how many turns still end below a rung; without any the next turn reaches it."""
+    """Write the number of turns that end below a rung; empty for None."""
     if count is None:
         return ""
     if not count:
@@ -224,7 +223,7 @@ def turns(count: int | None) -> str:
 
 
 def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:
-    """Draw how full a window is, exact to an eighth of a cell; beyond the limit it stays full."""
+    """Draw a usage ratio as a bar, exact to an eighth of a cell; full from 1.0 on."""
     share = min(max(ratio or 0.0, 0.0), 1.0)
     if ascii_only:
         return ("#" * round(share * width)).ljust(width, ".")
@@ -233,7 +232,7 @@ def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:
 
 
 def action_style(action: str, level: str | None = "") -> str:
-    """Return the colour of a level, by what it asks of the agent."""
+    """Return the colour of a level by its action."""
     if level is None:
         return "dim"
     return {"force_return": "bold red", "prepare_handoff": "yellow"}.get(action, "green")

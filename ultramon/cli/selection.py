@@ -31,7 +31,7 @@ def state_dir_option(
         "--state-dir",
         type=click.Path(file_okay=False),
         envvar="ULTRAMON_STATE_DIR",
-        help=f"Where the states are kept.  [default: {default}]",
+        help=f"Directory of the states.  [default: {default}]",
     )
 
 
@@ -56,7 +56,7 @@ def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def open_store(state_dir: str | None) -> Backend:
-    """Open the backend that a command works on: ``--state-dir``, else what the SDK would open."""
+    """Open the backend of ``--state-dir``, else the one that the SDK would open."""
     from ultramon.backends.opening import open_backend
 
     path = state_dir_given(state_dir)
@@ -64,7 +64,7 @@ def open_store(state_dir: str | None) -> Backend:
 
 
 def state_dir_given(state_dir: str | None) -> str | None:
-    """Return the path of ``--state-dir``; None where only its variable is set, or nothing."""
+    """Return the path given as ``--state-dir``; None without one, even if its variable is set."""
     source = click.get_current_context().get_parameter_source("state_dir")
     if state_dir is None or source is not ParameterSource.COMMANDLINE:
         return None
@@ -72,7 +72,7 @@ def state_dir_given(state_dir: str | None) -> str | None:
 
 
 def directory_of(backend: Backend) -> str:
-    """Return where a server of a backend has its files."""
+    """Return the directory in which a server of a backend keeps its files."""
     from ultramon.backends.local.backend import LocalBackend
     from ultramon.system.environment import state_directory
 
@@ -80,12 +80,12 @@ def directory_of(backend: Backend) -> str:
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:
-    """Find the agent that a person means: by id, else by label, else by the start of its id.
+    """Find an agent by its id, else its label, else the beginning of its id.
 
     Raises:
-        AgentNotFoundError: Nothing fits.
+        AgentNotFoundError: None fits.
         SeveralFound: Several fit.
-        StateCorruptError: It is there and cannot be read.
+        StateCorruptError: Its state cannot be read.
     """
     try:
         return backend.load(name)
@@ -96,12 +96,12 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
 
 
 def find_agent_id(backend: Backend, name: str) -> str:
-    """Find the id of the agent that a person means, whether its state can be read or not.
+    """Find an agent's id as `find_agent` does, whether its state can be read or not.
 
     The beginning of a session's id means the session, though its subagents' ids begin alike.
 
     Raises:
-        AgentNotFoundError: Nothing fits.
+        AgentNotFoundError: None fits.
         SeveralFound: Several fit.
     """
     if not name:
@@ -123,7 +123,7 @@ def find_agent_id(backend: Backend, name: str) -> str:
 
 
 def _fitting(backend: Backend, name: str) -> tuple[list[str], list[str]]:
-    """Return the agents whose id begins like that, whole or as it is shown, and so labelled."""
+    """Return the agents whose id, stored or shown, has that beginning; and those so labelled."""
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is not None:
         return overview.find_by_prefix(name), overview.find_by_label(name)

@@ -1,1 +1,1 @@
-"""`ultramon chaos`: kills the workers of an orchestrator and counts what was lost."""
+"""`ultramon chaos`: kills the workers of an orchestrator and counts the work lost."""

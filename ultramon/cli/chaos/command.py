@@ -1,4 +1,4 @@
-"""`ultramon chaos`: kill the workers of an orchestrator, and see whether work gets lost."""
+"""`ultramon chaos`: runs an orchestrator, kills its workers, and reports lost work."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 0.05
 _END_SECONDS = 2.0
-"""After SIGTERM; then comes SIGKILL."""
+"""From SIGTERM to SIGKILL."""
 _SHOWN_ITEMS = 20
 _MAX_LINE_BYTES = 64 * 1024
 _MAX_READS_OF_THE_REST = 16
-"""As much as the largest pipe holds."""
+"""The largest pipe holds no more."""
 
 
 @click.command("chaos", context_settings={"allow_interspersed_args": False})
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, required=True)
 @click.option(
-    "--kills", type=click.IntRange(0, 10_000), default=3, help="How many workers to kill."
+    "--kills", type=click.IntRange(0, 10_000), default=3, help="Number of workers to kill."
 )
 @click.option(
     "--every",
@@ -42,12 +42,12 @@ _MAX_READS_OF_THE_REST = 16
     default=1.0,
     help="Seconds between two kills, on average.",
 )
-@click.option("--run", help="The run that it takes part in.  [default: a new one]")
+@click.option("--run", help="Run of the orchestrator.  [default: a new one]")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 604_800.0),
     default=300.0,
-    help="Seconds after which the command is ended.",
+    help="Seconds until the command is ended.",
 )
 @store_options
 def command(
@@ -60,15 +60,15 @@ def command(
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
-    """Run an orchestrator, kill its workers, and count what gets lost.
+    """Kill an orchestrator's workers, and count the work lost.
 
-    COMMAND is your orchestrator itself, not a program that starts it; it is run with ULTRAMON_RUN
-    set. Living agents of that run that started meanwhile are killed at random with SIGKILL, never
-    the orchestrator's own process. When it has ended, states and journal tell which items were
-    planned or assigned and never completed (lost), which were begun or completed more than once,
-    and which agents died with neither a plan nor an assignment, so that nobody knows their work.
+    COMMAND is your orchestrator itself, not a program that starts it; it runs with ULTRAMON_RUN
+    set. Agents of that run that start meanwhile are killed at random with SIGKILL, never the
+    orchestrator's own process. At its end states and journal show which items were planned or
+    assigned and never completed (lost), which were begun or completed more than once (repeated),
+    and which agents died without a plan or an assignment, so that their work is unknown.
 
-    What the command prints appears on stderr. The exit code is 0 when nothing was lost and the
+    The output of the command goes to stderr. The exit code is 0 if nothing was lost and the
     command ended with 0.
     """
     from ultramon.system.environment import disabled
@@ -115,7 +115,7 @@ def _attack(
     every_seconds: float,
     timeout_seconds: float,
 ) -> _Ending:
-    """Run the command to its end, killing workers meanwhile."""
+    """Run the command to its end, and kill workers meanwhile."""
     url = getattr(victims.backend, "whole_url", victims.backend.url)
     environment = {**os.environ, "ULTRAMON_RUN": victims.run, "ULTRAMON_BACKEND": url}
     began = time.monotonic()
@@ -125,7 +125,7 @@ def _attack(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # A group of its own, so that it can be ended whole.
+        # A process group of its own can be ended whole.
         start_new_session=True,
     )
     killed = 0
@@ -174,7 +174,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Echo:
-    """Says on stderr what a command prints, a line at a time, made harmless."""
+    """Passes the output of a command on to stderr, sanitised, line by line."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -190,7 +190,7 @@ class _Echo:
         self._stream.close()
 
     def pass_on(self, wait_seconds: float = _TICK_SECONDS) -> bool:
-        """Wait for text, and say the lines that are whole; return whether there was text."""
+        """Wait for text and pass on whole lines; return whether there was text."""
         if not self._is_open:
             # The command closed its output and runs on.
             with suppress(subprocess.TimeoutExpired):
@@ -209,7 +209,7 @@ class _Echo:
         return bool(data)
 
     def pass_on_the_rest(self) -> None:
-        """Say what is still in the pipe; workers that live on may hold it open, and print on."""
+        """Pass on what is left in the pipe; living workers may keep it open and print on."""
         for _ in range(_MAX_READS_OF_THE_REST):
             if not (self._is_open and self.pass_on(0.0)):
                 break
@@ -239,7 +239,7 @@ def _report(victims: Victims, ending: _Ending) -> dict[str, Any]:
 
 
 def _problems(victims: Victims, ending: _Ending) -> list[str]:
-    """Return why this was no success; nothing when it was one."""
+    """Return the reasons for failure; none on success."""
     problems = []
     ledger = victims.ledger
     if ending.timed_out:

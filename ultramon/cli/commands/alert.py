@@ -1,4 +1,4 @@
-"""`ultramon alert`: the alert of a library call, for tools that are not written in Python."""
+"""`ultramon context alert`: the alert of the SDK, for tools that are not written in Python."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ultramon.errors import ConfigurationError
 
 
 @click.command("alert")
-@click.option("--force", is_flag=True, help="Alert whatever the status is.")
+@click.option("--force", is_flag=True, help="Alert at any status.")
 @click.option("--command", metavar="NAME", help="The command that ran, for its settings.")
 @click.option(
     "--every",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help="Look only after every N runs of the command in the session.",
+    help="Check only every N runs of the command in the session.",
 )
 @click.option("--no-alert", is_flag=True, envvar="ULTRAMON_NO_ALERT", help="Do nothing.")
 @click.option(
-    "--history", is_flag=True, help="Show the alerts so far: of the session, else of all."
+    "--history", is_flag=True, help="Show the alerts so far, of the session, else of all."
 )
 @session_options
 @json_option
@@ -39,10 +39,10 @@ def command(
     state_dir: str | None,
     json: bool,
 ) -> int:
-    """Tell an agent on stderr that its window became fuller, once per upward crossing.
+    """Alert an agent on stderr, once per limit that its window crosses.
 
-    Ends with 1 when there was an alert, else with 0: also without a session, without data, and when
-    something goes wrong. Behind a command of a shell script:
+    Ends with 1 when there was an alert, else with 0: also without a session, without data, and
+    after an error. Behind a command of a shell script:
 
         mytool "$@"; code=$?; ultramon alert; exit $code
 

@@ -35,10 +35,10 @@ _URL = "postgresql://user@host/database, file:///directory or memory:"
 
 
 def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``[URL]``, ``--state-dir`` and ``--json``, and say in its help what a URL is."""
+    """Add ``[URL]``, ``--state-dir`` and ``--json``, and explain the URL in the help."""
     command.__doc__ = f"""{command.__doc__}
-    URL is {_URL}; without it the store of ULTRAMON_BACKEND is meant. A password belongs into
-    PGPASSWORD or ~/.pgpass: everybody on this host can read a command line. It is never printed.
+    URL is {_URL}; the default is the store of ULTRAMON_BACKEND. Put a password into PGPASSWORD or
+    ~/.pgpass: everybody on this host can read a command line. It is never printed.
     """
     return click.argument("url", required=False)(store_options(command))
 
@@ -51,10 +51,10 @@ def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @store_argument
 def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool) -> ExitCode:
-    """Make the tables of a PostgreSQL database; files need no setup.
+    """Create the tables of a PostgreSQL database; files need none.
 
-    Makes roles for agents, dashboards and admins too, where this user may create roles. It can be
-    run any number of times.
+    Also creates roles for agents, dashboards and admins, if this user may. Running it again changes
+    nothing.
     """
     backend = _open(url, state_dir)
     return _print_sql(backend) if print_sql else _set_up(backend, with_roles=True, as_json=json)
@@ -63,9 +63,10 @@ def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool)
 @click.command("migrate")
 @store_argument
 def migrate(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
-    """Bring tables of an older version, or of a restored dump, up to date.
+    """Bring a store of an older version up to date.
 
-    Files are brought up to date when they are used.
+    Needed after an upgrade, and after restoring a dump of a database. Files are brought up to date
+    when they are used.
     """
     return _set_up(_open(url, state_dir), with_roles=False, as_json=json)
 
@@ -73,9 +74,9 @@ def migrate(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
 @click.command("check")
 @store_argument
 def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
-    """Say whether a store can be trusted, and what to do where not.
+    """Check whether a store can be trusted, and what to do if not.
 
-    Fails when something is a problem; a warning is none.
+    Fails when there is a problem; warnings alone do not fail.
     """
     from ultramon.backends.health import PROBLEM, WARNING
 
@@ -103,7 +104,7 @@ def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
 @click.command("stats")
 @store_argument
 def stats(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
-    """Show sizes, what waits for whom, and what holds events back."""
+    """Show sizes, waiting messages, and what holds events back."""
     from ultramon.backends.queue import queue_of
     from ultramon.system.clock import SYSTEM_CLOCK
 

@@ -1,4 +1,4 @@
-"""`ultramon check`: the status of a session's window as an exit code."""
+"""`ultramon context check`: the status of a session's window as an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says which session is meant: ``--session``, ``--directory``, ``--state-dir``."""
+    """Add the options that name a session: ``--session``, ``--directory``, ``--state-dir``."""
     options = (
         click.option(
             "--session",
@@ -44,7 +44,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_session(session: str | None, directory: str | None, state_dir: str | None) -> str | None:
-    """Return the session that is meant; a person may also name the label or start of an id."""
+    """Return the session's id; on the command line a label or the start of an id will do."""
     from ultramon import check_context
 
     source = click.get_current_context().get_parameter_source("session")
@@ -65,11 +65,11 @@ def find_session(session: str | None, directory: str | None, state_dir: str | No
 def command(
     *, session: str | None, directory: str | None, state_dir: str | None, json: bool, quiet: bool
 ) -> ExitCode:
-    """Say how full the window of a session is, by the exit code.
+    """Return the status of a session's window as the exit code.
 
     0 ok, 50 warning (70 % and more), 51 caution (85 %), 52 critical (90 %), 53 emergency (95 %), 54
-    stale: too old, or no data at all. What `ultramon alert` said before makes no difference, and
-    nothing is remembered.
+    stale: no data, or too old. These are the default limits of alerts. Earlier alerts make no
+    difference, and nothing is stored.
     """
     from ultramon import check_context
     from ultramon.alerts.rendering import numbers

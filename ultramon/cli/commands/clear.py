@@ -1,4 +1,4 @@
-"""`ultramon clear`: an agent was cleared; what it said before is stale."""
+"""`ultramon queue clear`: cancels the notices about an agent that was cleared."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ultramon.cli.selection import find_agent_id, open_store, store_options
 @click.argument("agent")
 @store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
-    """Tell ultramon that an agent was cleared, so that no stale notice about it arrives.
+    """Cancel the stale notices about an agent that was cleared.
 
-    Notices about it that nobody has received are cancelled, and readings made up to now lead to no
-    new ones. Nothing is done to the agent: its own monitor or hooks begin its new epoch. Messages
-    that it has sent itself stay. AGENT is an id, the beginning of one, or a label.
+    Notices about it that have not been received are cancelled, and earlier readings lead to no new
+    ones. The agent itself is not touched: its own monitor or hooks begin its new epoch. Messages
+    that it has sent stay. AGENT is an id, the beginning of one, or a label.
 
     Where ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may.
     """

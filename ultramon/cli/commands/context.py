@@ -1,4 +1,4 @@
-"""`ultramon context`: how full one agent's window is, in a word."""
+"""`ultramon context show`: how full one agent's window is."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     from ultramon.fleet.snapshot import ContextSnapshot
 
 CACHED_SECONDS = 600.0
-"""A reading so old is shown with its age."""
+"""A reading of this age or more is shown with its age."""
 
 
 @click.command("context")
 @click.argument("agent", required=False)
-@click.option("--details", is_flag=True, help="Say everything that is known.")
+@click.option("--details", is_flag=True, help="Show everything known about it.")
 @store_options
 def command(*, agent: str | None, details: bool, state_dir: str | None, json: bool) -> ExitCode:
-    """Show how full an agent's window is: a percentage, or `unknown` before the first reading.
+    """Show how full an agent's window is, as a percentage.
 
-    A reading of ten minutes ago or more comes with its age. AGENT is an id, the beginning of one,
-    or a label; without it the agent named by ULTRAMON_AGENT_ID is meant.
+    Before the first reading it is `unknown`; a reading of ten minutes ago or more comes with its
+    age. AGENT is an id, the beginning of one, or a label; without it the agent named by
+    ULTRAMON_AGENT_ID is meant.
     """
     from ultramon.backends.registry import registry_of
     from ultramon.fleet.snapshot import take_snapshot
@@ -65,8 +66,8 @@ def _details(shown: ContextSnapshot) -> list[str]:
     rungs = ", ".join(f"{one.name} {one.ratio * 100:.6g}%" for one in shown.thresholds)
     monitor = "disabled"
     if shown.is_registered:
-        told = "self" if shown.notify_id == shown.agent_id else field(shown.notify_id)
-        monitor = f"enabled, alerts -> {told}"
+        recipient = "self" if shown.notify_id == shown.agent_id else field(shown.notify_id)
+        monitor = f"enabled, alerts -> {recipient}"
     handoff = field(shown.last_handoff_path) or "none"
     if shown.last_handoff_path is None and shown.handoff is not None:
         handoff = field(f"{shown.handoff.get('reason')}, {shown.handoff.get('createdAt')}")

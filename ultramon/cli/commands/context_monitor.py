@@ -1,4 +1,4 @@
-"""`ultramon context-monitor`: who is told about whom."""
+"""`ultramon context monitor`: subscriptions to notices about agents."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
     multiple=True,
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    help="Tell when so much is used; can be given several times.  [default: the agent's levels]",
+    help="Notify at this usage; can be given several times.  [default: the agent's own levels]",
 )
 @click.option(
     "--critical-threshold",
     type=click.FloatRange(0, 100, min_open=True),
     metavar="PERCENT",
-    help="Tell urgently when so much is used, and earlier as the agent's levels say.",
+    help="Notify urgently at this usage, and at the agent's own levels below it.",
 )
 @click.option(
     "--use-default-thresholds",
     is_flag=True,
-    help="Tell at the agent's own levels, as without any of these options.",
+    help="Notify at the agent's own levels, as without these options.",
 )
 @click.option(
     "--notify", metavar="AGENT", help="Send the notices to this agent.  [default: the caller]"
@@ -66,15 +66,17 @@ def command(
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
-    """Have notices about an agent sent, no longer, or show who is told about whom.
+    """Enable, disable or list notices about agents.
+
+    `enable` sends notices about AGENT to a recipient, and re-arms every threshold; `disable` ends
+    that; `status` lists who is notified about whom. AGENT is an id, the beginning of one, or a
+    label; without it the caller itself is meant.
 
     The caller is the agent named by ULTRAMON_AGENT_ID (or CLAUDE_SESSION_MANAGER_ID). It may enable
     and disable itself and its direct children, and is the recipient, unless --notify names the
-    agent itself or one of its ancestors. A person, who is no agent, names both: any AGENT, and
-    with --notify any recipient. AGENT is an id, the beginning of one, or a label; without it the
-    caller itself is meant. Enabling again re-arms every threshold.
+    agent itself or one of its ancestors. A person names any AGENT, and with --notify any recipient.
 
-    Of the options for thresholds one can be given; the command line goes before the environment.
+    Only one of the options for thresholds can be given; the command line overrides the environment.
     """
     if action not in ACTIONS:
         raise CommandFailed(f"Unknown action {action!r}. Use: {', '.join(ACTIONS)}")
@@ -126,10 +128,10 @@ def command(
 
 
 def _chosen(context: click.Context) -> str | None:
-    """Return which of the options for thresholds counts, None for none.
+    """Return the one option for thresholds that was given, None without one.
 
     Raises:
-        click.UsageError: There are several.
+        click.UsageError: Several were given.
     """
     for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         given = [
@@ -171,7 +173,7 @@ def _status(backend: Backend, *, as_json: bool) -> ExitCode:
         try:
             shown = take_snapshot(one.agent_id, backend, one)
         except UltramonError:
-            pass  # deleted or unreadable: it is still registered
+            pass  # deleted or unreadable, and still registered
         else:
             name, thresholds, reading = shown.label or "", _thresholds(shown), _reading(shown)
         rows.append(tuple(map(field, (one.agent_id, name, one.notify_id, thresholds, reading))))
@@ -186,12 +188,12 @@ def _status(backend: Backend, *, as_json: bool) -> ExitCode:
 
 def _thresholds(shown: ContextSnapshot) -> str:
     if shown.threshold_source == "invalid":
-        return "invalid, nothing is told"
+        return "invalid, no notices"
     return ", ".join(f"{threshold.ratio * 100:.6g}%" for threshold in shown.thresholds)
 
 
 def _reading(shown: ContextSnapshot) -> str:
-    """Say how full the window is; an agent that is registered and never measured stands out."""
+    """Return the last reading; ``none yet`` marks an agent that was never measured."""
     if shown.used_percentage is None or shown.measured_at is None:
         return "none yet"
     from ultramon.system.clock import SYSTEM_CLOCK

@@ -1,4 +1,4 @@
-"""`ultramon events`: what happened, in the order in which it was stored."""
+"""`ultramon events`: the journal, in the order in which it was stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CHECK_SECONDS = 0.1
 _CHECKS_PER_READ = 20
-"""Two writes in one tick of the file system's clock can leave the same mark, so read anyway."""
+"""Two writes in one tick of the file system's clock leave the same mark, so read anyway."""
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
@@ -56,7 +56,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     "--since",
     type=Moment(),
     metavar="DURATION|TIME",
-    help="Only what happened since then, e.g. 2h or 2026-11-21T20:28:51Z.  [default: everything]",
+    help="Only events since then, e.g. 2h or 2026-11-21T20:28:51Z.  [default: everything]",
 )
 @click.option("--run", help="Only events of this run.  [default: all runs]")
 @click.option("--agent", metavar="AGENT", help="Only events of this agent.")
@@ -68,7 +68,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     metavar="TYPE",
     help="Only events of this type; can be given several times.",
 )
-@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@click.option("--follow", is_flag=True, help="Wait for more until interrupted.")
 @store_options
 def command(
     *,
@@ -80,13 +80,12 @@ def command(
     state_dir: str | None,
     json: bool,
 ) -> ExitCode:
-    """Show what happened to agents, in the order in which it was stored.
+    """Show the events of agents in the order they were stored.
 
-    One event a line: when (UTC), its type, the agent, and what there is to say. With --json one
-    JSON object a line, with the names of the journal. `--since 0s --follow` shows only what is new.
+    One event a line: time (UTC), type, agent, details; with --json a JSON object with the names of
+    the journal. `--since 0s --follow` shows only new events.
 
-    AGENT is an id, the beginning of one, or a label; the events of an agent that was deleted are
-    found under its whole id.
+    AGENT is an id, the beginning of one, or a label; for a deleted agent its whole id.
     """
     backend = open_store(state_dir)
     agent_id = None if agent is None else _agent_id(backend, agent, may_come=follow)
@@ -117,7 +116,7 @@ def command(
 
 
 def _agent_id(backend: Backend, name: str, *, may_come: bool) -> str:
-    """Find whose events are meant: an agent stored, deleted, or, when following, still to come."""
+    """Find an agent that is stored, was deleted, or (when following) may still come."""
     try:
         return find_agent_id(backend, name)
     except AgentNotFoundError as error:
@@ -129,7 +128,7 @@ def _agent_id(backend: Backend, name: str, *, may_come: bool) -> str:
 
 
 def pages(backend: Backend, *, follow: bool = False) -> Iterator[list[dict[str, Any]]]:
-    """Yield the journal in stretches; when following, for ever."""
+    """Yield the journal page by page; when following, for ever."""
     cursor = None
     while True:
         # Taken before reading: what is stored in between changes it.

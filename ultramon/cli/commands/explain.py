@@ -1,4 +1,4 @@
-"""`ultramon explain`: one screen that says where an agent's number comes from."""
+"""`ultramon explain`: one screen that explains an agent's percentage."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.argument("agent")
 @store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
-    """Say why an agent stands at its percentage.
+    """Explain an agent's percentage.
 
     Where the tokens come from (last report, estimate since, calibration), which limits were
-    considered and which one binds, how far the next rung is, and how old all of that is.
+    considered and which one binds, how far the next rung is, and how old each number is.
 
     AGENT is an id, the beginning of one, or a label.
     """
@@ -37,13 +37,13 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     if record is None:
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
-    told = _session_tokens_left(record)
+    session_tokens_left = _session_tokens_left(record)
     if not json:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
         liveness = judge(record, stored.heartbeat_at, now, this_host())
-        explanation = explain(record, liveness, now, session_tokens_left=told)
+        explanation = explain(record, liveness, now, session_tokens_left=session_tokens_left)
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
         reason = str(error).partition("\n")[0]
@@ -58,7 +58,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
 
 
 def _session_tokens_left(record: StateRecord) -> int | None:
-    """Return what the agent's client wrote last of a token budget, where it runs on this host."""
+    """Return the token budget left by the client's transcript, None if it is not on this host."""
     from ultramon.hosts.registry import find_hosts
     from ultramon.system.processes import this_host
 

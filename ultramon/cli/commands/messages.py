@@ -1,4 +1,4 @@
-"""`ultramon messages`: what an agent is sent."""
+"""`ultramon queue messages`: the notices and messages that wait for an agent."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 _CHECK_SECONDS = 0.1
 _CHECKS_PER_READ = 10
-"""What is due again, or whose lease has ended, changes no file: so read anyway."""
+"""A message that is due again, or whose lease has ended, changes no file: so read anyway."""
 
 
 @click.command("messages")
 @click.argument("agent", required=False)
-@click.option("--ack", is_flag=True, help="Receive them: they do not come again.")
-@click.option("--follow", is_flag=True, help="Go on until interrupted.")
+@click.option("--ack", is_flag=True, help="Receive them, so that they do not come again.")
+@click.option("--follow", is_flag=True, help="Wait for more until interrupted.")
 @store_options
 def command(
     *, agent: str | None, ack: bool, follow: bool, state_dir: str | None, json: bool
 ) -> ExitCode:
-    """Show the notices and messages that wait for an agent, one a line.
+    """Show the notices and messages that wait for an agent.
 
-    Without --ack they are only looked at, in the order in which they were sent. With it they are
-    received, urgent ones first, and acknowledged once they are printed. With --json one JSON object
-    a line. AGENT is an id, the beginning of one, or a label; without it the agent named by
+    One a line, with --json as a JSON object. Without --ack they are only shown, in the order in
+    which they were sent; with it they are received, urgent ones first, and acknowledged once they
+    are printed. AGENT is an id, the beginning of one, or a label; without it the agent named by
     ULTRAMON_AGENT_ID is meant.
     """
     from ultramon.routing import Inbox
@@ -63,7 +63,7 @@ def command(
                     click.echo(_line(notice, as_json=json))
                     last = notice.message_id
                 if ack and notices:
-                    # Only what has left this process may be forgotten.
+                    # Only what has left this process may be acknowledged.
                     sys.stdout.flush()
                     for notice in notices:
                         inbox.acknowledge(notice)
@@ -82,7 +82,7 @@ def command(
 
 
 def _recipient(backend: Backend, agent: str | None) -> str:
-    """Return who is meant; one who receives need have no state of its own."""
+    """Return the recipient's id; a recipient needs no state of its own."""
     try:
         return resolve_agent(backend, agent, "ultramon messages")
     except AgentNotFoundError:
@@ -96,18 +96,18 @@ def _recipient(backend: Backend, agent: str | None) -> str:
 
 
 class _Marks:
-    """Waits until something may have been stored, by a look at the store now and then."""
+    """Waits for news by comparing the store's change mark ten times a second."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._mark: object = None
 
     def begin(self) -> None:
-        """Say that what is stored from now on is news."""
+        """Count everything stored from now on as news."""
         self._mark = self._backend.change_mark()
 
     def wait(self) -> None:
-        """Wait for news; not longer than a second."""
+        """Wait for news, for a second at most."""
         for _ in range(_CHECKS_PER_READ):
             wait_while_read(_CHECK_SECONDS)
             if self._backend.change_mark() != self._mark:
@@ -115,7 +115,7 @@ class _Marks:
 
 
 class _Bell:
-    """Waits until a store that is not asked so often tells of a message."""
+    """Waits for a notification from a store that can send them."""
 
     def __init__(self) -> None:
         self.ear, self._hammer = socket.socketpair()
@@ -123,7 +123,7 @@ class _Bell:
             end.setblocking(False)
 
     def ring(self) -> None:
-        """Tell; in another thread."""
+        """Report news, from another thread."""
         with suppress(OSError):  # full of rings, or closed in this moment
             self._hammer.send(b".")
 
@@ -137,14 +137,14 @@ class _Bell:
         wait_while_read(_CHECK_SECONDS * _CHECKS_PER_READ, self.ear.fileno())
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         self.ear.close()
         self._hammer.close()
 
 
 @contextmanager
 def _news(backend: Backend, recipient: str, *, follow: bool) -> Iterator[_Marks | _Bell]:
-    """Give what waits for news for a recipient."""
+    """Yield the cheapest way to wait for a recipient's news."""
     from ultramon.backends.queue import can_listen, listening, queue_of
 
     queue = queue_of(backend)

@@ -1,4 +1,4 @@
-"""`ultramon prune`: delete what was over long ago."""
+"""`ultramon prune`: deletes old agents and events."""
 
 from __future__ import annotations
 
@@ -33,19 +33,24 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("prune")
 @click.option(
-    "--older-than", type=Duration(), default="7d", help="Delete agents that were over so long ago."
+    "--older-than",
+    type=Duration(),
+    default="7d",
+    help="Delete agents that ended or were lost this long ago.",
 )
-@click.option("--events-older-than", type=Duration(), default="30d", help="Delete events so old.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option(
+    "--events-older-than", type=Duration(), default="30d", help="Delete events of this age."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @store_options
 def command(
     *, older_than: float, events_older_than: float, dry_run: bool, state_dir: str | None, json: bool
 ) -> ExitCode:
-    """Delete agents that ended or were lost, and events, of long ago.
+    """Delete old agents and events.
 
-    Lost is an agent that never ended and whose process is gone, or that was silent beyond its own
-    limit; it is deleted when nothing was heard of it for so long. Agents that may live, and states
-    that cannot be read, are never deleted. The ids go to stdout.
+    Deletes agents that ended, and lost ones (their process is gone, or they were silent beyond
+    their own limit), by the time of their last activity. Agents that may live, and states that
+    cannot be read, are never deleted. The ids go to stdout.
     """
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host

@@ -1,4 +1,4 @@
-"""`ultramon resume`: the sessions that a reboot or a closed terminal cut off."""
+"""`ultramon resume`: coding sessions that a reboot or a closed terminal cut off."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HOST = "claude-code"
 
 @click.command("resume")
 @click.argument("agent", required=False)
-@click.option("--all", "show_all", is_flag=True, help="Also sessions that ended by plan.")
+@click.option("--all", "show_all", is_flag=True, help="Show sessions that ended normally too.")
 @store_options
 def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> ExitCode:
-    """List the coding sessions that were cut off, the last active first, and how to go on.
+    """List coding sessions that were cut off, and how to resume them.
 
-    Each comes with its label, its last task, how full it was, and the command that resumes it.
-    AGENT (an id, the beginning of one, or a label) asks for one session only.
+    The last active comes first, each with its label, its last task, how full it was, and the
+    command that resumes it. AGENT, an id, the beginning of one, or a label, shows one session.
     """
     backend = open_store(state_dir)
     stored = backend.list_agents() if agent is None else [find_agent(backend, agent)]

@@ -21,7 +21,7 @@ _MAX_LINE_CHARS = 20_000  # a traceback is one line of them
 
 
 class LineFormatter(logging.Formatter):
-    """Writes each record as one harmless line, whatever a request brought into it."""
+    """Writes each record as one line without control characters, which requests can bring in."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -32,13 +32,13 @@ class LineFormatter(logging.Formatter):
 @click.option(
     "--host",
     default="127.0.0.1",
-    help="Where to listen; beyond this machine only with a certificate.",
+    help="Address to listen on; beyond this machine only with a certificate.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=8420,
-    help="The port; 0 takes any that is free.",
+    help="Port to listen on; 0 = any free one.",
 )
 @click.option(
     "--tls-cert",
@@ -54,7 +54,7 @@ class LineFormatter(logging.Formatter):
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="Answer requests for this name too, with a port of its own or --port.",
+    help="Answer requests for this host name too; its port is --port unless given.",
 )
 @click.option("--log-requests", is_flag=True, help="Write one line per request to stderr.")
 @store_options
@@ -71,9 +71,9 @@ def command(
 ) -> ExitCode:
     """Serve the HTTP API until Ctrl-C or SIGTERM.
 
-    Callers prove who they are: the admin token and the secret for hook scripts are files in the
-    state directory that only this user can read. One server runs per state directory. With --json
-    where it listens goes to stdout, as one line.
+    Callers authenticate: the admin token and the secret of hook scripts are files in the state
+    directory that only this user can read. One server runs per state directory. With --json its
+    address goes to stdout, as one line.
     """
     if tls_key is not None and tls_cert is None:
         raise click.UsageError("--tls-key needs --tls-cert")
@@ -120,7 +120,7 @@ def _log_to_stderr(*, log_requests: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
-    # It warns of every request that is none; whoever sends them would fill a disk.
+    # It warns of every malformed request: a sender of many would fill a disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     if log_requests:
         logging.getLogger("ultramon.server").setLevel(logging.INFO)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ultramon.cli.agent_list import AgentList
 
 MAX_ROWS = 200
-"""Shown on a terminal unless another limit is given: more nobody reads, and it scrolls away."""
+"""The default limit on a terminal: more rows scroll away unread."""
 
 _WIDE = 100
 
@@ -118,7 +118,7 @@ def print_agents(
     *,
     with_heartbeats: bool = False,
 ) -> None:
-    """Print agents as a table, and say what the table does not show."""
+    """Print agents as a table, and on stderr what the table leaves out."""
     if seen:
         console = make_console()
         ascii_only = console.options.ascii_only
@@ -136,7 +136,7 @@ def print_agents(
 
 
 def print_left_out(agent_list: AgentList) -> None:
-    """Say how many agents a limit leaves out."""
+    """Report the number of agents that a limit leaves out."""
     if agent_list.left_out:
         total = agent_list.verdicts.total()
         say(f"{agent_list.left_out:,} less urgent ones left out, shown with --limit {total}")

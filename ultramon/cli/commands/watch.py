@@ -1,4 +1,4 @@
-"""`ultramon watch`: the table of `ultramon status`, alive."""
+"""`ultramon watch`: the table of `ultramon status`, kept up to date."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
     type=click.FloatRange(0.1, 3_600),
     metavar="SECONDS",
     default=1.0,
-    help="Time from look to look.",
+    help="Seconds between two readings.",
 )
 @click.option(
     "--notify",
@@ -54,7 +54,7 @@ _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
     help="A table, one line for a status bar (printed once), or JSON lines.",
 )
 @click.option("--color", is_flag=True, help="Use colour codes of tmux in its line.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--once", is_flag=True, help="Print once and end.")
 @limit_option("what fits on a terminal, else all")
 @store_options
 def command(
@@ -72,11 +72,11 @@ def command(
 ) -> ExitCode:
     """Watch how full every agent's window is, the most urgent first.
 
-    Ends with q or Ctrl-C. Where stdout is no terminal, the table is printed again whenever
-    something other than an age changes. --json is short for --format json: each change is one line,
-    with the content of `ultramon status --json`.
+    q and Ctrl-C end it. Where stdout is no terminal, the table is printed again when something
+    other than an age changes. --json is short for --format json: each change is one line, with the
+    content of `ultramon status --json`.
 
-    Watching changes nothing: no verdict is stored, no heartbeat is refreshed.
+    Watching stores nothing: no verdict, no heartbeat.
     """
     if json:
         output_format = "json"
@@ -108,7 +108,7 @@ def command(
 
 
 class Bell:
-    """Tells a person at the terminal that an agent reached a rung.
+    """Notifies a person at the terminal when an agent reaches a rung.
 
     Args:
         kind: ``none``, ``bell`` or ``osc9``.
@@ -139,7 +139,7 @@ def _print_changes(
     limit: int | None,
     interval: float | None,
 ) -> None:
-    """Print the agents, and again whenever its content is another; once without an interval."""
+    """Print the agents again whenever their content changes; once without an interval."""
     last: object = None
     while True:
         bell.ring(agent_list.refresh(limit))
@@ -164,7 +164,7 @@ def _print_table(agent_list: AgentList, goes_on: bool) -> None:
 
 
 def _facts(one: ObservedAgent) -> object:
-    """Return the state without what changes while nothing happens."""
+    """Return the state without the members that change by themselves."""
     return {name: value for name, value in one.to_json().items() if name not in _AGES}
 
 
@@ -179,7 +179,7 @@ def _gist(one: ObservedAgent) -> object:
 
 
 def _can_draw() -> bool:
-    # Elsewhere neither keys nor signals can be waited for together.
+    # Only POSIX can wait for keys and signals together.
     return os.name == "posix" and sys.stdout.isatty() and not make_console().is_dumb_terminal
 
 
@@ -191,7 +191,7 @@ def _watch_live(
         ended_by = _draw(agent_list, bell, console, limit, interval)
         if ended_by == signal.SIGINT:
             return
-        # The terminal is as it was, and the signal ends or suspends us as it would have.
+        # The terminal is restored; now the signal does what it does to any program.
         os.kill(os.getpid(), ended_by)
 
 
@@ -263,8 +263,8 @@ def _terminal() -> Iterator[Callable[[float], int | None]]:
     """Take keys as they are typed and signals as they come, until left.
 
     Yields:
-        A function that waits so many seconds, shorter for a key or a resize; returns the signal
-        that is to end the agent_list, or None.
+        A function that waits so many seconds, less after a key or a resize; returns the signal
+        that ends the display, or None.
     """
     import select
     import termios

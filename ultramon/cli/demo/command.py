@@ -1,4 +1,4 @@
-"""`ultramon demo`: processes that fill small windows with real text and hand their work over."""
+"""`ultramon demo`: processes that fill small windows with real text and hand over their work."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 
 @click.command("demo")
 @click.option(
-    "--agents", type=click.IntRange(1, 16), default=3, help="Agents that work at the same time."
+    "--agents",
+    type=click.IntRange(1, 16),
+    default=3,
+    help="Number of agents that work at the same time.",
 )
-@click.option("--items", type=click.IntRange(1, 500), default=90, help="Files to read.")
-@click.option("--kill", is_flag=True, help="SIGKILL workers on the way, as many as work at a time.")
+@click.option("--items", type=click.IntRange(1, 500), default=90, help="Number of files to read.")
+@click.option(
+    "--kill", is_flag=True, help="Kill (SIGKILL) as many workers as work at the same time."
+)
 @state_dir_option("a temporary one")
 @json_option
 def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json: bool) -> ExitCode:
     """Watch agents fill their windows and hand over their work.
 
-    Every agent is a process that reads files of this Python's standard library into a window of
-    24,000 tokens. The odd ones hand off at the warning, the even ones return when it is critical;
-    an orchestrator hears of it and starts a successor that carries on. With --kill some get no
-    chance to hand off: their handoff is rebuilt from what they had stored.
+    Every agent is a process that reads files of Python's standard library into a window of 24,000
+    tokens. Odd agents hand off at the warning (70 %), even ones at the critical rung (85 %), and an
+    orchestrator starts a successor for each. With --kill some agents are killed before they can
+    hand off; their handoff is rebuilt from their stored state.
 
-    In the end the stored records are checked, against what the workers noted themselves: every
-    file must be done exactly once, else the command fails. A kill may cost one file that is begun
-    again, and no more.
+    At the end the stored records are checked against notes of the workers: every file must have
+    been read exactly once, else the command fails. A kill may make one file begin again.
 
-    No model is called, and it ends by itself within seconds. Records in a state directory of yours
-    stay there.
+    No model is called, and the demo ends within seconds. With --state-dir the records stay.
     """
     from ultramon.cli.demo.crew import Crew, standard_library_files
     from ultramon.cli.demo.proof import Evidence
@@ -79,7 +82,7 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
 
 @contextmanager
 def _folder_and_store(state_dir: str | None) -> Iterator[tuple[str, Backend]]:
-    """Make a private directory, and open the backend: in there, unless a person has named one."""
+    """Yield a temporary directory and a backend: in there, unless --state-dir names another."""
     with tempfile.TemporaryDirectory(prefix="ultramon-demo-") as folder:
         if state_dir is not None:
             yield folder, open_shared_store(state_dir)
@@ -94,7 +97,7 @@ def _folder_and_store(state_dir: str | None) -> Iterator[tuple[str, Backend]]:
 
 
 def open_shared_store(state_dir: str | None) -> Backend:
-    """Open the backend that a command works on, for commands that start processes on it."""
+    """Open the backend of a command that starts processes on it."""
     backend = open_store(state_dir)
     if backend.url == "memory:":
         raise CommandFailed("ULTRAMON_BACKEND is memory:, which processes cannot share")

@@ -58,7 +58,7 @@ class Crew:
 
     Attributes:
         agents: The stored agents as of the last step.
-        killed: Ids of the workers that a signal ended, whoever sent it; known after `finish`.
+        killed: Ids of the workers that a signal ended, ours or not; known after `finish`.
         problems: What went wrong on the way.
     """
 

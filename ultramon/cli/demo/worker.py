@@ -1,7 +1,7 @@
 """One worker of `ultramon demo`: a process that reads files until its window is full.
 
-Nobody talks to it. It finds its work in a file, tells what it does through its monitor, and notes
-in a second file, independently of that, which files it began and finished.
+It reads its work from a file, reports through its monitor, and notes in a second file, independent
+of the monitor, which items it began and finished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMIT_TOKENS = 24_000
 BEGUN = "begun"
 DONE = "done"
 _MAX_CHARS = 6_000
-"""An agent reads the beginning of a file, as tools that read files do."""
+"""Only the beginning of a file is read, as tools that read files do."""
 _HEARTBEAT_SECONDS = 1.0
 
 
@@ -39,7 +39,7 @@ def files_of(folder: str, agent_id: str) -> Files:
 
 
 def read_notes(folder: str, agent_id: str) -> list[tuple[str, str]]:
-    """Return what a worker noted, as (begun or done, item), oldest first."""
+    """Return the notes of a worker as (begun or done, item), oldest first."""
     try:
         with open(files_of(folder, agent_id).notes, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -50,7 +50,7 @@ def read_notes(folder: str, agent_id: str) -> list[tuple[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read what is to be read; leave when told to, with a handoff for the rest."""
+    """Read the files of the work; hand off the rest when the monitor's action asks for it."""
     from ultramon.monitor.handoff import HandoffRecord, Workspace
     from ultramon.monitor.monitor import create_context_monitor
 
@@ -61,7 +61,7 @@ def main(folder: str) -> None:
     monitor = create_context_monitor(
         config=_config(), goal="Read the standard library", continues=handoff
     )
-    # Before the start: then no state of this agent was ever stored without its plan.
+    # Before the start, so that no state of this agent is stored without its plan.
     monitor.plan(work["items"])
     with monitor, open(files.notes, "a", encoding="utf-8") as notes:
         for name in monitor.pending():
@@ -92,7 +92,7 @@ def _config() -> ContextConfig:
         critical_tokens_left=None,
         ladder=None,
         heartbeat_interval_seconds=_HEARTBEAT_SECONDS,
-        # The check at the end reads what is stored, so every save is waited for.
+        # The check at the end reads the stored states, so every save must be stored.
         on_error="raise",
     )
 

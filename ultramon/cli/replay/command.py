@@ -1,4 +1,4 @@
-"""`ultramon replay`: what a monitor would have said, over a recording."""
+"""`ultramon replay`: what a monitor would have reported over a recording."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BAR_WIDTH = 10
 @click.option(
     "--window",
     type=click.IntRange(min=1, max=1_000_000_000),
-    help="What the model holds, in tokens.  [default: as recorded, else by model]",
+    help="Context window of the model, in tokens.  [default: as recorded, else by model]",
 )
 @click.option("--model", help="Model to assume.  [default: as recorded]")
 @click.option(
@@ -79,13 +79,13 @@ def command(
     no_plot: bool,
     json: bool,
 ) -> ExitCode:
-    """Show what a monitor would have said over a recording, and when.
+    """Show what a monitor would have reported over a recording.
 
-    PATH is a transcript of Claude Code (its subagents come along), a rollout of Codex, JSON lines
-    of {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings in it, or, when
-    there are none, its text files as one agent would read them.
+    PATH is a transcript of Claude Code (with its subagents), a rollout of Codex, JSON lines of
+    {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings in it or, without
+    any, its text files as one agent would read them.
 
-    Files of any size are streamed. What is no recording is named on stderr and left out.
+    Files of any size are streamed. Files that are no recordings are named on stderr.
     """
     from ultramon.cli.replay.player import replay
     from ultramon.cli.replay.recordings import find_recordings
@@ -163,7 +163,7 @@ def _print_timeline(console: Console, timeline: Timeline, *, with_plot: bool) ->
 
 
 def _facts(timeline: Timeline) -> list[str]:
-    """Say in a few lines what was read and what came out."""
+    """Return a few lines on the recording and its result."""
     path = sanitize(timeline.path)
     limit, peak = timeline.context_limit, timeline.peak_tokens
     of_limit = f", {percent(peak / limit)} of the limit" if limit else ""
@@ -227,7 +227,7 @@ def _events_table(timeline: Timeline) -> Table:
 
 
 def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str]]:
-    """Return text and style of what happened, tokens, usage and how it is known."""
+    """Return the cells (event, tokens, usage, source), each with its style."""
     from ultramon.cli.replay.timeline import Crossing, Overflow
 
     if isinstance(event, Overflow):

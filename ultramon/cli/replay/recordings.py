@@ -1,4 +1,4 @@
-"""Which recordings a path holds, and what is in them, record by record. Nothing is guessed."""
+"""Finds the recordings below a path, and reads them record by record. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_FILE_SOURCES = 24
 
 
 class Recording(NamedTuple):
-    """What one agent left behind.
+    """The files of one agent.
 
     Attributes:
         id: ``<session>`` or ``<session>.<agent>`` where the recording says so, else its name;
@@ -51,7 +51,7 @@ class Skipped(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What lies under some paths."""
+    """The files below some paths."""
 
     recordings: list[Recording]
     skipped: list[Skipped]

@@ -1,4 +1,4 @@
-"""What a replay tells: a timeline per agent, of bounded size however long the recording."""
+"""The result of a replay: a timeline per agent, of bounded size for any recording."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import datetime
 from ultramon.state.models import Model
 
 MAX_POINTS = 512
-"""A timeline has at most so many points."""
+"""The most points of a timeline."""
 MAX_EVENTS = 1_000
-"""Crossings and compactions beyond this are counted, not listed."""
+"""The most crossings and compactions listed; all are counted."""
 UNRECORDED = "unrecorded"
 """Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
 
@@ -65,7 +65,7 @@ class RungLine(Model):
 
 
 class Timeline(Model):
-    """What a monitor would have known about one agent."""
+    """What a monitor would have reported about one agent."""
 
     id: str
     kind: str
