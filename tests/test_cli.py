@@ -145,6 +145,14 @@ def _message(done):
     return re.sub(r"^(Usage: |Try ).*\n", "", done.stderr, flags=re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_shell_completes_the_commands_of_a_group(name):
+    """Also where a group runs one of them without its name."""
+    words = {"COMP_WORDS": f"ultramon {name} ", "COMP_CWORD": "2"}
+    done = run(_ULTRAMON_COMPLETE="bash_complete", **words)
+    assert done.stdout.split() == [f"plain,{command}" for command in GROUPS[name][1]]
+
+
 @pytest.mark.parametrize("name", ["backend", "queue", "token", "host"])
 def test_a_group_without_a_command_is_wrong_usage(name):
     """It lists its commands on stderr."""

@@ -113,7 +113,7 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the command among the arguments; options may stand in front of it."""
-        if self._default is not None:
+        if self._default is not None and not ctx.resilient_parsing:
             if not args or args[0] not in (*self._places, *ctx.help_option_names):
                 args = [self._default, *args]
         elif args and args[0].startswith("-"):

@@ -160,6 +160,10 @@ class Look(NamedTuple):
     ascii_only: bool
 
 
+def _style(one: ObservedAgent) -> str:
+    return action_style(one.record.action, one.record.threshold_status)
+
+
 def _name(one: ObservedAgent, look: Look) -> tuple[str, str]:
     record = one.record
     label = f" ({field(record.label)})" if record.label else ""
@@ -171,13 +175,8 @@ def _level(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 
 def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    return usage_bar(
-        one.record.usage_ratio, 12 if look.is_wide else 8, ascii_only=look.ascii_only
-    ), _style(one)
-
-
-def _usage(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    return percent(one.record.usage_ratio), _style(one)
+    width = 12 if look.is_wide else 8
+    return usage_bar(one.record.usage_ratio, width, ascii_only=look.ascii_only), _style(one)
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -193,17 +192,7 @@ def _runway(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 def _tasks(one: ObservedAgent, look: Look) -> tuple[str, str]:
     done, total = one.record.tasks_completed, one.record.tasks_total
-    if total is not None:
-        return f"{done}/{total}", ""
-    return str(done) if done else "", ""
-
-
-def _doing(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    return field(one.record.current_task), ""
-
-
-def _heartbeat(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    return age(one.liveness.heartbeat_age_seconds), ""
+    return (str(done) if done else "") if total is None else f"{done}/{total}", ""
 
 
 def _state(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -213,28 +202,26 @@ def _state(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return reason if verdict == ENDED else field(one.record.phase), ""
 
 
-def _style(one: ObservedAgent) -> str:
-    return action_style(one.record.action, one.record.threshold_status)
-
-
 _WHOLE = {"no_wrap": True}
 _RIGHT = {"no_wrap": True, "justify": "right"}
 NAME = Column("agent", 0, _name, {"min_width": 8})
 LEVEL = Column("level", 0, _level, _WHOLE)
 NUMBERS = (
     Column("", 60, _bar, _WHOLE),
-    Column("usage", 0, _usage, _RIGHT),
+    Column("usage", 0, lambda one, _: (percent(one.record.usage_ratio), _style(one)), _RIGHT),
     Column("tokens", 60, _tokens, _RIGHT),
     Column("runway", 70, _runway, _RIGHT),
     Column("tasks", 70, _tasks, _RIGHT),
 )
-_HEARTBEAT = Column("beat", 70, _heartbeat, _RIGHT)
+_HEARTBEAT = Column(
+    "beat", 70, lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT
+)
 _COLUMNS = (
     NAME,
     LEVEL,
     *NUMBERS,
     _HEARTBEAT,
-    Column("doing", _WIDE, _doing, {"max_width": 32}),
+    Column("doing", _WIDE, lambda one, _: (field(one.record.current_task), ""), {"max_width": 32}),
     Column("state", 0, _state, {}),
 )
 
