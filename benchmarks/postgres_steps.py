@@ -22,6 +22,7 @@ from ultramon import Fleet
 from ultramon.backends.base import Backend, Save
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.notices.rules import StoredRegistration
 from ultramon.system.processes import this_host
 
 AGENTS_OF_A_HOST = 1_667
@@ -174,13 +175,9 @@ def local_steps(sample: Sample) -> Iterator[Steps]:
                 now=time.time(),
                 host=this_host(),
             )
+            boss = boss_of(number)
             backend.registry.register(
-                agent(number),
-                boss_of(number),
-                source="explicit",
-                ladder=None,
-                registered_by=boss_of(number),
-                now=time.time(),
+                StoredRegistration(agent(number), boss, "explicit", None, boss, time.time())
             )
         yield Steps(backend, sample, LOCAL_AGENTS, 0)
         backend.close()

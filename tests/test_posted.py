@@ -8,6 +8,7 @@ import pytest
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.notices.rules import StoredRegistration
 from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY, PostedAgents
 from ultramon.testing import FakeClock
 from ultramon.testing.contract.states import start
@@ -128,7 +129,7 @@ def test_an_agent_ends_once(posted, store, clock):
 def test_an_end_cancels_the_levels_that_nobody_received(posted, store, clock):
     """Who was to hear that it fills hears that it ended; back again, it is announced again."""
     store.registry.register(
-        AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=clock.now()
+        StoredRegistration(AGENT, "boss", "explicit", None, "boss", clock.now())
     )
 
     def kinds():

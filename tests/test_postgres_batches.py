@@ -13,6 +13,7 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import FencedError, StateWriteError
 from ultramon.monitor.background import save_all
 from ultramon.notices.message_rules import MAX_WAITING
+from ultramon.notices.rules import StoredRegistration
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record
 
@@ -48,9 +49,7 @@ def crossing(name, seq=2, **fields):
 
 def register(backend, *names):
     for name in names:
-        backend.registry.register(
-            name, "boss", source="explicit", ladder=None, registered_by="boss", now=START
-        )
+        backend.registry.register(StoredRegistration(name, "boss", "explicit", None, "boss", START))
 
 
 def stored_in(backend):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ultramon.notices.rules import StoredRegistration
 from ultramon.routing import Inbox, queue_message, register
 from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract.states import start
@@ -314,8 +315,9 @@ def test_a_notice_in_flight_is_counted(cast):
 def test_stored_thresholds_that_are_none_are_shown(cast):
     """They notify no recipient, say so, and a new registration repairs them."""
     scout = cast.of("scout")
-    wrong = {"source": "explicit", "ladder": {"rungs": 7}, "registered_by": scout, "now": 0.0}
-    cast.backend.registry.register(scout, scout, **wrong)
+    cast.backend.registry.register(
+        StoredRegistration(scout, scout, "explicit", '{"rungs": 7}', scout, 0.0)
+    )
     cast.post(used_percentage=90)
     shown = cast.context()
     assert (shown["state"], shown["threshold_source"]) == ("thresholds_unavailable", "invalid")

@@ -1,26 +1,28 @@
-"""Registering while the agent saves: whatever comes first, no registration is left deaf."""
+"""Registering while the agent saves: in any order, no registration misses a crossing."""
 
 import pytest
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
+from ultramon.notices.rules import StoredRegistration
+from ultramon.system import compact_json
 from ultramon.testing.clock import START
 from ultramon.testing.contract.notices import read
 from ultramon.testing.contract.states import start
 
 
 class Interrupted(Journal):
-    """A journal during whose next change of a mark somebody else does something."""
+    """A journal that is interrupted by another writer at its next change of a mark."""
 
     __slots__ = ("meanwhile",)
 
-    def unwatch(self, agent_id):
+    def remove_mark(self, agent_id):
         self._interrupt()
-        super().unwatch(agent_id)
+        super().remove_mark(agent_id)
 
-    def watch(self, agent_id, ladder, told):
+    def write_mark(self, agent_id, ladder, announced):
         self._interrupt()
-        super().watch(agent_id, ladder, told)
+        super().write_mark(agent_id, ladder, announced)
 
     def _interrupt(self):
         meanwhile, self.meanwhile = self.meanwhile, None
@@ -45,8 +47,9 @@ def saving(tmp_path):
 
 
 def register(backend, ladder=None):
+    ladder_json = None if ladder is None else compact_json.dumps(ladder)
     backend.registry.register(
-        "scout-1", "boss", source="explicit", ladder=ladder, registered_by="boss", now=START
+        StoredRegistration("scout-1", "boss", "explicit", ladder_json, "boss", START)
     )
 
 
@@ -57,10 +60,10 @@ def told(backend):
     return [notice.facts["level"] for notice in notices]
 
 
-def test_a_registration_made_while_a_mark_is_taken_away_is_not_deaf(saving, other):
+def test_a_registration_made_while_a_mark_is_taken_away_misses_nothing(saving, other):
     """A save finds an old mark and nobody registered, and takes it away a moment too late."""
     record = start(saving, parent_id="boss")
-    other._journal.watch("scout-1", None, None)
+    other._journal.write_mark("scout-1", None, None)
     saving._journal.meanwhile = lambda: register(other)
     record = read(saving, record, 0.9)
     assert saving._journal.meanwhile is None
@@ -69,7 +72,7 @@ def test_a_registration_made_while_a_mark_is_taken_away_is_not_deaf(saving, othe
     assert told(other) == ["critical"]
 
 
-def test_a_registration_made_while_a_mark_is_written_is_not_deaf(saving, other):
+def test_a_registration_made_while_a_mark_is_written_misses_nothing(saving, other):
     """A save notes what it told, after somebody registered anew and wants to be told again."""
     record = start(saving, parent_id="boss")
     register(other)

@@ -63,12 +63,12 @@ class _MemoryJournal(Journal):
         with self.transaction(0.0, "DEFERRED") as connection:
             return JournalRows(connection).registration(record.agent_id) is not None
 
-    def watch(
+    def write_mark(
         self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
     ) -> None:
         """Nobody needs a mark."""
 
-    def unwatch(self, agent_id: str) -> None:
+    def remove_mark(self, agent_id: str) -> None:
         """Nobody has one."""
 
     def sync_mark(self, agent_id: str, mark: Mark | None) -> None:

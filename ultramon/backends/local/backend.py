@@ -160,19 +160,19 @@ class LocalBackend(JournalBackend):
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
-        look = self._look(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
-        return sorted(look.changed, key=attrgetter("agent_id"))
+        found = self._changes(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
+        return sorted(found.changed, key=attrgetter("agent_id"))
 
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
         """See `Backend.changes`."""
-        return self._look(run, seen, self.directory.read_head)
+        return self._changes(run, seen, self.directory.read_head)
 
-    def _look(
+    def _changes(
         self, run: str | None, seen: dict[str, Any], read: Callable[[str, Mark | None], StateRecord]
     ) -> Changes:
         marks, heartbeats = self.directory.scan()
 
-        def look_at(agent_id: str) -> StoredAgent | None:
+        def load_listed(agent_id: str) -> StoredAgent | None:
             beat = heartbeats.get(agent_id)
             mark = marks.get(agent_id)
             try:
@@ -187,7 +187,7 @@ class LocalBackend(JournalBackend):
                 problem = StateCorruptError(self.directory.folder, str(error))
                 return StoredAgent(agent_id, None, beat, problem)
 
-        return find_changes(run, seen, marks, heartbeats, look_at)
+        return find_changes(run, seen, marks, heartbeats, load_listed)
 
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""

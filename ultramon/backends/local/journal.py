@@ -303,9 +303,9 @@ class Journal:
         while mark != written:
             written = mark
             if mark is None:
-                self.unwatch(agent_id)
+                self.remove_mark(agent_id)
             else:
-                self.watch(agent_id, *mark)
+                self.write_mark(agent_id, *mark)
             with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
                 rows = JournalRows(connection)
                 mark = rows.mark(rows.registration(agent_id))
@@ -314,7 +314,7 @@ class Journal:
         """Return whether a state may lead to a notice; cheap, and without the database."""
         return is_due(self._directory, record)
 
-    def watch(
+    def write_mark(
         self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
     ) -> None:
         """Have every writer of an agent's state check whether it is due. See `level_marks`.
@@ -324,8 +324,8 @@ class Journal:
         """
         write_mark(self._directory, agent_id, ladder, announced)
 
-    def unwatch(self, agent_id: str) -> None:
-        """End what `watch` began."""
+    def remove_mark(self, agent_id: str) -> None:
+        """Delete that mark."""
         remove_mark(self._directory, agent_id)
 
     def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str, list[str]]:
@@ -425,5 +425,5 @@ class Journal:
             )
             forget(connection, before, agents)
         for agent_id in agents:
-            self.unwatch(agent_id)
+            self.remove_mark(agent_id)
         return cursor.rowcount

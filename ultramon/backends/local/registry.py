@@ -25,7 +25,7 @@ class JournalRegistry(JournalPart):
         self._prepare()
         with self._guard():
             # Before the commit: without its mark a registration would miss every crossing.
-            self._journal.watch(agent_id, registration.ladder, None)
+            self._journal.write_mark(agent_id, registration.ladder, None)
             with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
                 rows = JournalRows(connection)
                 cancelled = router.register(rows, registration)

@@ -124,7 +124,7 @@ class Connections:
         self._pause_seconds = 0.0
         self._closed_until = 0.0
 
-    def take(self, timeout_seconds: float, connect_seconds: float) -> Session:
+    def lend(self, timeout_seconds: float, connect_seconds: float) -> Session:
         """Lend a connection; give it back with `give_back`.
 
         Args:

@@ -120,7 +120,7 @@ class Database:
         """Lend a connection to a database that may have no tables yet. See `connection`."""
         deadline = time.monotonic() + within_seconds
         try:
-            session = self._connections.take(
+            session = self._connections.lend(
                 min(timeout_seconds, within_seconds),
                 CONNECT_SECONDS if self._was_connected else FIRST_CONNECT_SECONDS,
             )
