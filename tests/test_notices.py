@@ -84,6 +84,14 @@ def test_an_unknown_limit_is_not_made_up():
     assert facts["contextLimit"] is None
 
 
+def test_a_ratio_beyond_every_window_is_announced_all_the_same():
+    """A limit of a few tokens is a mistake, and no reason to stay silent."""
+    record = make_record("scout-1", **reading(0.7))
+    facts = level_facts(record, decide(ORIGINAL.to_json(), record, None), 5_000.0)
+    text = render(facts, "scout-1", name="scout-1", now=START)
+    assert text.startswith("[ultramon] Your context window is at more than 99,999% (critical), ")
+
+
 def test_an_old_reading_shows_its_date():
     """A state that was stored late, or long after its last reading, does not look present."""
     record = make_record("scout-1", **reading(0.7))
@@ -112,7 +120,7 @@ JSON = st.recursive(
         {}, optional={name: JSON for name in ("signal", "returncode", "outOfMemory")}
     ),
 )
-def test_facts_that_anybody_wrote_are_told_in_plain_words(kind, facts, exited):
+def test_facts_that_anybody_wrote_are_rendered_in_plain_words(kind, facts, exited):
     """Where only the facts are trusted to be there, and not even those."""
     for given_facts in (facts, {**facts, "exit": exited}):
         text = render({"kind": kind, **given_facts}, "boss", name="scout-1", now=START)
