@@ -26,7 +26,7 @@ from ultramon.routing import PARENT, SELF, register
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ class Session:
         self._notify_ladder = notify_ladder
         self._raises = config.on_error == "raise"
         self._saver = background_saver_for(clock)
-        host, pid = this_host(), os.getpid()
+        host, pid = self.writer.host, os.getpid()
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
         self._constants = {

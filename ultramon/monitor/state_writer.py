@@ -67,6 +67,8 @@ class StateWriter:
         self.generation = 0
         self.muted = backend is None
         self.save_lock = threading.Lock()
+        # Looked up once: later the process may have no descriptor left for it.
+        self.host = this_host()
         self._identity = identity
         self._config = config
         self._raises = config.on_error == "raise"
@@ -364,7 +366,7 @@ class StateWriter:
                 build,
                 takeover=self._takeover,
                 now=self._clock.now(),
-                host=this_host(),
+                host=self.host,
             )
         except AgentAlreadyRunningError:
             # The state that could not be read a moment ago may be its own after all.
