@@ -256,11 +256,11 @@ def test_a_server_that_was_killed_is_a_problem(client, program):
     assert found("server")[0][0] == "ok"
     program.stop(signal.SIGKILL)
     cure = f"ultramon serve --port {program.url.rpartition(':')[2]}"
-    message = "none runs: no tool call has been told yet"
+    message = "none runs: no tool call has been reported yet"
     assert found("server") == [("problem", message, cure)]
     for _ in range(2):
         last_request.note(str(client.states), 1_800_000_000.0)
-    message = "none runs: no tool call has been told since 2027-01-15T08:00:00.000Z"
+    message = "none runs: no tool call has been reported since 2027-01-15T08:00:00.000Z"
     assert found("server") == [("problem", message, cure)]
     assert client.run("doctor").returncode == ExitCode.FAILURE
 

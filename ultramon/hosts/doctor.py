@@ -55,6 +55,21 @@ class Finding(NamedTuple):
         return self._asdict()
 
 
+def ok(check: str, message: str) -> Finding:
+    """Return the answer to a question where all is well."""
+    return Finding(check, OK, message)
+
+
+def warning(check: str, message: str, cure: str) -> Finding:
+    """Return a finding that may be meant."""
+    return Finding(check, WARNING, message, cure)
+
+
+def problem(check: str, message: str, cure: str) -> Finding:
+    """Return a finding that keeps an agent from being seen or warned."""
+    return Finding(check, PROBLEM, message, cure)
+
+
 class SeenServer(NamedTuple):
     """The server of the state directory, as it describes itself."""
 
@@ -121,10 +136,10 @@ class DoctorContext:
                 yield state
 
 
-def named(what: str, names: list[str]) -> str:
-    """Return a sentence about the first three of some names."""
+def first_of(names: list[str], separator: str = ", ") -> str:
+    """Return the first three of some names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"
+    return separator.join(names[:_MAX_NAMED]) + more
 
 
 def check_directory(context: DoctorContext) -> Iterator[Finding]:
@@ -135,22 +150,22 @@ def check_directory(context: DoctorContext) -> Iterator[Finding]:
         while not os.path.lexists(parent):
             parent = os.path.dirname(parent)
         if os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK):
-            yield Finding(name, OK, f"{directory} does not exist yet")
+            yield ok(name, f"{directory} does not exist yet")
         else:
             message = f"{directory} cannot be made in {parent}: no state is kept"
-            yield Finding(name, PROBLEM, message, _ROOM)
+            yield problem(name, message, _ROOM)
         return
     try:
         make_private_directory(directory)
     except StateDirectoryError as error:
-        yield Finding(name, PROBLEM, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
+        yield problem(name, f"{error.path}: {error.reason}", f"chmod 700 {error.path}")
         return
     for folder in (directory, StateDirectory(directory).folder):
-        if os.path.isdir(folder) and (problem := _probe(folder)) is not None:
-            message = f"{folder} takes no file ({problem}): no state is kept"
-            yield Finding(name, PROBLEM, message, _ROOM)
+        if os.path.isdir(folder) and (refusal := _probe(folder)) is not None:
+            message = f"{folder} takes no file ({refusal}): no state is kept"
+            yield problem(name, message, _ROOM)
             return
-    yield Finding(name, OK, directory)
+    yield ok(name, directory)
 
 
 def _probe(folder: str) -> str | None:
@@ -175,7 +190,7 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
     try:
         _, heartbeats = directory.scan()
     except StateError as error:
-        yield Finding("states", PROBLEM, f"{error.path}: {error.reason}", "see who owns it")
+        yield problem("states", f"{error.path}: {error.reason}", "see who owns it")
         return
     for agent_id, state in context.states():
         count += 1
@@ -197,14 +212,14 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
             silent.append(f"{agent_id} ({verdict})")
     if broken:
         cure = f"look at them in {directory.folder} and move them away"
-        yield Finding("states", PROBLEM, named("cannot be read", broken), cure)
+        yield problem("states", f"cannot be read: {first_of(broken)}", cure)
     if newer:
-        yield Finding("states", WARNING, named("written by a newer ultramon", newer), "upgrade")
+        yield warning("states", f"written by a newer ultramon: {first_of(newer)}", "upgrade")
     if silent:
         cure = "ultramon resume lists what can go on"
-        yield Finding("states", WARNING, named("ended without saying so", silent), cure)
+        yield warning("states", f"ended without saying so: {first_of(silent)}", cure)
     if not broken and not newer and not silent:
-        yield Finding("states", OK, f"{count} readable")
+        yield ok("states", f"{count} readable")
 
 
 def check_set_aside(context: DoctorContext) -> Iterator[Finding]:
@@ -217,8 +232,8 @@ def check_set_aside(context: DoctorContext) -> Iterator[Finding]:
         # The state of an agent may bear such a name too.
         kept = [name for name in names if not name.endswith((".json", ".lock", ".hb", ".request"))]
         if kept:
-            message = f"{named('set aside as unreadable', kept)} in {folder}"
-            yield Finding("set aside", WARNING, message, "look at them, then delete them")
+            message = f"set aside as unreadable: {first_of(kept)} in {folder}"
+            yield warning("set aside", message, "look at them, then delete them")
 
 
 def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Finding]:
@@ -230,7 +245,7 @@ def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Fi
             noted = failure_log.read(path)
         except (StateError, OSError) as error:
             is_quiet = False
-            yield Finding("failures", PROBLEM, f"the log cannot be read: {error}", "delete it")
+            yield problem("failures", f"the log cannot be read: {error}", "delete it")
             continue
         if noted:
             is_quiet = False
@@ -239,9 +254,9 @@ def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Fi
                 for one in noted[-_MAX_NAMED:]
             )
             cure = f"when they are understood, delete {path}"
-            yield Finding("failures", WARNING, f"{len(noted)} noted, the last: {shown}", cure)
+            yield warning("failures", f"{len(noted)} noted, the last: {shown}", cure)
     if is_quiet:
-        yield Finding("failures", OK, "no hook noted one")
+        yield ok("failures", "no hook noted one")
 
 
 def check_measured(context: DoctorContext, host: Host) -> Iterator[Finding]:
@@ -257,9 +272,9 @@ def check_measured(context: DoctorContext, host: Host) -> Iterator[Finding]:
         and record.last_activity - record.started_at > MEASURED_AFTER_SECONDS
     ]
     if blind:
-        message = named("registered, but never measured", blind)
+        message = f"registered, but never measured: {first_of(blind)}"
         cure = "ultramon explain says what is known; the failures above may say why"
-        yield Finding("readings", WARNING, message, cure)
+        yield warning("readings", message, cure)
 
 
 def examine(context: DoctorContext) -> list[Finding]:
@@ -268,7 +283,7 @@ def examine(context: DoctorContext) -> list[Finding]:
 
     hosts, broken = find_hosts()
     findings = [
-        Finding("hosts", WARNING, f"{one.name} of {one.distribution} {one.problem}",
+        warning("hosts", f"{one.name} of {one.distribution} {one.problem}",
                 f"upgrade or remove {one.distribution}")
         for one in broken
     ]  # fmt: skip

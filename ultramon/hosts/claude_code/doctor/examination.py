@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.planned_change import record_of
-from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
+from ultramon.hosts.claude_code.setup.settings import OurHook, Settings, find_layers
 from ultramon.hosts.doctor import DoctorContext
 
 INSTALL = f"ultramon install {NAME}"
@@ -20,24 +20,14 @@ class SeenLayer(NamedTuple):
     """A settings file as the doctor found it."""
 
     name: str
-    """``user``, ``project``, ``local``, or ``other`` for one that only our records name."""
+    """``user``, ``project``, ``local``, or ``other`` for one that only an installation noted."""
     path: str
     settings: Settings | None
     problem: str | None
 
-    @property
-    def install_command(self) -> str:
-        """The command that installs into this file."""
-        return INSTALL + self._option
-
-    @property
-    def uninstall_command(self) -> str:
-        """The command that takes an installation out of this file."""
-        return UNINSTALL + self._option
-
-    @property
-    def _option(self) -> str:
-        return "" if self.name in ("user", ELSEWHERE) else f" --{self.name}"
+    def command(self, verb: str) -> str:
+        """Return `INSTALL` or `UNINSTALL` for this file."""
+        return verb if self.name in ("user", ELSEWHERE) else f"{verb} --{self.name}"
 
 
 class Examination(DoctorContext):
@@ -45,6 +35,8 @@ class Examination(DoctorContext):
 
     Attributes:
         layers: The client's settings here, then others that an installation noted.
+        installed: The layers with hooks of ultramon, and their settings.
+        hooks: These hooks, each with its layer.
         stored: The stored choices; None when they are missing or cannot be read.
         stored_problem: Why they cannot be read; None when they can or are missing.
     """
@@ -58,15 +50,13 @@ class Examination(DoctorContext):
             noted = record.get("settings") if isinstance(record, dict) else None
             if isinstance(noted, str) and os.path.realpath(noted) not in known:
                 self.layers.append(_look_at(ELSEWHERE, noted))
-
-    @property
-    def installed(self) -> list[tuple[SeenLayer, Settings]]:
-        """The layers with hooks of ultramon."""
-        return [
-            (layer, layer.settings)
-            for layer in self.layers
-            if layer.settings is not None and layer.settings.our_hooks()
-        ]
+        self.installed: list[tuple[SeenLayer, Settings]] = []
+        self.hooks: list[tuple[SeenLayer, OurHook]] = []
+        for layer in self.layers:
+            hooks = layer.settings.our_hooks() if layer.settings else []
+            if layer.settings and hooks:
+                self.installed.append((layer, layer.settings))
+                self.hooks += [(layer, hook) for hook in hooks]
 
     def was_installed(self, settings: Settings) -> bool:
         """Return whether an installation into a settings file is noted, and not undone since."""
