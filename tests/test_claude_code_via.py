@@ -99,7 +99,7 @@ def test_tool_calls_become_requests_to_the_server_that_runs(client, serving):
         }
     ]
     assert mode(path) == 0o600
-    assert f"the hook secret stands in {path}" in done.stderr
+    assert f"the hook secret is in {path}" in done.stderr
     assert secret not in done.stdout + done.stderr
     again = client.install()
     assert (again.stdout, again.returncode) == ("", 0)

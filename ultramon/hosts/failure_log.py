@@ -1,4 +1,4 @@
-"""What went wrong in hooks: they tell their host nothing, so they leave a line here.
+"""The log of failed hook calls: a client must not see a failure, so it becomes a line here.
 
 Standard library only. `ultramon doctor` shows the file.
 """
@@ -71,7 +71,7 @@ def read(path: str) -> list[dict[str, Any]]:
     """Return the failures, oldest first, each with ``at``, ``event``, ``agentId``, ``problem``.
 
     Raises:
-        StateCorruptError: The file is no file of ours.
+        StateCorruptError: The file is not this user's own regular file.
         OSError: The system refused.
     """
     try:

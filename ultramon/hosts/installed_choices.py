@@ -1,4 +1,4 @@
-"""What an installation decided once, in one small file, so that a hook looks nothing up.
+"""The choices of an installation, in one small file, so that a hook looks nothing up.
 
 Standard library only: every hook call reads it.
 """
@@ -47,7 +47,7 @@ class InstalledChoices:
         path: The file.
         host: Name of the host, which the file is named after.
         state_directory: Where the agents' states are; the file lies in it.
-        audience: Who is told that a rung is reached: ``agent`` (the session itself, in its
+        audience: Who is warned that a rung is reached: ``agent`` (the session itself, in its
             conversation), ``orchestrator`` (events for a fleet only), ``both`` or ``none``.
         context_limit_tokens: The user's cap in tokens, or None.
         ladder: The rungs.
@@ -147,7 +147,7 @@ class InstalledChoices:
         self.installations = list(value["installations"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the choices as they stand in the file."""
+        """Return the choices as the file holds them."""
         return {
             "schema": SCHEMA,
             "stateDirectory": self.state_directory,

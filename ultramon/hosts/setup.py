@@ -44,7 +44,7 @@ class Choices(NamedTuple):
     url: str | None = None
     """Address of the server, with ``http`` only."""
     secret_in: str | None = None
-    """Where the hook secret stands: ``settings`` (default) or ``environment``."""
+    """Where the hook secret is kept: ``settings`` (default) or ``environment``."""
     critical_note: str | None = None
     """Made one printable line; empty takes an earlier one away."""
 

@@ -1,6 +1,6 @@
 """Changes one agent's state on disk within one hook call: read, change, write under its lock.
 
-Standard library only; SQLite is loaded only when something has happened that others are told.
+Standard library only; SQLite is loaded only for an event.
 """
 
 from __future__ import annotations

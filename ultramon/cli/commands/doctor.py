@@ -25,10 +25,10 @@ _MAX_LINE_CHARS = 2_000
 @state_dir_option()
 @json_option
 def command(*, state_dir: str | None, json: bool) -> ExitCode:
-    """Say whether coding agents report themselves, and what to do where not.
+    """Check whether coding agents report themselves, and say what to do where not.
 
     Looks at the client's settings for this directory, the commands in them, the state directory,
-    what hooks noted, and whether they are heard of at all. Writes one file into the state
+    the failures of hooks, and the sessions that never reported. Writes one file into the state
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """

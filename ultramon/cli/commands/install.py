@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_LINE_CHARS = 100_000
 _NOT_MADE = "of-the-installation"
-"""Stands for a secret that a dry run must not make; nobody sees it."""
+"""Placeholder for a secret that a dry run must not make; nobody sees it."""
 
 
 def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +156,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "--audience",
     type=click.Choice(("agent", "orchestrator", "both", "none")),
     show_envvar=True,
-    help="Who is told that a window fills: the session itself, or those who watch it."
+    help="Who is warned that a window fills: the session itself, or those who watch it."
     "  [default: as before, else agent]",
 )
 @click.option(
@@ -192,7 +192,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "--critical-note",
     metavar="TEXT",
     show_envvar=True,
-    help="End what the agent is told at the critical rung with this sentence, at most 500"
+    help="End the warning at the critical rung with this sentence, at most 500"
     " characters; empty = nothing.  [default: as before, else nothing]",
 )
 @click.option(
@@ -206,7 +206,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "--via",
     type=click.Choice(("command", "http")),
     show_envvar=True,
-    help="Tell of tool calls by a process each, or by requests to `ultramon serve`."
+    help="Report tool calls by a process each, or by requests to `ultramon serve`."
     "  [default: as before, else command]",
 )
 @click.option(
@@ -219,7 +219,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "--secret-in",
     type=click.Choice(("settings", "environment")),
     show_envvar=True,
-    help="Where the hook secret stands, for --via http: in the settings, which only you can read"
+    help="Where the hook secret is kept, for --via http: in the settings, which only you can read"
     " then, or in ULTRAMON_HOOK_SECRET where the client is started."
     "  [default: as before, else settings]",
 )

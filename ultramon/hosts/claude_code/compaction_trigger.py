@@ -1,8 +1,8 @@
-"""The window that the client works with, and where it compacts or refuses, as it was told to.
+"""The window that the client works with, and where it is configured to compact or refuse.
 
-Standard library only. Without a configured window the client did not compact at any number of
-tokens when it was watched (2.1.330), so nothing is assumed then. With compaction switched off it
-sends no request beyond a number of its own.
+Standard library only. Without a configured window the client (2.1.330) was not seen to compact at
+any number of tokens, so none is assumed. With compaction switched off it sends no request beyond a
+number of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VARIABLES = (
 )
 """All that is read here; none is secret."""
 
-# The client's own arithmetic, confirmed by watching it: it compacted at 67,000 of 100,000 and
+# The client's own arithmetic, confirmed by recordings: it compacted at 67,000 of 100,000 and
 # 167,000 of 200,000 tokens, and refused at 177,000 of 200,000.
 LEAST_WINDOW_TOKENS = 100_000
 OUTPUT_RESERVE_TOKENS = 20_000
@@ -47,14 +47,15 @@ _MAX_ANSWERS_BYTES = 1 << 25
 """Of the file in which the client keeps a user's answers, with a history for each project."""
 
 
-def host_window_tokens(environ: Mapping[str, str], told_tokens: int | None) -> int | None:
-    """Return the window that the client was made to work with, None when only the model decides.
+def host_window_tokens(environ: Mapping[str, str], reported_tokens: int | None) -> int | None:
+    """Return the window that the client is made to work with; None = the model decides.
 
     Args:
         environ: The client's environment.
-        told_tokens: The window that a status line told, maybe in another environment; or None.
+        reported_tokens: The window that a status line reported, maybe in another environment;
+            or None.
     """
-    windows = [] if told_tokens is None else [told_tokens]
+    windows = [] if reported_tokens is None else [reported_tokens]
     if is_on(SMALL_VARIABLE, environ):
         from ultramon.context.limits import DEFAULT_WINDOW_TOKENS
 
@@ -78,7 +79,7 @@ def compaction_limits(
         window_tokens: The model's window, which the configured one cannot exceed; None = unknown.
 
     Returns:
-        Each None where the client was not told to: it refuses only where it may not compact.
+        Each None where it is not configured: the client refuses only where it may not compact.
     """
     settings: dict[str, Any] = {}
     for layer in _layers(environ, project):
@@ -109,7 +110,7 @@ def compaction_limits(
 
 
 def _is_off(environ: Mapping[str, str], settings: dict[str, Any]) -> bool:
-    """Return whether the client was told not to compact by itself."""
+    """Return whether the client is configured not to compact by itself."""
     if any(is_on(name, environ) for name in ("DISABLE_AUTO_COMPACT", "DISABLE_COMPACT")):
         return True
     chosen = settings.get(_ENABLED)

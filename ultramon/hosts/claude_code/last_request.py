@@ -1,4 +1,4 @@
-"""When the server was last told of a tool call: the time of one empty file, nothing is in it.
+"""Remembers, as the mtime of an empty file, when the server last received a hook request.
 
 Standard library only. `ultramon doctor` says by it since when readings are missing.
 """
@@ -10,17 +10,17 @@ import os
 from ultramon.errors import StateError
 from ultramon.system.files import close_quietly, open_private
 
-HEARD_NAME = "claude-code.heard"
+FILE_NAME = "claude-code.heard"
 
 
 def note(directory: str, now: float) -> None:
-    """Remember that a call was told; nothing happens where even that is refused.
+    """Remember a request; nothing happens where the system refuses even that.
 
     Args:
         directory: The state directory.
         now: Epoch seconds.
     """
-    path = os.path.join(directory, HEARD_NAME)
+    path = os.path.join(directory, FILE_NAME)
     try:
         os.utime(path, (now, now), follow_symlinks=False)
     except FileNotFoundError:
@@ -33,8 +33,8 @@ def note(directory: str, now: float) -> None:
 
 
 def last(directory: str) -> float | None:
-    """Return when a call was told last, epoch seconds; None when none ever was."""
+    """Return when the last request came, epoch seconds; None = none ever came."""
     try:
-        return os.lstat(os.path.join(directory, HEARD_NAME)).st_mtime
+        return os.lstat(os.path.join(directory, FILE_NAME)).st_mtime
     except OSError:
         return None

@@ -1,7 +1,7 @@
-"""The status line as a program: takes what the client shows its user, and shows how full it is.
+"""The status line as a program: takes the client's figures, and shows how full the window is.
 
-Standard library only. It runs in the interactive client alone and tells of the main agent alone;
-what only it knows is the window that the client works with.
+Standard library only. It runs in the interactive client only, for the main agent only. No hook
+reports the window that the client works with: the status line does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STATUS_LINE = "statusLine"
 INSIDE = "ULTRAMON_STATUS_LINE"
-"""Set for a chained status line: where that runs ours, it must not run it in turn."""
+"""Set for a chained status line: one that runs ultramon's must not be run by it in turn."""
 CHAINED_SECONDS = 5.0
 """How long another tool's status line may take; the client itself gives up on slow ones."""
 _BAR_CELLS = 10
@@ -154,13 +154,14 @@ class _Reading:
         return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
 
 
-def _full_name(told: str | None, known: str | None) -> str | None:
+def _full_name(reported: str | None, known: str | None) -> str | None:
     """Return a model's name with the suffix for its window, which only a transcript keeps."""
-    return known if known and told and known.partition("[")[0] == told else told
+    is_same = known and reported and known.partition("[")[0] == reported
+    return known if is_same else reported
 
 
 def _was_stopped(record: StateRecord, tail: LastReading) -> bool:
-    """Return whether the turn ended without a hook, which leaves the line to tell of it.
+    """Return whether the turn ended without a hook, so that only the status line can note it.
 
     A person interrupted the agent, or the client refused its request.
     """

@@ -248,7 +248,7 @@ class _Reader:
         return (Window(tokens, at),)
 
     def _boundary(self, at: float | None) -> Iterable[Boundary]:
-        """Yield one boundary for the two lines that tell of the same compaction."""
+        """Yield one boundary for the two lines about the same compaction."""
         if self._compacted:
             return ()
         self._compacted = True

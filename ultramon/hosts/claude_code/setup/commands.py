@@ -90,18 +90,18 @@ def command_line(interpreter: str, script: str, installed: str) -> str:
 
 
 def hook_entry(event: str, command: str) -> dict[str, Any]:
-    """Return what stands in the array of an event."""
+    """Return the entry for the array of an event."""
     seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _SECONDS
     hooks = {"hooks": [{"type": "command", "command": command, "timeout": seconds}]}
     return hooks if event in _WITHOUT_MATCHER else {"matcher": "*", **hooks}
 
 
 def recognise(hook: object, script_name: str) -> OurCommand | None:
-    """Return what a hook or status line of ours runs, None when it is somebody else's.
+    """Return what a hook or status line of ultramon runs; None = it is another tool's.
 
-    The script or launcher decides, resolved and not as spelled, whatever arguments stand around
+    The script or launcher decides, resolved and not as spelled, whatever arguments are around
     it. What runs a script is an interpreter by its name, or by the options that an installation
-    gives it: an interpreter may have any name. A command that does anything besides is not ours.
+    gives it: an interpreter may have any name. A command that does more is another tool's.
 
     Args:
         hook: One entry of a ``hooks`` array, or the ``statusLine`` block, decoded.
@@ -130,7 +130,7 @@ def recognise(hook: object, script_name: str) -> OurCommand | None:
 
 
 def mentions(hook: object, script_name: str) -> bool:
-    """Return whether a command runs ours somewhere, alone or among other things."""
+    """Return whether a command runs ultramon's, alone or among other things."""
     verb = " ".join(HOOK_VERB if script_name == HOOK_SCRIPT else STATUS_LINE_VERB)
     if any(_is_script(word, script_name) for word in _words(hook) or ()):
         return True

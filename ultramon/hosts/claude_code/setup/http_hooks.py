@@ -46,7 +46,7 @@ class Link(NamedTuple):
         return urlsplit(self.url).hostname or ""
 
     def hook(self) -> dict[str, Any]:
-        """Return the hook as it stands in settings."""
+        """Return the hook as settings hold it."""
         secret = f"${{{SECRET_VARIABLE}}}" if self.secret is None else self.secret
         variables = [OFF_VARIABLE] if self.secret is not None else [OFF_VARIABLE, SECRET_VARIABLE]
         return {
@@ -59,7 +59,7 @@ class Link(NamedTuple):
 
 
 def entry_for(event: str, command: str, link: Link | None) -> dict[str, Any]:
-    """Return what stands in the array of an event.
+    """Return the entry for the array of an event.
 
     Args:
         event: The event.
@@ -71,7 +71,7 @@ def entry_for(event: str, command: str, link: Link | None) -> dict[str, Any]:
 
 
 def recognise_request(hook: object) -> Link | None:
-    """Return where a hook of ours goes, None when it is somebody else's or no request.
+    """Return where a hook of ultramon goes; None = it is another tool's, or no request.
 
     Args:
         hook: One entry of a ``hooks`` array, decoded.

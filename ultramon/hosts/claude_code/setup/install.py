@@ -206,7 +206,7 @@ def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
         record["backup"] = None
         record["createdDirectory"] = not os.path.isdir(os.path.dirname(settings.target))
     elif before is None and record.get("backup", "") is not None:
-        # Nobody remembers what was there before ours: all but ours is the best that is known.
+        # What was there before is not known: all but ultramon's entries is the best guess.
         rest = Settings(settings.path, settings.original)
         rest.drop_hooks(frozenset())
         rest.restore_status_line(None, existed=False)
@@ -225,7 +225,7 @@ def _plan_status_line(
     chosen: str | None,
     interpreter: str,
 ) -> None:
-    """Put ours in, and remember the one that it replaces."""
+    """Put ultramon's in, and remember the one that it replaces."""
     settings, installed = plan.settings, plan.installed
     if chosen is not None:
         check_choice("status_line", chosen, STATUS_LINES, "argument")
@@ -249,7 +249,7 @@ def _plan_status_line(
 
 
 def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
-    """Note the block that stands in the settings; without one nothing is noted."""
+    """Note the block in the settings; without one nothing is noted."""
     record.pop("statusLine", None)
     if settings.document.has("statusLine"):
         record["statusLine"] = settings.get("statusLine")
@@ -258,7 +258,7 @@ def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
 def _replaced_status_line(
     settings: Settings, record: dict[str, Any], weaker: list[Settings]
 ) -> Any:
-    """Return the status line that the client would show here if it were not for ours."""
+    """Return the status line that the client would show here without ultramon's."""
     if settings.our_status_line() is not None:
         return record.get("statusLine")
     own = settings.get("statusLine")
@@ -278,7 +278,7 @@ def _weaker_layers(layer: Layer, cwd: str) -> list[Settings]:
         try:
             weaker.append(Settings(other.path))
         except (StateError, OSError):
-            continue  # the doctor tells; the client does not read it either
+            continue  # a finding of the doctor; the client does not read it either
     return weaker
 
 

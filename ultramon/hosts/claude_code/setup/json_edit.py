@@ -29,7 +29,7 @@ class _Layout(NamedTuple):
     """How an inserted value is written."""
 
     indent: str | None
-    """What stands before it on its own line; None = everything on one line."""
+    """The white space before it on its own line; None = everything on one line."""
     unit: str
     newline: str
     colon: str
@@ -41,7 +41,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _whole_number(text: str) -> int | float:
-    # int() refuses thousands of digits, and no reader in JavaScript tells them apart either.
+    # int() refuses thousands of digits, and no reader in JavaScript distinguishes them either.
     return int(text) if len(text) < _MAX_INT_DIGITS else float(text)
 
 
@@ -95,7 +95,7 @@ class JsonText:
         """Return the decoded value at a path of keys and indices; None where there is none.
 
         Raises:
-            ValueError: A key on the path stands twice in its object, so that it is not clear
+            ValueError: A key on the path is twice in its object, so that it is not clear
                 which one is meant.
         """
         start = self._find(path)
@@ -171,7 +171,7 @@ class JsonText:
                 found = [child for child in children if child.key == step]
             if len(found) > 1:
                 line = self.text.count("\n", 0, found[1].start) + 1
-                raise ValueError(f"line {line}: the key {step!r} stands there twice")
+                raise ValueError(f"line {line}: the key {step!r} is there twice")
             if not found:
                 return None
             at = found[0].value_start

@@ -25,7 +25,7 @@ class PlannedChange(Plan):
 
     Attributes:
         settings: The file as it was read.
-        after: The bytes that shall stand in it; None = there shall be no file.
+        after: The bytes that it shall hold; None = there shall be no file.
         beside: Changes of further files, done before this one.
     """
 
@@ -75,7 +75,7 @@ class PlannedChange(Plan):
 
 
 def backup_path(state_directory: str, settings: Settings) -> str:
-    """Return where the original bytes of a settings file are kept, whoever remembers it."""
+    """Return where the original bytes of a settings file are kept."""
     mark = hashlib.sha256(os.fsencode(settings.target)).hexdigest()[:12]
     return os.path.join(os.path.abspath(state_directory), f"{_STEM}{mark}{_BACKUP_SUFFIX}")
 

@@ -35,7 +35,7 @@ def plan_plugin(
     """Work out which files a plugin folder gets.
 
     Args:
-        directory: The folder; missing, empty, or an older plugin of ours.
+        directory: The folder; missing, empty, or an older plugin of ultramon.
         state_directory: Where states and choices are kept.
         choices: What the person decided.
         interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
@@ -59,7 +59,7 @@ def plan_plugin(
 
 
 def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Removal:
-    """Work out what taking a plugin folder away would delete: our files, and no others.
+    """Work out what taking a plugin folder away would delete: ultramon's files, and no others.
 
     Raises:
         ConfigurationError: The folder holds something else.
@@ -76,7 +76,7 @@ def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Remov
 
 
 def check_plugin_directory(directory: str) -> None:
-    """Make sure that a folder is free, or holds a plugin of ours.
+    """Make sure that a folder is free, or holds ultramon's plugin.
 
     Raises:
         ConfigurationError: It holds something else, or is no directory.

@@ -1,4 +1,4 @@
-"""The client's settings files: which there are, what in them is ours, and how they are replaced.
+"""The client's settings files: which there are, ultramon's entries in them, and replacing them.
 
 Only our own entries are ever touched; everything else keeps its bytes.
 """
@@ -34,7 +34,7 @@ _ADVICE = "nothing was changed; mend the file and try again"
 _BOM = "\ufeff"
 _NEW_FILE_MODE = 0o600
 REFRESH_SECONDS = 10
-"""How often a line of ours is drawn while nothing happens: no hook tells of an interruption."""
+"""How often ultramon's line is drawn while nothing happens: no hook reports an interruption."""
 
 
 class Layer(NamedTuple):
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 class OurHook(NamedTuple):
-    """Where a hook of ours stands in a settings file."""
+    """Where a hook of ultramon is in a settings file."""
 
     event: str
     path: Path
@@ -99,8 +99,8 @@ class Settings:
         original: Its bytes; None when there is no file.
         mode: Its permissions; those of a new file where there is none.
         new_mode: The permissions that it shall have; None = they stay.
-        document: What shall stand in it, to be edited.
-        secrets: What stands in it and is not to be shown.
+        document: Its new content, to be edited.
+        secrets: Texts in it that are not to be shown.
 
     Args:
         path: The settings file; it may be missing.
@@ -160,7 +160,7 @@ class Settings:
 
     def _check_hooks(self) -> None:
         for key in ("statusLine", "disableAllHooks"):
-            self.get(key)  # refuses a key that stands there twice
+            self.get(key)  # refuses a key that is there twice
         hooks = self.get("hooks")
         if hooks is None and not self.document.has("hooks"):
             return
@@ -175,7 +175,7 @@ class Settings:
         """Return the decoded value at a path; None where there is none.
 
         Raises:
-            StateCorruptError: A key on the path stands twice in its object.
+            StateCorruptError: A key on the path is twice in its object.
         """
         try:
             return self.document.get(*path)
@@ -184,7 +184,7 @@ class Settings:
 
     @property
     def data(self) -> bytes:
-        """The bytes that shall stand in the file."""
+        """The bytes that the file shall hold."""
         return (self._mark + self.document.text).encode("utf-8")
 
     @property
@@ -193,7 +193,7 @@ class Settings:
         return self.get("disableAllHooks") is True
 
     def our_hooks(self) -> list[OurHook]:
-        """Return where hooks of ours stand, in order."""
+        """Return where ultramon's hooks are, in order."""
         found = []
         for path, matcher, hook in self._hooks():
             runs = recognise(hook, HOOK_SCRIPT) or recognise_request(hook)
@@ -202,7 +202,7 @@ class Settings:
         return found
 
     def other_commands(self) -> list[str]:
-        """Return the commands of hooks that are not ours, in order, each once."""
+        """Return the commands of other tools' hooks, in order, each once."""
         commands = [
             hook["command"]
             for _, _, hook in self._hooks()
@@ -213,7 +213,7 @@ class Settings:
         return list(dict.fromkeys(commands))
 
     def wrapped_hooks(self) -> list[str]:
-        """Return the commands that run our hook among other things; they are not ours."""
+        """Return the commands that run ultramon's hook among other things; they are left alone."""
         return [
             hook["command"]
             for _, _, hook in self._hooks()
@@ -231,15 +231,15 @@ class Settings:
                     yield ("hooks", event, i, "hooks", j), matcher, hook
 
     def our_status_line(self) -> OurCommand | None:
-        """Return what the status line runs if it is ours."""
+        """Return what the status line runs if it is ultramon's."""
         return recognise(self.get("statusLine"), STATUS_LINE_SCRIPT)
 
     def holds_ours(self) -> bool:
-        """Return whether anything in the file is ours."""
+        """Return whether anything in the file is ultramon's."""
         return bool(self.our_hooks()) or self.our_status_line() is not None
 
     def put_hooks(self, command: str, link: Link | None = None) -> None:
-        """Make our hooks stand in the file once for each event.
+        """Put ultramon's hooks into the file, once for each event.
 
         Args:
             command: What they run.
@@ -282,7 +282,7 @@ class Settings:
                 self.document.replace((*path, name), value)
 
     def _superfluous(self) -> list[OurHook]:
-        """Return ours of events not needed any more, and all but one of those that are doubled."""
+        """Return the hooks of events not needed any more, and all but one of doubled ones."""
         seen: set[tuple[str, str]] = set()
         superfluous = []
         for hook in self.our_hooks():
@@ -311,7 +311,7 @@ class Settings:
                 self.document.remove(hook.path[:2])
 
     def put_status_line(self, command: str) -> None:
-        """Make the status line run a command; what else stands in its block stays."""
+        """Make the status line run a command; the rest of its block stays."""
         current = self.get("statusLine")
         block: dict[str, object] = {"type": "command", "command": command}
         if not self.document.has("statusLine"):
@@ -323,11 +323,11 @@ class Settings:
             self.document.replace(("statusLine", "command"), command)
 
     def restore_status_line(self, before: Any, *, existed: bool) -> None:
-        """Put back what the status line ran before ours.
+        """Put back what the status line ran before ultramon's.
 
         Args:
             before: The block as it was.
-            existed: Whether there was one; else ours is taken out.
+            existed: Whether there was one; else ultramon's is taken out.
         """
         if self.our_status_line() is None:
             return

@@ -35,7 +35,7 @@ def choose_link(
     """Work out where requests go, and note it in the record of the installation.
 
     Args:
-        plan: Gets what to tell the person, and the mode of the file.
+        plan: Gets notes for the person, and the mode of the file.
         record: What is noted of this settings file; a choice that is None is taken from here.
         layer: Name of the layer.
         server: The server of the state directory.
@@ -61,7 +61,7 @@ def choose_link(
     check_choice("secret_in", place, SECRET_PLACES, "argument")
     if place == SETTINGS and layer == PROJECT:
         allowed = (
-            "settings that are yours alone, --user or --local: the hook secret would stand in a "
+            "settings that are yours alone, --user or --local: the hook secret would be in a "
             "file that others read; or --secret-in environment"
         )
         raise ConfigurationError("via", HTTP, allowed, "argument")
@@ -75,7 +75,7 @@ def choose_link(
         )
         return Link(address, None)
     plan.notes.append(
-        f"the hook secret stands in {plan.settings.path}, which from now on only you can read "
+        f"the hook secret is in {plan.settings.path}, which from now on only you can read "
         "(mode 600); keep it out of repositories that others see"
     )
     _make_private(plan, record)

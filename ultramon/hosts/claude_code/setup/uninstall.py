@@ -137,7 +137,7 @@ def _take_out(
 
 
 def _original_bytes(settings: Settings, before: Settings | None, *, is_new: bool) -> bytes | None:
-    """Return the bytes of before when nothing but ours changed since, else what is left."""
+    """Return the old bytes when nothing else changed since, else what is left."""
     if before is not None and before.original is not None:
         if settings.says_the_same_as(before.original):
             return before.original
@@ -147,13 +147,13 @@ def _original_bytes(settings: Settings, before: Settings | None, *, is_new: bool
 
 
 def plan_traces(plan: Removal, cwd: str) -> None:
-    """Plan which files of the state directory go: all of ours with the last installation."""
+    """Plan which files of the state directory go: with the last installation all of its own."""
     installed = plan.installed
     left = {layer.path for layer in find_layers(cwd) if _holds_ours(plan, layer.path) is True}
     kept = []
     for record in installed.installations if installed else []:
         path = record.get("settings") if isinstance(record, dict) else None
-        # Who cannot look must not delete what may still be needed.
+        # A file that cannot be read may still need them.
         if isinstance(path, str) and _holds_ours(plan, path) is not False:
             left.add(path)
             kept.append(record)

@@ -88,9 +88,9 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 
 
 def read_token_budget(path: str) -> int | None:
-    """Return the tokens that the client last told the agent are left, None when it told none.
+    """Return the token budget that the client last wrote into the conversation, or None.
 
-    They are a budget of the session, up to 15 million in the recordings, and no context window.
+    It counts for the session, up to 15 million in the recordings, and is no context window.
 
     Args:
         path: The transcript of the agent itself.
@@ -154,7 +154,7 @@ def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> LastR
     return tail
 
 
-def _may_tell(text: bytes) -> bool:
+def _may_matter(text: bytes) -> bool:
     return b'"usage"' in text or b"compact_boundary" in text or _INTERRUPTION in text
 
 
@@ -176,7 +176,7 @@ def _calls(entry: dict[str, Any]) -> list[Any]:
 
 
 def _lines_from_end(fd: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines of a file that may tell something and where they end, last first.
+    """Yield the lines of a file that may hold a fact, and where they end, last first.
 
     The last line of the file may be incomplete.
     """
@@ -196,16 +196,16 @@ def _lines_from_end(fd: int, size: int) -> Iterator[tuple[bytes, int]]:
         lines, _, last = rest.rpartition(b"\n")
         pieces.append(last)
         line = b"".join(reversed(pieces))
-        if _may_tell(line):
+        if _may_matter(line):
             yield line, line_end
         line_end = start + len(first)
-        if _may_tell(lines):  # most blocks hold nothing, and need not be taken apart
+        if _may_matter(lines):  # most blocks hold nothing, and need not be taken apart
             end = line_end + 1 + len(lines)
             for line in reversed(lines.split(b"\n")):
-                if _may_tell(line):
+                if _may_matter(line):
                     yield line, end
                 end -= len(line) + 1
         pieces = [first]
     line = b"".join(reversed(pieces))
-    if position == 0 and _may_tell(line):
+    if position == 0 and _may_matter(line):
         yield line, line_end

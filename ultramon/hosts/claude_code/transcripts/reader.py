@@ -220,7 +220,7 @@ class LineReader:
             agent_id=text_or_none(entry.get("agentId")),
             sidechain=self._sidechain is True,
         )
-        # No reply is made from nothing: zeros stand where the client had no numbers.
+        # No reply is made from nothing: the client writes zeros where it has no numbers.
         return report if report.tokens else None
 
     def _accept(self, report: Report) -> bool:
