@@ -113,13 +113,17 @@ def test_a_launcher_that_is_gone_harms_nothing(client):
     assert problems(client) == []
 
 
-@pytest.mark.parametrize("damage", ["torn", "not executable", "a link"])
+@pytest.mark.parametrize("damage", ["torn", "not executable", "a link", "of an older ultramon"])
 def test_a_damaged_launcher_is_a_problem_and_made_anew(client, damage):
     """Installing again repairs what the doctor found."""
     client.put()
     hook, _ = launchers(client)
     if damage == "torn":
         hook.write_bytes(hook.read_bytes()[:60])
+    elif damage == "of an older ultramon":
+        hook.write_text(
+            hook.read_text().replace("claude_code.hook import", "claude_code.entry import")
+        )
     elif damage == "a link":
         hook.rename(client.states / "elsewhere")
         hook.symlink_to(client.states / "elsewhere")

@@ -24,6 +24,8 @@ MAX_SHEBANG_BYTES = 127
 """Linux before 5.1 cuts a longer first line, and runs another program or none."""
 _OPTIONS = " -IS"
 _PATHS = "PACKAGE, CHOICES = "
+_IMPORT = "    from ultramon.hosts.claude_code.{module} import main"
+"""Of a module that keeps its name: what cannot be imported ends with 0, unseen."""
 _TEXT = """\
 #!{interpreter}{options}
 # Written by `ultramon install claude-code`, deleted by `ultramon uninstall claude-code`.
@@ -33,7 +35,7 @@ import sys
 {paths}{package}, {choices}
 sys.path.insert(0, PACKAGE)
 try:
-    from ultramon.hosts.claude_code.{module} import main
+{import_line}
 except ImportError:  # the package was removed without uninstall: the client must go on
     os._exit(0)
 os._exit(main([__file__, CHOICES]))
@@ -61,7 +63,7 @@ class Launcher:
             paths=_PATHS,
             package=ascii(package_directory()),
             choices=ascii(installed),
-            module=script.removesuffix(".py"),
+            import_line=_import_line(script),
         ).encode("ascii", "replace")
 
     @property
@@ -102,7 +104,7 @@ def read_launcher(path: str) -> OurCommand:
     """Return what a launcher runs.
 
     Raises:
-        StateCorruptError: It is not as an installation wrote it.
+        StateCorruptError: It is not as an installation wrote it, or as an older one did.
         OSError: It is not there, or cannot be read or run.
     """
     script = next(name for name, file in LAUNCHERS.items() if path.endswith(file))
@@ -115,8 +117,15 @@ def read_launcher(path: str) -> OurCommand:
         package, installed = map(str, ast.literal_eval(paths.removeprefix(_PATHS)))
     except (ValueError, TypeError, SyntaxError) as error:
         raise StateCorruptError(path, "is not as an installation wrote it") from error
+    if _import_line(script) not in lines:
+        raise StateCorruptError(path, "an older ultramon wrote it, and it does nothing now")
     program = first.removeprefix("#!").removesuffix(_OPTIONS)
     return OurCommand(program, script_path(script, package), installed)
+
+
+def _import_line(script: str) -> str:
+    """Return the line of a launcher that loads what a script runs."""
+    return _IMPORT.format(module=script.removesuffix(".py"))
 
 
 def _forbids_programs(directory: str) -> bool:
