@@ -8,7 +8,8 @@ import sys
 import click
 import pytest
 from helpers import ROOT
-from helpers.program import CAPTURES, PROGRAM, draw, environment, loaded_by, run
+from helpers.program import CAPTURES, PROGRAM, draw, environment, loaded_by
+from helpers.program import run_process as run
 
 from ultramon import __version__
 from ultramon.cli import GROUPS, SHORT_NAMES, cli

@@ -8,7 +8,8 @@ import sys
 import pexpect
 import pytest
 from helpers import ROOT
-from helpers.program import PROGRAM, environment, run
+from helpers.program import PROGRAM, environment
+from helpers.program import run_process as run
 
 from ultramon import create_context_monitor
 from ultramon.backends.local.backend import LocalBackend

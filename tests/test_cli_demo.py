@@ -7,7 +7,8 @@ from collections import Counter
 
 import pexpect
 import pytest
-from helpers.program import PROGRAM, draw, environment, run
+from helpers.program import PROGRAM, draw, environment
+from helpers.program import run_process as run
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.demo.crew import standard_library_files

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from helpers.postgres_server import Server
-from helpers.program import run
+from helpers.program import run_process as run
 from helpers.requirements import NOBODY, require_tool
 from psycopg.conninfo import conninfo_to_dict
 

@@ -3,7 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
+
+import pytest
 
 from helpers import DATA
 
@@ -23,8 +28,8 @@ def environment(**changes):
     return {**kept, "PYTHONUTF8": "1", "TERM": "xterm-256color", **changes}
 
 
-def run(*arguments, **changes):
-    """Run the program to its end; `changes` are environment variables."""
+def run_process(*arguments, **changes):
+    """Run the installed program to its end; `changes` are environment variables."""
     return subprocess.run(
         [PROGRAM, *map(str, arguments)],
         capture_output=True,
@@ -33,6 +38,28 @@ def run(*arguments, **changes):
         check=False,
         timeout=60,
     )
+
+
+def run(*arguments, **changes):
+    """Run the command line in this process, which costs no start; else as `run_process`."""
+    from ultramon.cli import main
+
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
+    ):
+        with (
+            mock.patch.dict(os.environ, environment(**changes), clear=True),
+            redirect_stdout(out),
+            redirect_stderr(err),
+            pytest.raises(SystemExit) as end,
+        ):
+            main([str(argument) for argument in arguments])
+        printed = []
+        for stream in (out, err):
+            stream.seek(0)
+            printed.append(stream.read())
+    return subprocess.CompletedProcess(arguments, end.value.code, *printed)
 
 
 def draw(*arguments, columns=100, rows=50, **changes):

@@ -39,7 +39,7 @@ def install(client, states):
 
     def install(*arguments):
         # The interpreter of this project's tests lives in its own venv.
-        done = program.run(
+        done = program.run_process(
             "install", "claude-code", "--force", *arguments,
             HOME=str(client.home),
             CLAUDE_CONFIG_DIR=str(client.configuration),

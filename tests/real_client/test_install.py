@@ -25,7 +25,7 @@ def test_after_uninstall_no_session_is_seen(client, install, states, api):
     before = client.settings.read_bytes()
     install()
     assert client.settings.read_bytes() != before
-    done = program.run(
+    done = program.run_process(
         "uninstall", "claude-code", "--user",
         HOME=str(client.home),
         CLAUDE_CONFIG_DIR=str(client.configuration),
