@@ -53,7 +53,10 @@ _PASSED_OVER = {
 }
 _NOTHING_PENDING = b',"pending":null'
 _USAGE = ',"usageRatio":'
-_LEVEL = f'(?:null|{_WANTED["number"]}),"thresholdStatus":(?:null|{_PASSED_OVER["str"]}),"action":'
+_LEVEL = (
+    f"{_USAGE}(?:null|{_WANTED['number']}),"
+    f'"thresholdStatus":(?:null|{_PASSED_OVER["str"]}),"action":{_WANTED["str"]},'
+)
 
 _heads: dict[int, tuple[re.Pattern[str], re.Pattern[str]]] = {}
 
@@ -67,8 +70,7 @@ def _compile_head(schema: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
         members.append(f'"{name}":' + (f"(?:null|{shape})" if kind.endswith("?") else shape))
         if attribute == _LAST_IN_FRONT:
             break
-    front, level = r"\{" + ",".join(members) + ",", _LEVEL + _WANTED["str"] + ","
-    _heads[schema] = re.compile(front), re.compile(level)
+    _heads[schema] = re.compile(r"\{" + ",".join(members) + ","), re.compile(_LEVEL)
     return _heads[schema]
 
 
@@ -122,9 +124,9 @@ def decode_head(data: bytes, path: str) -> StateRecord:
     record.epoch = int(epoch)
     record.pending = None
     # A key of that name can be nested elsewhere: only a single one is the state's own.
-    _, _, behind = text[found.end() - 1 :].partition(_USAGE)
-    usage = level.match(behind)
-    if usage is not None and _USAGE not in behind:
+    at = text.find(_USAGE, found.end() - 1)
+    usage = level.match(text, at) if at == text.rfind(_USAGE) else None
+    if usage is not None:
         ratio, record.action = usage.groups()
         record.usage_ratio = None if ratio is None else _number(ratio)
     return record
