@@ -72,7 +72,7 @@ class AgentList:
         """Look again.
 
         Args:
-            limit: Show at most so many; None = all.
+            limit: The most agents to show; None = all.
 
         Returns:
             The agents that reached a rung since the last look, shown or not, each with the rung.

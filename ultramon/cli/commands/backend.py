@@ -53,8 +53,8 @@ def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool) -> ExitCode:
     """Create the tables of a PostgreSQL database; files need none.
 
-    Also creates roles for agents, dashboards and admins, if this user may. Running it again changes
-    nothing.
+    Also creates roles for agents, dashboards and admins, if this user may. It can be run any number
+    of times.
     """
     backend = _open(url, state_dir)
     return _print_sql(backend) if print_sql else _set_up(backend, with_roles=True, as_json=json)

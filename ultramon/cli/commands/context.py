@@ -25,8 +25,8 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     """Show how full an agent's window is, as a percentage.
 
     Before the first reading it is `unknown`; a reading of ten minutes ago or more comes with its
-    age. AGENT is an id, the beginning of one, or a label; without it the agent named by
-    ULTRAMON_AGENT_ID is meant.
+    age. AGENT is an id, the beginning of one, or a label; the default is the agent named by
+    ULTRAMON_AGENT_ID.
     """
     from ultramon.backends.registry import registry_of
     from ultramon.fleet.snapshot import take_snapshot

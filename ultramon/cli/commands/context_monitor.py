@@ -69,8 +69,8 @@ def command(
     """Enable, disable or list notices about agents.
 
     `enable` sends notices about AGENT to a recipient, and re-arms every threshold; `disable` ends
-    that; `status` lists who is notified about whom. AGENT is an id, the beginning of one, or a
-    label; without it the caller itself is meant.
+    that; `status` lists the agents with their recipients. AGENT is an id, the beginning of one, or
+    a label; the default is the caller itself.
 
     The caller is the agent named by ULTRAMON_AGENT_ID (or CLAUDE_SESSION_MANAGER_ID). It may enable
     and disable itself and its direct children, and is the recipient, unless --notify names the

@@ -46,8 +46,8 @@ def command(
 
     One a line, with --json as a JSON object. Without --ack they are only shown, in the order in
     which they were sent; with it they are received, urgent ones first, and acknowledged once they
-    are printed. AGENT is an id, the beginning of one, or a label; without it the agent named by
-    ULTRAMON_AGENT_ID is meant.
+    are printed. AGENT is an id, the beginning of one, or a label; the default is the agent named by
+    ULTRAMON_AGENT_ID.
     """
     from ultramon.routing import Inbox
 

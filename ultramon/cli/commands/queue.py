@@ -57,7 +57,7 @@ def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> Exit
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
 def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
-    """List the messages that nobody acknowledged in five attempts.
+    """List the messages that were not acknowledged in five attempts.
 
     Each comes with its number. AGENT is the id of a recipient; without one all are shown.
     """

@@ -30,7 +30,7 @@ def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bo
     With --file the line is printed that hands the file to a process. The token is good until the
     agent ends or is taken over, and for a day after its last use.
 
-    AGENT is an id, the beginning of one, or a label; without it the caller is meant. Where
+    AGENT is an id, the beginning of one, or a label; the default is the caller. Where
     ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may; a person
     may do everything.
     """
