@@ -83,9 +83,9 @@ def serving(tmp_path_factory):
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server of this process; where none is installed its tests are skipped."""
-    from helpers.postgres_server import Server
+    from helpers.postgres_server import QUICK, Server
 
-    server = Server()
+    server = Server(**QUICK)
     server.start()
     yield server
     server.remove()

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from helpers.postgres_network import is_drained, wait_until
 from helpers.postgres_server import Server, free_port
+from helpers.postgres_server import durable_postgres as postgres  # noqa: F401
 from helpers.program import run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor

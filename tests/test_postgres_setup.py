@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from helpers.pgbouncer import Pooler
 from helpers.postgres_server import Server
+from helpers.postgres_server import durable_postgres as postgres  # noqa: F401
 from helpers.program import PROGRAM, environment, run
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, mint_token, register

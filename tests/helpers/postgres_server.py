@@ -12,10 +12,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 from helpers import requirements
 
 USER = "ultramon"
-_FAST_ENOUGH = {"max_connections": "100", "shared_buffers": "64MB"}
+_SETTINGS = {"max_connections": "100", "shared_buffers": "64MB"}
+QUICK = {"fsync": "off", "full_page_writes": "off"}
+"""A server that is killed leaves its writes to the kernel; nobody cuts the power of a test."""
 
 
 def find_programs() -> Path:
@@ -56,13 +60,15 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="ultramon-postgres-"))
         self.port = free_port()
         self.listen = listen
-        self.settings = _FAST_ENOUGH | settings
+        self.settings = _SETTINGS | settings
         self._as_user: list[str] = []
         if os.geteuid() == 0:
             shutil.chown(self.directory, requirements.NOBODY, requirements.NOBODY)
             self._as_user = requirements.as_nobody()
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", self.data, "-U", USER, "-A", "trust", "--encoding=UTF8")
+        self._run(
+            "initdb", "-D", self.data, "-U", USER, "-A", "trust", "--encoding=UTF8", "--no-sync"
+        )
         hba = self.data / "pg_hba.conf"
         hba.write_text(hba.read_text() + "host all all 0.0.0.0/0 trust\n")
 
@@ -129,3 +135,12 @@ class Server:
         if (self.data / "postmaster.pid").exists():
             self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def durable_postgres():
+    """A server that `backend check` finds nothing wrong with."""
+    server = Server()
+    server.start()
+    yield server
+    server.remove()
