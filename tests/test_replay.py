@@ -186,7 +186,7 @@ def test_json_lines_are_replayed_with_their_broken_lines_counted():
 
 
 def test_thresholds_limit_and_model_can_be_chosen():
-    """What is configured stands above what the recording says."""
+    """The configuration outranks the recording."""
     path = RECORDED["r3 main"][0]
     chosen = timeline(
         path, context_window_tokens=500_000, warning_threshold=0.2, critical_threshold=0.3
@@ -251,7 +251,7 @@ def test_a_correction_after_other_text_shows_in_the_peak_only(tmp_path):
     assert shown.points[-1] > 20_500
 
 
-def test_the_order_of_lines_stands_above_their_times(tmp_path):
+def test_the_order_of_lines_outranks_their_times(tmp_path):
     """Clocks that go back, and times that are none, change no reading."""
     times = ["2026-11-21T10:00:00Z", "2020-01-01T00:00:00Z", "never", "9999-12-31T23:59:59-10:00"]
     path = written(

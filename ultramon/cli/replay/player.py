@@ -1,10 +1,9 @@
-"""Feeds one recording through a monitor, at the times that it recorded."""
+"""Feeds one recording through a gauge, at the times that it recorded."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ultramon.backends.memory import MemoryBackend
 from ultramon.cli.replay.recordings import read_records
 from ultramon.cli.replay.timeline import (
     MAX_EVENTS,
@@ -19,19 +18,17 @@ from ultramon.cli.replay.timeline import Overflow as ShownOverflow
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
 from ultramon.context.limits import window_for_model
+from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.hosts.claude_code.host import NAME as CLAUDE_CODE
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
-from ultramon.monitor.monitor import create_context_monitor
 from ultramon.state.models import utc
-from ultramon.system.ids import generate_agent_id
+from ultramon.state.record import StateRecord
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from ultramon.cli.replay.recordings import Recording
-    from ultramon.context.levels import ThresholdAction
     from ultramon.hosts.records import Record
-    from ultramon.state.models import AgentState
 
 _THRESHOLDS = (
     "warning_threshold",
@@ -45,7 +42,7 @@ _MAX_NAME_CHARS = 120
 
 
 class ReplayClock:
-    """Stands where the recording stands, and never goes back."""
+    """The time of the recording; it never goes back."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -72,23 +69,20 @@ class ReplayClock:
 
 
 class _Replay:
-    """One agent on its way through a monitor."""
+    """One agent on its way through a gauge."""
 
     def __init__(self, recording: Recording, config: ContextConfig) -> None:
         self._recording = recording
         self._clock = ReplayClock()
         self._fixed_model = config.model is not None
         self._model = config.model or recording.model
-        self._monitor = create_context_monitor(
-            generate_agent_id(), config, backend=MemoryBackend(), clock=self._clock
-        )
+        self._gauge = MonitorGauge(config, self._clock)
         self._series = Series()
         self._held: Report | None = None
         self._last_report_tokens = 0
         self._highest_report_tokens = 0
         self._highest_estimate_tokens = 0
         self._records = self._reports = self._broken = 0
-        self._epoch = 1
         self._left_by_compaction = 0
         self._level = config.effective_ladder.base
         self._crossings: list[Crossing] = []
@@ -100,16 +94,20 @@ class _Replay:
         self._by_source: dict[str, int] = {}
 
     def run(self) -> Timeline:
-        with self._monitor:
-            if self._model is not None:
-                self._use_model(self._model)
-            for record in read_records(self._recording):
-                self._records += 1
-                self._feed(record)
-            self._flush()
-            state = self._monitor.get_state()
-            self._close_epoch(state)
+        if self._model is not None:
+            self._use_model(self._model)
+        for record in read_records(self._recording):
+            self._records += 1
+            self._feed(record)
+        self._flush()
+        state = self._state()
+        self._close_epoch(state)
         return self._timeline(state)
+
+    def _state(self) -> StateRecord:
+        state = StateRecord("")
+        self._gauge.fill(state)
+        return state
 
     def _feed(self, record: Record) -> None:
         if isinstance(record, Report):
@@ -118,11 +116,10 @@ class _Replay:
             if not record.counted:
                 self._flush()
                 self._clock.advance_to(record.at)
-                action = self._monitor.track_content(
-                    record.text, source=record.source[:_MAX_NAME_CHARS]
-                )
-                self._series.add(self._measure)
-                self._note(action)
+                if self._gauge.add(record.text, record.source[:_MAX_NAME_CHARS]):
+                    self._gauge.decide()
+                self._series.add(lambda: self._gauge.tokens)
+                self._note()
         elif isinstance(record, Boundary):
             self._flush()
             self._clock.advance_to(record.at)
@@ -135,9 +132,6 @@ class _Replay:
             self._overflow()
         elif isinstance(record, Broken):
             self._broken += 1
-
-    def _measure(self) -> int:
-        return self._monitor.get_state().estimated_tokens
 
     def _hold(self, report: Report) -> None:
         """Keep a report until its corrections are in; they follow it line by line."""
@@ -160,32 +154,28 @@ class _Replay:
         if model is not None and model != self._model and not self._fixed_model:
             self._use_model(model)
         # Only a lower report can be a fall, and only before it is taken is the old epoch whole.
-        before = self._monitor.get_state() if report.tokens < self._last_report_tokens else None
-        action = self._monitor.report_usage(
-            input_tokens=report.input_tokens,
-            cache_read_tokens=report.cache_read_tokens,
-            cache_creation_tokens=report.cache_creation_tokens,
-            output_tokens=report.output_tokens,
-            cache_in_input=report.cache_in_input,
-        )
+        before = self._state() if report.tokens < self._last_report_tokens else None
+        started = self._gauge.report(report.tokens, report.output_tokens, None, None)
+        self._gauge.decide()
         self._last_report_tokens = report.tokens
-        if before is not None and self._monitor.get_state().epoch != self._epoch:
+        if before is not None and started is not None:
             self._close_epoch(before)
             self._begin_epoch("fall", None, before.estimated_tokens, report.tokens)
         self._series.add(lambda: report.tokens, exact=True)
-        self._note(action)
+        self._note()
 
     def _compact(self, boundary: Boundary) -> None:
-        before = self._monitor.get_state()
+        before = self._state()
         self._close_epoch(before)
-        action = self._monitor.record_compaction(boundary.post_tokens)
+        self._gauge.start_epoch("compaction", boundary.post_tokens)
+        self._gauge.decide()
         self._begin_epoch(
             "boundary", boundary.trigger, before.estimated_tokens, boundary.post_tokens
         )
         self._left_by_compaction = boundary.post_tokens or 0
         self._last_report_tokens = 0
         self._series.add(lambda: boundary.post_tokens or 0, exact=True)
-        self._note(action)
+        self._note()
 
     def _overflow(self) -> None:
         """Show a request that was refused; what was sent is not known, so it is no reading."""
@@ -193,25 +183,25 @@ class _Replay:
         if len(self._overflows) < MAX_EVENTS:
             self._overflows.append(
                 ShownOverflow(
-                    at=self._clock.stamp(), position=self._series.count, tokens=self._measure()
+                    at=self._clock.stamp(), position=self._series.count, tokens=self._gauge.tokens
                 )
             )
 
     def _use_model(self, model: str) -> None:
         self._model = model
-        self._monitor.set_model(model[:_MAX_NAME_CHARS])
+        self._gauge.set_model(model[:_MAX_NAME_CHARS])
         if self._recording.kind == CLAUDE_CODE:
             self._observe_window(window_for_model(model, host="claude-code"))
 
     def _observe_window(self, tokens: int | None) -> None:
-        self._monitor.report_usage(input_tokens=None, context_window_tokens=tokens)
+        self._gauge.report(0, 0, tokens, None)
+        self._gauge.decide()
 
     def _begin_epoch(
         self, reason: str, trigger: str | None, before_tokens: int, after_tokens: int | None
     ) -> None:
-        self._epoch += 1
         self._left_by_compaction = 0
-        self._level = self._monitor.get_state().ladder["base"]
+        self._level = self._gauge.ladder.base
         self._compaction_count += 1
         if len(self._compactions) < MAX_EVENTS:
             self._compactions.append(
@@ -225,50 +215,49 @@ class _Replay:
                 )
             )
 
-    def _close_epoch(self, state: AgentState) -> None:
+    def _close_epoch(self, state: StateRecord) -> None:
         """Add up what filled the window that ends here."""
         known = dict(state.by_source or {})
         if self._left_by_compaction:
             known["summary"] = known.get("summary", 0) + self._left_by_compaction
-        if state.anchor is not None and state.anchor.is_report:
+        if state.anchor is not None and state.anchor["isReport"]:
             known[UNRECORDED] = max(0, state.estimated_tokens - sum(known.values()))
         for source, tokens in known.items():
             self._by_source[source] = self._by_source.get(source, 0) + tokens
         self._highest_estimate_tokens = max(self._highest_estimate_tokens, state.estimated_tokens)
 
-    def _note(self, action: ThresholdAction) -> None:
+    def _note(self) -> None:
         """Write down a rung that was reached; a fall within the epoch only lowers the mark."""
-        if action.level == self._level:
+        level, previous, ratio = self._gauge.level, self._level, self._gauge.least_ratio
+        if level is None or level == previous or ratio is None:
             return
-        previous, self._level = self._level, str(action.level)
-        state = self._monitor.get_state()
-        if state.context_limit is None or state.usage_ratio is None:
-            return
-        ladder = Ladder.from_json(state.ladder).resolve(state.context_limit)
-        if ladder.rank(self._level) <= ladder.rank(previous):
+        self._level = level
+        state = self._state()
+        ladder = self._gauge.ladder.resolve(state.context_limit)
+        if state.context_limit is None or ladder.rank(level) <= ladder.rank(previous):
             return
         self._crossing_count += 1
         if len(self._crossings) == MAX_EVENTS:
             return
-        above = ladder.names[ladder.rank(self._level) + 1 :]
-        ahead = state.forecast.rungs.get(above[0]) if state.forecast and above else None
+        above = ladder.names[ladder.rank(level) + 1 :]
+        ahead = state.forecast["rungs"].get(above[0]) if state.forecast and above else None
         self._crossings.append(
             Crossing(
                 at=self._clock.stamp(),
                 position=self._series.count - 1,
-                level=self._level,
+                level=level,
                 previous_level=previous,
                 action=state.action,
                 tokens=state.estimated_tokens,
                 tokens_source=state.tokens_source,
-                usage_ratio=state.usage_ratio,
+                usage_ratio=round(ratio, 6),
                 context_limit=state.context_limit,
                 next_rung=above[0] if above else None,
-                turns_left=ahead.turns if ahead else None,
+                turns_left=ahead["turns"] if ahead else None,
             )
         )
 
-    def _timeline(self, state: AgentState) -> Timeline:
+    def _timeline(self, state: StateRecord) -> Timeline:
         started = self._clock.started_at
         largest_first = sorted(self._by_source.items(), key=lambda item: -item[1])
         return Timeline(
@@ -302,7 +291,7 @@ class _Replay:
         )
 
 
-def _rungs(state: AgentState) -> list[RungLine]:
+def _rungs(state: StateRecord) -> list[RungLine]:
     limit = state.context_limit
     if limit is None:
         return []
@@ -318,7 +307,7 @@ def _rungs(state: AgentState) -> list[RungLine]:
 
 
 def replay(recording: Recording, config: ContextConfig | None = None) -> Timeline:
-    """Feed one recording through a monitor, at the times that it recorded.
+    """Feed one recording through a gauge, at the times that it recorded.
 
     Memory does not grow with the recording. Text that came between a response and a later
     correction of its usage stays counted, the correction then shows in the peak only.
@@ -326,8 +315,8 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> Timelin
     Args:
         recording: From `ultramon.cli.replay.find_recordings`.
         config: Limits and thresholds; None = from environment, file and defaults. A model named
-            here stands above the recorded one; thresholds that it leaves out are those of the
-            host that wrote the recording.
+            here outranks the recorded one; thresholds that it leaves out are those of the host that
+            wrote the recording.
 
     Raises:
         OSError: The recording cannot be read.
