@@ -4,6 +4,7 @@ import pytest
 
 from ultramon.context.gauge import NEAR_RATIO, Gauge
 from ultramon.context.ladder import CLAUDE_CODE_LADDER as DEFAULT_LADDER
+from ultramon.context.ladder import Ladder
 from ultramon.context.limits import LARGE_WINDOW_TOKENS
 from ultramon.context.tracker import ContextTracker
 from ultramon.state.record import StateRecord, decode_state, encode_state
@@ -64,11 +65,11 @@ class Stored:
         return self.call(lambda gauge: gauge.take(tokens, output, at), now)
 
 
-def test_an_unmeasured_agent_has_no_ratio():
+def test_an_unmeasured_agent_has_neither_ratio_nor_level():
     """Nobody knows what is in a window before the first reply."""
     record = Stored(DEFAULT_LADDER, None).record
     assert (record.usage_ratio, record.threshold_status, record.context_limit) == (
-        None, "normal", 200_000,
+        None, None, 200_000,
     )  # fmt: skip
 
 
@@ -175,3 +176,49 @@ def test_a_wrong_window_is_not_believed_until_another_is_told():
     assert (record.context_limit, record.threshold_status) == (LARGE_WINDOW_TOKENS, "normal")
     (relaxed,) = gauge.events
     assert (relaxed["type"], relaxed["previousLevel"]) == ("context_relaxed", "critical")
+
+
+def test_a_limit_that_comes_back_announces_nothing_twice():
+    """Stored is null meanwhile: what was announced is the level to go on from."""
+    stored = Stored(DEFAULT_LADDER, None)
+    for number, tokens in enumerate((150_000, 175_000, 215_000)):
+        stored.take(tokens, START + number)
+    assert stored.record.threshold_status is None
+    (reached,) = stored.events
+    assert (reached["level"], reached["contextLimit"]) == ("critical", 200_000)
+    record, gauge = stored.gauge(START + 9)
+    record.extra["memory"]["windowTokens"] = 250_000
+    gauge.resolve_limit()
+    assert (record.threshold_status, record.action) == ("critical", "force_return")
+    assert gauge.events == []
+    assert record.announced["rungs"] == {"critical": 1}
+
+
+def test_a_fall_is_just_a_number_where_compactions_are_announced():
+    """The level relaxes, and the epoch stays."""
+    record = StateRecord("agent", epoch=1, announced={"epoch": 1, "rungs": {}})
+    memory = {"windowTokens": 200_000}
+    made = Gauge(
+        record, Ladder.default(), ContextTracker(), lambda: START, memory=memory,
+        falls_begin_epochs=False, takes_repeats=True,
+    )  # fmt: skip
+    made.resolve_limit()
+    for tokens in (150_000, 20_000):
+        made.take(tokens)
+    assert (record.epoch, record.threshold_status) == (1, "normal")
+    assert [event["type"] for event in made.events] == [
+        "context_threshold_reached", "context_relaxed",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("takes_repeats", "tokens"), [(True, 60_000), (False, 50_000)])
+def test_a_repeat_is_taken_from_hooks_only(takes_repeats, tokens):
+    """Hooks that run in parallel read one record; a monitor's caller reports a response once."""
+    record = StateRecord("agent", epoch=1, announced={"epoch": 1, "rungs": {}})
+    made = Gauge(
+        record, DEFAULT_LADDER, ContextTracker(), lambda: START + 9, memory={},
+        takes_repeats=takes_repeats,
+    )  # fmt: skip
+    made.take(50_000, at=START)
+    assert made.take(60_000, at=START) is takes_repeats
+    assert record.estimated_tokens == tokens

@@ -146,7 +146,7 @@ def test_a_session_that_is_compacted_twice(tmp_path):
         replay.to(number)
         record = session.record()
         assert (record.epoch, record.measured_at, record.usage_ratio) == (2, None, None), number
-        assert record.threshold_status == "normal"
+        assert record.threshold_status is None
     replay.to(12)
     assert session.record().estimated_tokens == 196_014, "what the running tool was called with"
     replay.to(16)
@@ -156,7 +156,7 @@ def test_a_session_that_is_compacted_twice(tmp_path):
     )  # fmt: skip
     replay.to(18)
     record = session.record()
-    assert (record.epoch, record.measured_at, record.threshold_status) == (3, None, "normal")
+    assert (record.epoch, record.measured_at, record.threshold_status) == (3, None, None)
     replay.to(23)
     record = session.record()
     assert (record.phase, record.estimated_tokens, record.epoch) == ("waiting", 9_014, 3)
@@ -218,7 +218,7 @@ def test_the_compaction_of_a_subagent_leaves_its_parent_alone(tmp_path):
         recorded |= {"session_id": session.session_id, "agent_id": agent}
         session.run(recorded | {"transcript_path": str(session.transcript)})
     child = session.record(agent)
-    assert (child.epoch, child.measured_at, child.threshold_status) == (2, None, "normal")
+    assert (child.epoch, child.measured_at, child.threshold_status) == (2, None, None)
     assert session.record().to_json() == before
     (started,) = session.events("context_epoch_started")
     assert started["agentId"] == f"{session.session_id}.{agent}"

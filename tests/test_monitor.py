@@ -137,12 +137,56 @@ def test_an_unknown_model_has_no_ratio_and_no_level(make, ultramon_signals):
     """Without a known limit nothing is guessed: ratio and level are null and nothing fires."""
     monitor = make("scout-1", model="nobody-knows-this-one")
     action = monitor.report_usage(input_tokens=900_000)
-    assert (action.level, action.action, action.changed) == (Level.NORMAL, Action.NONE, False)
+    assert (action.level, action.action, action.changed) == (Level.UNKNOWN, Action.NONE, False)
+    assert "set context_limit_tokens (ULTRAMON_CONTEXT_LIMIT_TOKENS)" in action.message
     assert action.note.startswith("Context window: 900,000 tokens, the limit is unknown, reported ")
     state = monitor.get_state()
     assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, None)
     assert (state.limit_source, state.action) == ("unknown", "none")
     assert emitted(ultramon_signals, CROSSED) == []
+
+
+def test_an_unknown_model_is_warned_of_once(make, caplog):
+    """One line in the log per monitor names the model and the cure, whatever is read later."""
+    monitor = make("scout-1", model="nobody-knows-this-one")
+    assert caplog.records == []
+    for _ in range(3):
+        monitor.track_content("some text")
+        monitor.report_usage(input_tokens=900)
+    monitor.set_model("nor-this-one")
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.startswith("agent scout-1, model nobody-knows-this-one: Context limit unknown - ")
+
+
+def test_before_the_first_reading_the_level_is_unknown(make, ultramon_signals):
+    """Then usage is known; that the level is normal is no change and no event."""
+    monitor = make("scout-1")
+    state = monitor.get_state()
+    assert (state.usage_ratio, state.threshold_status, state.context_limit) == (None, None, 200_000)
+    action = monitor.get_threshold_action()
+    assert (action.level, action.action) == (Level.UNKNOWN, Action.NONE)
+    assert action.message == "Context usage unknown - report the next response"
+    first = monitor.track_content("some text")
+    assert (first.level, first.changed) == (Level.NORMAL, False)
+    assert monitor.get_state().threshold_status == "normal"
+    assert emitted(ultramon_signals, CROSSED) == []
+
+
+def test_a_rung_that_a_lower_bound_reaches_fires(make, ultramon_signals):
+    """The event says at least how full the window is; nothing else is known after a compaction."""
+    monitor = make("scout-1")
+    fill(monitor, 0.9)
+    unknown = monitor.record_compaction()
+    assert (unknown.level, unknown.changed) == (Level.UNKNOWN, True)
+    assert monitor.track_content("x" * 400).level == Level.UNKNOWN
+    critical = monitor.track_content("some words " * 200_000)
+    assert (critical.level, critical.should_return, critical.changed) == ("critical", True, True)
+    event = [event for name, event in ultramon_signals if name == CROSSED][-1]
+    assert (event.level, event.previous_level, event.tokens_source) == (
+        "critical", "normal", "estimated",
+    )  # fmt: skip
+    assert event.usage_ratio > 1
+    assert monitor.get_state().usage_ratio is None
 
 
 @pytest.mark.parametrize("value", [True, False, math.nan, -1, 1.0, 1e30, 10**9 + 1, "12", [1]])

@@ -33,14 +33,16 @@ def test_a_compaction_begins_an_epoch(make, store):
 
 
 def test_after_a_compaction_nothing_is_known_until_told(make):
-    """A compaction that does not say what it left gives a null ratio until the next reading."""
+    """A compaction that does not say what it left gives a null ratio until the next report."""
     monitor = make("scout-1", **LIMIT)
     fill(monitor, 0.9)
     monitor.record_compaction()
     state = monitor.get_state()
-    assert (state.usage_ratio, state.threshold_status, state.measured_at) == (None, "normal", None)
+    assert (state.usage_ratio, state.threshold_status, state.measured_at) == (None, None, None)
     monitor.track_content("x" * 40)
-    assert monitor.get_state().usage_ratio == 0.0001
+    assert monitor.get_state().usage_ratio is None
+    assert fill(monitor, 0.2).level == Level.NORMAL
+    assert monitor.get_state().usage_ratio == 0.2
 
 
 def test_a_compaction_that_left_much_is_announced(make, store):
@@ -124,7 +126,7 @@ def test_a_report_above_the_window_makes_the_limit_suspect(make, store):
     monitor = make("scout-1")
     monitor.report_usage(input_tokens=150_000)
     action = monitor.report_usage(input_tokens=250_000)
-    assert (action.level, action.action) == (Level.NORMAL, "none")
+    assert (action.level, action.action) == (Level.UNKNOWN, "none")
     state = monitor.get_state()
     assert (state.limit_suspect, state.context_limit, state.usage_ratio) == (True, None, None)
     assert (state.threshold_status, state.limit_source) == (None, "unknown")

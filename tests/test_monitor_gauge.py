@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.context.config import ContextConfig
+from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.context.monitor_gauge import EpochStart, Fit, MonitorGauge
 from ultramon.errors import ConfigurationError
@@ -47,7 +48,8 @@ def restarted(made, **settings):
 def test_the_level_follows_the_ratio():
     """Up at once, with the action and message of the rung."""
     made = gauge()
-    assert (made.level, made.usage_ratio) == ("normal", 0.0)
+    report(made, 10_000)
+    assert (made.level, made.usage_ratio) == ("normal", 0.1)
     report(made, 70_000)
     assert (made.level, made.usage_ratio) == ("warning", 0.7)
     assert made.action.should_prepare
@@ -85,9 +87,10 @@ def test_adding_says_when_a_decision_is_due(lengths):
 def test_an_unknown_limit_has_no_level_and_asks_nothing():
     """A model nobody knows: tokens are counted, nothing is guessed."""
     made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
-    assert not made.add("x" * 4_000_000, None)
+    assert made.add("x" * 4_000_000, None)
+    assert not made.add("x", None)
     made.decide()
-    assert (made.level, made.usage_ratio, made.tokens) == (None, None, 1_000_000)
+    assert (made.level, made.usage_ratio, made.tokens) == (None, None, 1_000_001)
     assert made.action.action == "none"
     assert made.fits(10**9) == Fit(True, None, 0)
     report(made, 900_000, window_tokens=1_000_000)
@@ -111,7 +114,7 @@ def test_a_report_of_nothing_is_no_reading():
     made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
     made.add("x" * 40, None)
     assert report(made, 0, window_tokens=200_000) is None
-    assert (made.tokens, made.tokens_source) == (10, "estimated")
+    assert (made.tokens, saved(made).tokens_source) == (10, "estimated")
     assert made.limit.context_limit_tokens == 200_000
 
 
@@ -138,9 +141,59 @@ def test_a_compaction_that_does_not_say_what_is_left_leaves_no_ratio():
     made = gauge()
     report(made, 90_000)
     assert made.start_epoch("compaction", None) == EpochStart("compaction", 90_000, None)
-    assert (made.usage_ratio, made.level, made.measured_at) == (None, "normal", None)
+    assert (made.usage_ratio, made.level, made.measured_at) == (None, None, None)
     report(made, 20_000)
     assert made.usage_ratio == 0.2
+
+
+def test_text_after_such_a_compaction_is_a_lower_bound():
+    """No ratio, no normal and no pace, also after a restart, until a report says how much it is."""
+    made = gauge()
+    report(made, 50_000)
+    made.start_epoch("compaction", None)
+    for _ in range(5):
+        made.add("x" * 4_000, None)
+        made.decide()
+    for one in (made, restarted(made)):
+        state = saved(one)
+        assert is_lower_bound(state)
+        assert (state.estimated_tokens, state.usage_ratio, state.threshold_status) == (
+            5_000, None, None,
+        )  # fmt: skip
+        assert state.forecast is None
+        assert one.action.level == "unknown"
+        assert one.fits(1_000) == Fit(True, None, 0)
+        assert one.fits(80_000).level_after == "critical"
+        assert "at least 5,000 of 100,000 tokens, estimated" in one.note()
+    report(made, 9_000)
+    assert (made.level, made.usage_ratio) == ("normal", 0.09)
+    assert not is_lower_bound(saved(made))
+
+
+def test_a_lower_bound_reaches_a_rung_and_only_a_known_ratio_relaxes_it():
+    """What was reached stays: more text, a restart and no reading change nothing about it."""
+    made = gauge()
+    report(made, 50_000)
+    made.start_epoch("compaction", None)
+    assert made.add("x" * 4 * 72_000, None)
+    assert made.decide().current == "warning"
+    assert (made.usage_ratio, made.announced) == (None, {"warning": 1})
+    made.add("x" * 400, None)
+    again = restarted(made)
+    for one in (made, again):
+        assert one.decide() is None
+        assert (one.level, one.action.action) == ("warning", "prepare_handoff")
+    again.report(20_000, 0, None, None)
+    assert again.decide() == ("warning", "normal", False)
+
+
+def test_an_emptied_window_is_known_to_be_empty():
+    """A clear says so; nobody else who has not read it can."""
+    made = gauge()
+    report(made, 90_000)
+    made.start_epoch("clear", 0)
+    made.decide()
+    assert (made.level, made.usage_ratio) == ("normal", 0.0)
 
 
 def test_a_stale_report_changes_nothing():
@@ -199,6 +252,49 @@ def test_more_reported_tokens_than_the_window_holds_make_it_suspect():
     assert made.usage_ratio == pytest.approx(0.1, abs=0.01)
 
 
+def test_a_disproved_window_never_leads_back_to_normal():
+    """At 215,000 of an assumed 200,000 the level is unknown, and the one reached waits."""
+    made = gauge(context_limit_tokens=None, model=None)
+    for tokens in (150_000, 175_000):
+        report(made, tokens)
+    assert made.level == "critical"
+    report(made, 215_000)
+    assert made.decide() is None
+    assert (made.level, made.action.level, made.action.action) == (None, "unknown", "none")
+    made.add("x", None)
+    assert made.action.level == "unknown"
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(
+    ("window_tokens", "change", "announced"),
+    [
+        (1_000_000, ("critical", "normal", False), {"warning": 1, "critical": 1}),
+        (250_000, None, {"warning": 1, "critical": 1}),
+    ],
+)
+def test_a_limit_that_comes_back_announces_nothing_twice(
+    is_restarted, window_tokens, change, announced
+):
+    """What was announced is the level to start from: one that still holds is no news."""
+    settings = {"context_limit_tokens": None, "model": None}
+    made = gauge(**settings)
+    for tokens in (150_000, 175_000, 215_000):
+        report(made, tokens)
+    made = restarted(made, **settings) if is_restarted else made
+    made.report(216_000, 0, window_tokens, None)
+    assert made.decide() == change
+    assert made.announced == announced
+
+
+def test_a_disproved_window_lets_the_next_source_answer():
+    """Reported were more tokens than the provider once stated: the table of models is asked."""
+    made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5")
+    report(made, 50_000, window_tokens=100_000)
+    report(made, 150_000)
+    assert (made.limit.source, made.limit.suspect, made.level) == ("model", True, "warning")
+
+
 def test_a_window_smaller_than_the_reserved_output_is_not_meant():
     """What was known before stays in force."""
     made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5", reserved_output_tokens=8_000)
@@ -235,7 +331,7 @@ def test_a_refusal_that_tells_nothing_is_no_reading_of_nothing():
     """Without a number and a limit it stays unknown; zero tokens would be a statement."""
     made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
     made.overflow(None, None)
-    assert (made.tokens_source, made.measured_at) == ("estimated", None)
+    assert (made.tokens, made.measured_at) == (0, None)
 
 
 def test_a_restart_announces_nothing_again():
@@ -280,7 +376,7 @@ def test_an_ended_agent_that_starts_again_has_a_new_epoch():
     report(made, 90_000)
     again = gauge()
     again.begin_after(saved(made))
-    assert (again.epoch, again.tokens, again.level) == (2, 0, "normal")
+    assert (again.epoch, again.tokens, again.level, again.usage_ratio) == (2, 0, None, None)
 
 
 def test_a_note_has_the_numbers_of_the_moment():
@@ -305,6 +401,7 @@ def test_a_ladder_of_ones_own_decides_by_its_names():
     """A dropped rung is no level any more, and the state says that the ladder is invalid."""
     ladder = Ladder([Rung("half", 0.5), Rung("last", None, 200_000, "force_return")], base="calm")
     made = gauge(ladder=ladder)
+    report(made, 1_000)
     assert made.level == "calm"
     report(made, 99_000)
     assert made.level == "half"

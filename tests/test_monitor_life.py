@@ -246,7 +246,7 @@ def test_after_the_end_only_reads_are_allowed(make, verb):
     assert (caught.value.agent_id, caught.value.phase) == ("scout-1", "ended")
     assert not monitor.get_state().active
     assert str(monitor.explain()).startswith("agent scout-1")
-    assert (monitor.get_threshold_action().level, monitor.pending()) == ("normal", [])
+    assert (monitor.get_threshold_action().level, monitor.pending()) == ("unknown", [])
 
 
 def test_disabled_stores_and_tells_nothing(monkeypatch, tmp_path, ultramon_signals):

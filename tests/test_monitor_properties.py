@@ -31,6 +31,7 @@ class Model:
         self.height = 0
         self.anchor = None
         self.anchor_is_report = False
+        self.is_read = False
         self.reply = 0
         self.since = 0
         self.announced = {}
@@ -40,26 +41,35 @@ class Model:
         return (self.anchor or 0) + self.since
 
     @property
+    def is_bound(self):
+        return self.epoch > 1 and self.anchor is None
+
+    @property
     def known(self):
-        return self.epoch == 1 or self.anchor is not None or self.since > 0
+        return self.is_read and not self.is_bound
+
+    @property
+    def level(self):
+        return NAMES[self.height] if self.known or self.height else None
 
     def begin_epoch(self, tokens_after):
         self.epoch += 1
         self.height = 0
         self.anchor, self.anchor_is_report = tokens_after, False
+        self.is_read = tokens_after is not None
         self.reply = self.since = 0
         self.announced = {}
 
     def decide(self):
         """Move to the level of the reading; return the event that this is, if any."""
-        if not self.known:
+        if not self.is_read:
             return None
         ratio = self.tokens / LIMIT
         reached = sum(ratio >= rung for _, rung in RUNGS)
         before = self.height
         if reached >= self.height:
             self.height = reached
-        else:
+        elif not self.is_bound:
             while self.height > reached and ratio < RUNGS[self.height - 1][1] - MARGIN:
                 self.height -= 1
         if self.height == before:
@@ -118,6 +128,7 @@ class MonitorMachine(RuleBasedStateMachine):
     def track(self, tokens):
         # Fewer than 500 estimated tokens between reports teach no calibration.
         self.monitor.track_content("x" * (4 * tokens))
+        self.model.is_read = True
         self.model.since += tokens + self.model.reply
         self.model.reply = 0
         self.apply()
@@ -131,6 +142,7 @@ class MonitorMachine(RuleBasedStateMachine):
         if fell:
             model.begin_epoch(None)
         model.anchor, model.anchor_is_report = tokens, True
+        model.is_read = True
         model.reply, model.since = output, 0
         self.apply(began_epoch=fell)
 
@@ -205,7 +217,7 @@ class MonitorMachine(RuleBasedStateMachine):
     def the_monitor_knows_what_the_model_knows(self):
         state = self.monitor.get_state()
         assert (state.epoch, state.generation) == (self.model.epoch, self.generation)
-        assert state.threshold_status == NAMES[self.model.height]
+        assert state.threshold_status == self.model.level
         assert state.announced.rungs == self.model.announced
         assert state.estimated_tokens == self.model.tokens
         assert state.usage_ratio == (self.model.tokens / LIMIT if self.model.known else None)
@@ -215,7 +227,7 @@ class MonitorMachine(RuleBasedStateMachine):
     def the_store_has_the_last_fact(self):
         record = self.backend.load("scout-1").record
         assert (record.epoch, record.generation) == (self.model.epoch, self.generation)
-        assert record.threshold_status == NAMES[self.saved.height]
+        assert record.threshold_status == self.saved.level
         assert record.estimated_tokens == self.saved.tokens
         assert record.active is self.active
 

@@ -107,10 +107,22 @@ def test_an_old_reading_shows_its_date(age_seconds, time):
 
 
 def test_a_note_leaves_out_what_nobody_knows():
-    """Without limit, time, pace and plan only the tokens are told."""
-    assert note(10, None, reading=None, tasks=(3, None)) == (
-        "Context window: 10 tokens, the limit is unknown. Your instructions are unchanged."
+    """Without limit, pace and plan only the tokens are said, before a reading not even those."""
+    assert note(10, None, tasks=(3, None)) == (
+        "Context window: 10 tokens, the limit is unknown, reported 22:13Z."
+        " Your instructions are unchanged."
     )
+    unread = "Context window: usage not known yet, the limit is unknown."
+    assert note(0, None, reading=None) == f"{unread} Your instructions are unchanged."
+    assert note(0, reading=None).startswith(
+        "Context window: usage not known yet, the limit is 200,000 tokens. At the limit"
+    )
+
+
+def test_a_lower_bound_is_said_to_be_one():
+    """It has no percentage: that would look like usage."""
+    text = note(12_300, is_lower_bound=True, reading=("estimated", AT))
+    assert text.startswith("Context window: at least 12,300 of 200,000 tokens, estimated 22:13Z.")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ def test_the_window_it_tells_holds_for_headless_sessions_of_the_model_too(sessio
     assert (record.context_limit, record.limit_source) == (123_000, "host")
 
 
+def test_a_window_that_comes_back_warns_nobody_twice(session):
+    """Disproved by 210,000 tokens, then told by the client: what the agent was warned of counts."""
+    assert "80 %" in session.tool(160_000).text
+    assert session.tool(210_000).text == ""
+    assert (session.record().threshold_status, session.record().action) == (None, "none")
+    show(session, payload(session, window=250_000))
+    assert session.record().threshold_status == "critical"
+    assert session.tool(211_000).text == ""
+    assert len(session.events("context_threshold_reached")) == 1
+
+
 def test_the_transcript_is_believed_before_the_clients_count(session):
     """The client's count bears no time, and may be that of a window that is gone."""
     session.reply(60_000)

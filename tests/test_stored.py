@@ -85,7 +85,7 @@ def test_a_handler_runs_before_a_slow_store_has_the_crossing(begin, slow):
     slow.gate.clear()
     with signals.context_threshold_reached.connected_to(receive):
         assert fill(monitor, 0.72).level == "warning"
-    assert seen == [(False, "normal", threading.get_ident())]
+    assert seen == [(False, None, threading.get_ident())]
     assert not monitor.is_stored
     slow.gate.set()
     wait_until(lambda: monitor.is_stored)
@@ -231,7 +231,7 @@ def test_a_handoff_on_a_slow_disk_survives_the_end_of_its_process(tmp_path):
     assert (tmp_path / "trace").read_text().count("(DELAYED)") > 4
     assert [step for step, *_ in said] == ["start", "crossing", "hand_off"]
     assert (said[0][1], said[2][1]) == (True, True)
-    assert said[1][1:] in ([False, "normal"], [True, "critical"])
+    assert said[1][1:] in ([False, None], [True, "critical"])
     store = LocalBackend(str(tmp_path / "state"))
     record = store.load(AGENT).record
     store.close()

@@ -70,7 +70,7 @@ class Trackers(RuleBasedStateMachine):
         self.tracker.start_epoch(tokens_after, 2.0)
         assert self.tracker.tokens == (tokens_after or 0)
         assert self.tracker.source == "estimated"
-        assert self.tracker.is_known == (tokens_after is not None)
+        assert self.tracker.is_lower_bound == (tokens_after is None)
 
     @rule()
     def restart(self):
@@ -208,7 +208,9 @@ def test_an_epoch_keeps_the_calibration_and_nothing_else():
     assert made.calibration == pytest.approx(1.5)
     assert (made.tokens, made.cumulative_chars, made.by_source) == (0, 0, {})
     assert made.to_json() is None
-    assert not made.is_known
+    assert made.is_lower_bound
+    assert not made.report(10)
+    assert not made.is_lower_bound
 
 
 def test_the_sources_are_bounded_in_number_and_length():
@@ -250,7 +252,7 @@ def test_a_tracker_of_a_state_without_readings_is_empty():
     """An agent that was lost before its first text restores to nothing."""
     made = tracker("before")
     made.restore(saved(tracker()))
-    assert (made.tokens, made.source, made.is_known) == (0, "estimated", False)
+    assert (made.tokens, made.source, made.is_lower_bound) == (0, "estimated", False)
 
 
 def test_the_tracker_needs_only_the_fields_it_reads():

@@ -1,9 +1,10 @@
-"""Why it is 71 %: where the tokens and the limit come from, and what lies ahead."""
+"""Explains a reading: the sources of tokens and limit, and the rungs ahead."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.context.note import whole_percent
 from ultramon.errors import ConfigurationError
@@ -40,7 +41,7 @@ class RungAhead(Model):
 
 
 class Explanation(Model):
-    """Everything that decides about one agent, as of ``explained_at``. ``str()`` is one screen."""
+    """The reading of one agent and its sources at ``explained_at``; ``str()`` is one screen."""
 
     explained_at: str
     state: AgentState
@@ -53,7 +54,7 @@ class Explanation(Model):
     calibration: float
     rungs: tuple[RungAhead, ...]
     session_tokens_left: int | None = None
-    """What the agent's client says is left of a token budget of the session."""
+    """Tokens left of the session's budget, as the agent's client counts them."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) + "\n"
@@ -64,7 +65,7 @@ class Explanation(Model):
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
-            f"{state.estimated_tokens:,} of {limit} tokens{share}"
+            f"{self._held()} of {limit} tokens{share}"
             f"  level {state.threshold_status or 'unknown'}  action {state.action}",
             "",
             f"tokens    {_SOURCE_TEXT.get(state.tokens_source, state.tokens_source)}",
@@ -104,6 +105,11 @@ class Explanation(Model):
         lines.append(f"  epoch {state.epoch}, generation {state.generation}, phase {state.phase}")
         return lines
 
+    def _held(self) -> str:
+        tokens = known_tokens(self.state)
+        at_least = "at least " if is_lower_bound(self.state) else ""
+        return "unknown" if tokens is None else f"{at_least}{tokens:,}"
+
     def _percent(self, ratio: float) -> str:
         # Where a ladder rounds, a window may be at 65 % before it is at 65.0 %.
         return (
@@ -135,9 +141,9 @@ def explain(
 
     Args:
         record: The state.
-        liveness: What `core.liveness.judge` says of it.
+        liveness: The verdict of `ultramon.state.liveness.judge` on it.
         now: Epoch seconds.
-        session_tokens_left: See `Explanation`; None = its client says nothing of that kind.
+        session_tokens_left: See `Explanation`; None = its client has no such budget.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import Ladder, ResolvedLadder
     from ultramon.context.limits import Limit
     from ultramon.context.tracker import ContextTracker
+    from ultramon.state.models import AgentState
     from ultramon.state.record import StateRecord
 
     Decide = Callable[[str | None, float | None, ResolvedLadder], str | None]
@@ -27,6 +28,18 @@ CLOCK_SLACK_SECONDS = 5.0
 """Where the last reading lies further ahead than this, the clock was set back."""
 NEAR_RATIO = 0.10
 """Within this share of the limit before a rung, a reading that lags is worth waiting for."""
+
+
+def is_lower_bound(record: StateRecord | AgentState) -> bool:
+    """Return whether more than the tokens of a state may be in the window."""
+    # Only a compaction of unknown size leaves a later epoch without an anchor and a ratio.
+    return record.anchor is None and record.epoch > 1 and record.usage_ratio is None
+
+
+def known_tokens(record: StateRecord | AgentState) -> int | None:
+    """Return the tokens in the window; None before a reading, or where a share alone is known."""
+    is_share = record.usage_ratio is not None and record.context_limit is None
+    return None if record.measured_at is None or is_share else record.estimated_tokens
 
 
 class Gauge:
@@ -48,8 +61,6 @@ class Gauge:
         takes_repeats: Whether a reading with the time of the last one is taken. True for hooks:
             those that run in parallel all read the same record. False for a monitor, whose caller
             reports each response once: an equal time is a late copy.
-        is_empty_at_first: Whether the window holds 0 tokens before the first reading. True for a
-            monitor, which sees its agent start; a host has filled the window before its first hook.
 
     Attributes:
         events: What happened, to be stored with the state.
@@ -67,7 +78,6 @@ class Gauge:
         decide: Decide = next_level,
         falls_begin_epochs: bool = True,
         takes_repeats: bool = False,
-        is_empty_at_first: bool = False,
     ) -> None:
         self.record = record
         self.ladder = ladder
@@ -79,13 +89,14 @@ class Gauge:
         self._next_level = decide
         self._falls_begin_epochs = falls_begin_epochs
         self._takes_repeats = takes_repeats
-        self._is_empty_at_first = is_empty_at_first
+        self._share: float | None = None
         self._load()
 
     def _load(self) -> None:
         """Go on from the record."""
         record = self.record
         self._tracker.restore(record)
+        self._tracker.is_lower_bound = is_lower_bound(record)
         self._history = TurnHistory(self.memory.setdefault("turns", []))
         self._resolved = self.ladder.resolve(record.context_limit)
         announced = record.announced
@@ -110,15 +121,20 @@ class Gauge:
         )
 
     @property
-    def usage_ratio(self) -> float | None:
-        """Tokens by limit, 0.0 and more, not clamped; None when either is unknown."""
+    def least_ratio(self) -> float | None:
+        """Tokens by limit, 0.0 and more, not clamped; after a compaction maybe a lower bound.
+
+        None before the first reading of the epoch, and while the limit is unknown.
+        """
         limit = self.record.context_limit
-        if limit is None or not (
-            self.record.measured_at is not None
-            or (self._is_empty_at_first and (self.record.epoch == 1 or self._tracker.is_known))
-        ):
-            return None
+        if limit is None or self.record.measured_at is None:
+            return self._share
         return self._tracker.tokens / limit
+
+    @property
+    def usage_ratio(self) -> float | None:
+        """The same, None also where it is only a lower bound."""
+        return None if self._tracker.is_lower_bound else self.least_ratio
 
     def resolve_limit(self) -> None:
         """Work the limit out anew, after the model or a number of the host has changed."""
@@ -176,6 +192,14 @@ class Gauge:
         self._show()
         self._decide()
         return True
+
+    def take_share(self, ratio: float) -> None:
+        """Take a share of the limit, 0.0 and more, without tokens: how many they are is unknown."""
+        self.record.measured_at = self._now()
+        self._tracker.report(0)
+        self._share = ratio
+        self._show()
+        self._decide()
 
     def _accept(self, tokens: int, output_tokens: int, at: float | None) -> bool:
         now = self._now()
@@ -236,17 +260,22 @@ class Gauge:
         record.forecast = self.forecast()
 
     def _set_level(self) -> None:
+        """Write the level into the record: null while unknown, whatever was reached before."""
         record = self.record
-        is_known = record.context_limit is not None
+        is_reached = record.context_limit is not None and self._level != self.ladder.base
+        is_known = is_reached or self.usage_ratio is not None
         rung = self.ladder.rung(self._level) if is_known else None
         record.threshold_status = self._level if is_known else None
         record.action = rung.action if rung else NONE
 
     def _decide(self) -> str | None:
         """Move the level to where the reading puts it; return the former one where it moved."""
-        record, resolved = self.record, self._resolved
-        previous = self._level
-        level = self._next_level(previous, self.usage_ratio, resolved) or previous
+        record, resolved, ratio = self.record, self._resolved, self.least_ratio
+        level = previous = self._level
+        is_bound = self._tracker.is_lower_bound
+        # A lower bound reaches rungs and relaxes none; an unknown ratio does neither.
+        if ratio is not None and not (is_bound and resolved.rank_at(ratio) <= self.rank(previous)):
+            level = self._next_level(previous, ratio, resolved) or previous
         self._level = level
         self._set_level()
         if level == previous:
@@ -261,20 +290,20 @@ class Gauge:
 
     def level_facts(self, previous: str) -> dict[str, Any]:
         """Return what an event says of a level that has changed."""
-        record, tokens = self.record, self._tracker.tokens
+        limit = self.record.context_limit
         return {
             "level": self._level,
             "previousLevel": previous,
-            "action": record.action,
-            "usageRatio": round(self.usage_ratio or 0.0, 6),
-            "tokens": tokens,
-            "contextLimit": record.context_limit,
+            "action": self.record.action,
+            "usageRatio": round(self.least_ratio or 0.0, 6),
+            "tokens": None if limit is None else self._tracker.tokens,
+            "contextLimit": limit,
             "tokensSource": self._tracker.source,
         }
 
     def forecast(self) -> dict[str, Any] | None:
         """Return the pace and what remains before each rung, None when unknowable."""
-        limit = self.record.context_limit
+        limit = None if self.usage_ratio is None else self.record.context_limit
         return forecast(self._history, self._tracker.tokens, limit, self._resolved)
 
     def is_near(self, tokens: int) -> bool:

@@ -1,4 +1,4 @@
-"""Levels and actions as enums, and the answer a monitor gives. May import core only."""
+"""Levels and actions as enums, and the answer of a monitor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """The levels of the default ladder. A ladder of one's own has its rung names as plain text."""
+    """The levels of the default ladder. A ladder of one's own has its rung names as plain text.
+
+    `UNKNOWN` is on no ladder: usage or limit is not known. A state says ``null`` there.
+    """
 
     NORMAL = ladders.NORMAL
     WARNING = ladders.WARNING
     CRITICAL = ladders.CRITICAL
+    UNKNOWN = "unknown"
 
 
 class Action(StrEnum):
@@ -31,9 +35,12 @@ class Action(StrEnum):
     FORCE_RETURN = ladders.FORCE_RETURN
 
 
-UNKNOWN = "unknown"
-"""What the level is called while usage or limit is not known."""
-_UNKNOWN_MESSAGE = "Context unknown - name the model or set context_limit_tokens"
+UNKNOWN_LIMIT = (
+    "Context limit unknown - name the model or set context_limit_tokens "
+    "(ULTRAMON_CONTEXT_LIMIT_TOKENS)"
+)
+UNKNOWN_USAGE = "Context usage unknown - report the next response"
+"""Before the first reading, and after a compaction that left an unknown size."""
 
 _LEVELS: dict[str, Level] = {level.value: level for level in Level}
 _ACTIONS: dict[str, Action] = {action.value: action for action in Action}
@@ -50,14 +57,14 @@ def as_action(name: str) -> Action:
 
 
 class ThresholdAction:
-    """What a monitor says after every call: the level, and what to do now.
+    """The answer of a monitor to every call: the level, and what to do now.
 
     Attributes:
-        level: A `Level`, or the rung's name on a ladder of one's own; ``normal`` while the level
-            is unknown.
+        level: A `Level`, or the rung's name on a ladder of one's own; `Level.UNKNOWN` while usage
+            or limit is unknown.
         action: An `Action`; `Action.NONE` while the level is unknown.
-        message: One line with the configured thresholds.
-        changed: Whether this call changed the level.
+        message: One line with the configured thresholds; while the level is unknown, what helps.
+        changed: Whether this call changed the level; a first reading at the base changes none.
     """
 
     __slots__ = ("_note", "action", "changed", "level", "message")
@@ -126,13 +133,13 @@ def detect_threshold(
         config: A configuration or a ladder; None = warning at 0.70, critical at 0.85, inclusive.
 
     Returns:
-        The level, `UNKNOWN` for None.
+        The level, `Level.UNKNOWN` for None.
 
     Raises:
-        ConfigurationError: No finite number from 0 on.
+        ConfigurationError: The ratio is no finite number from 0 on.
     """
     if usage_ratio is None:
-        return UNKNOWN
+        return Level.UNKNOWN
     is_number = isinstance(usage_ratio, int | float) and not isinstance(usage_ratio, bool)
     if not (is_number and 0 <= usage_ratio < float("inf")):
         allowed = "a finite number >= 0 (1.0 is the limit), or None where it is unknown"
@@ -148,7 +155,7 @@ def get_threshold_action(
     """Return the action and message of a level.
 
     Args:
-        level: A level of the ladder; None or `UNKNOWN` = unknown, which asks for nothing.
+        level: A level of the ladder; None or `Level.UNKNOWN` asks for nothing.
         config: As for `detect_threshold`.
 
     Raises:
@@ -160,22 +167,22 @@ def get_threshold_action(
         return ThresholdAction(as_level(rung.name), rung.action, ladder.message(rung.name))
     if level == ladder.base:
         return ThresholdAction(as_level(ladder.base), Action.NONE, ladder.message(ladder.base))
-    if level in (None, UNKNOWN):
-        return ThresholdAction(UNKNOWN, Action.NONE, _UNKNOWN_MESSAGE)
+    if level in (None, Level.UNKNOWN):
+        return ThresholdAction(Level.UNKNOWN, Action.NONE, UNKNOWN_LIMIT)
     names = ", ".join([ladder.base, *(rung.name for rung in ladder.rungs)])
     raise ConfigurationError("level", level, f"one of {names}, or None where it is unknown")
 
 
 def should_emit_event(previous: str | None, current: str | None) -> bool:
-    """Return whether a level changed, in either direction."""
-    return previous != current
+    """Return whether a level changed, in either direction; to become unknown is no change."""
+    return current not in (None, Level.UNKNOWN, previous)
 
 
 def as_ladder(given: Ladder | Sequence[float]) -> Ladder:
-    """Return the ladder of a registration: ratios are rungs told once per epoch.
+    """Return the ladder of a registration: ratios are rungs announced once per epoch.
 
     Raises:
-        ConfigurationError: They are no ladder.
+        ConfigurationError: The ratios are out of range or do not rise.
     """
     if isinstance(given, Ladder):
         return given
@@ -188,14 +195,14 @@ def as_ladder(given: Ladder | Sequence[float]) -> Ladder:
 
 
 def with_critical(own: Ladder, ratio: float) -> Ladder:
-    """Return a ladder on which one rung, at this usage ratio, asks the agent to return.
+    """Return a ladder with one rung that asks the agent to return, at this usage ratio.
 
     Args:
-        own: The agent's; its other rungs stay, and must lie below.
-        ratio: Where it lies instead of those that ask the same.
+        own: The agent's ladder; its other rungs stay and must lie below.
+        ratio: 0 < ratio <= 1; replaces every rung that asks to return.
 
     Raises:
-        ConfigurationError: The ratio is none, or not above the rungs that stay.
+        ConfigurationError: The ratio is out of range, or not above the rungs that stay.
     """
     lower = [rung for rung in own.rungs if rung.action != ladders.FORCE_RETURN]
     names = [rung.name for rung in own.rungs if rung.action == ladders.FORCE_RETURN]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import FORCE_RETURN, next_level
 from ultramon.context.level_machine import LevelChange, LevelMachine
-from ultramon.context.levels import ThresholdAction, as_level
+from ultramon.context.levels import UNKNOWN_LIMIT, UNKNOWN_USAGE, Level, ThresholdAction, as_level
 from ultramon.context.note import write_note
 from ultramon.context.tracker import ContextTracker
 from ultramon.errors import ConfigurationError
@@ -40,7 +40,7 @@ class Fit(NamedTuple):
     ok: bool
     """False when the context limit would be passed, or a rung that asks to return is reached."""
     level_after: str | None
-    """Level with the text in the window; None while the limit is unknown."""
+    """Level with the text in the window; None while limit or usage is unknown."""
     tokens_over: int
     """Tokens beyond the context limit, 0 when within it or unknown."""
 
@@ -97,7 +97,6 @@ class MonitorGauge(Gauge):
                 "reserved_output_tokens": config.reserved_output_tokens,
             },
             decide=self._machine.decide,
-            is_empty_at_first=True,
         )
         self._resolve()
 
@@ -116,14 +115,18 @@ class MonitorGauge(Gauge):
         limit = record.context_limit
         ratio = self._resolved.next_ratio(self._level)
         self._act_at_tokens = None if limit is None or ratio is None else ratio * limit - 1
-        name = record.threshold_status or self.ladder.base
-        action, message = record.action, self.ladder.message(name)
+        name, action = record.threshold_status, record.action
+        message = UNKNOWN_LIMIT if limit is None else UNKNOWN_USAGE
+        if name is not None:
+            message = self.ladder.message(name)
         if self._fence is not None:
             action, message = FORCE_RETURN, self._fence
         elif self._return_requested and action != FORCE_RETURN:
             action, message = FORCE_RETURN, _RETURN_REQUESTED
         record.action = action
-        self._steady = ThresholdAction(as_level(name), action, message, note=self.note)
+        self._steady = ThresholdAction(
+            as_level(name or Level.UNKNOWN), action, message, note=self.note
+        )
 
     @property
     def returns_on_request(self) -> bool:
@@ -169,13 +172,8 @@ class MonitorGauge(Gauge):
         return self._tracker.tokens
 
     @property
-    def tokens_source(self) -> str:
-        """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
-        return self._tracker.source
-
-    @property
     def level(self) -> str | None:
-        """The level, None while the limit is unknown."""
+        """The level, None while usage or limit is unknown."""
         return self.record.threshold_status
 
     @property
@@ -193,13 +191,13 @@ class MonitorGauge(Gauge):
 
     def add(self, text: str, source: str | None) -> bool:
         """Count text; return whether the level may have to change."""
-        tracker = self._tracker
+        record, tracker = self.record, self._tracker
+        is_first = record.measured_at is None
         tracker.add(text, source)
-        now = self._clock.now()
-        self.record.measured_at = now
+        record.measured_at = now = self._clock.now()
         tokens = tracker.tokens
         self._history.record(tokens, now, reported=False)
-        return self._act_at_tokens is not None and tokens >= self._act_at_tokens
+        return is_first or (self._act_at_tokens is not None and tokens >= self._act_at_tokens)
 
     def report(
         self, tokens: int, output_tokens: int, window_tokens: int | None, at: float | None
@@ -290,7 +288,9 @@ class MonitorGauge(Gauge):
         name = level or self.ladder.base
         rung = self.ladder.rung(name)
         returns = rung is not None and rung.action == FORCE_RETURN
-        return Fit(after <= limit and not returns, as_level(name), max(0, after - limit))
+        is_known = rung is not None or not self._tracker.is_lower_bound
+        level_after = as_level(name) if is_known else None
+        return Fit(after <= limit and not returns, level_after, max(0, after - limit))
 
     def note(self) -> str:
         """Return the facts as they are now, for the agent's own context."""
@@ -302,6 +302,7 @@ class MonitorGauge(Gauge):
             record.context_limit,
             reading=None if measured_at is None else (self._tracker.source, measured_at),
             now=self._clock.now(),
+            is_lower_bound=self._tracker.is_lower_bound,
             limit_name=binding,
             window_tokens=record.context_window,
             compacts=self._compacts,

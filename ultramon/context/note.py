@@ -26,6 +26,7 @@ def write_note(
     *,
     reading: tuple[str, float] | None,
     now: float,
+    is_lower_bound: bool = False,
     limit_name: str | None = None,
     window_tokens: int | None = None,
     compacts: bool = False,
@@ -42,6 +43,7 @@ def write_note(
         limit_tokens: The context limit; None = unknown.
         reading: Source and time (epoch seconds) of the tokens; None before the first reading.
         now: Epoch seconds.
+        is_lower_bound: Whether there may be more tokens.
         limit_name: The candidate that is the limit, see `ultramon.context.limits.LimitCandidate`.
         window_tokens: Tokens that the model can hold; None = unknown.
         compacts: Whether a full window is compacted.
@@ -51,17 +53,22 @@ def write_note(
         action: Of the level; with ``force_return`` the note names the way out.
         critical_note: The user's sentence for that case.
     """
-    held = f"Context window: {tokens:,}"
-    if limit_tokens is None:
+    limit = "" if limit_tokens is None else f"{limit_tokens:,} tokens"
+    held = f"at least {tokens:,}" if is_lower_bound else f"{tokens:,}"
+    if reading is None:
+        held = f"usage not known yet, the limit is {limit or 'unknown'}"
+    elif limit_tokens is None:
         held += " tokens, the limit is unknown"
     else:
-        held += f" of {limit_tokens:,} tokens ({whole_percent(tokens / limit_tokens)} %)"
+        held += f" of {limit}"
+        if not is_lower_bound:
+            held += f" ({whole_percent(tokens / limit_tokens)} %)"
     if reading is not None:
         source, at = reading
         held += f", {source} {clock_time(at, now)}"
     if has_token_budget:
         held += "; the session's token budget is another number"
-    parts = [f"{held}."]
+    parts = [f"Context window: {held}."]
     if limit_tokens is not None:
         parts.append(_consequence(limit_name, window_tokens, compacts=compacts))
     parts.append(pace)

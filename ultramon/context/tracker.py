@@ -46,6 +46,8 @@ class ContextTracker:
         by_source: Estimated tokens tracked in this epoch, per source.
         calibration: Factor on the estimate, 0.5-2.0, 1.0 until learned.
         anchor_at: When the anchor was reported, epoch seconds; None without an anchor.
+        is_lower_bound: Whether more may be in the window: it was compacted to an unknown size, and
+            no report has come since.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class ContextTracker:
         "calibration",
         "cumulative_chars",
         "family",
+        "is_lower_bound",
     )
 
     def __init__(self, family: str | None = None) -> None:
@@ -69,6 +72,7 @@ class ContextTracker:
             self.estimate("")
         self.calibration = 1.0
         self.start_epoch()
+        self.is_lower_bound = False
 
     def estimate(self, text: str) -> float:
         """Return the uncalibrated estimate of a text in tokens; counts nothing."""
@@ -84,9 +88,11 @@ class ContextTracker:
         """Empty the window, or leave what a compaction says it left.
 
         Args:
-            tokens_after: Tokens left in the window; None = nothing is known to be in it.
+            tokens_after: Tokens left in the window; None = unknown, so that what follows is a lower
+                bound until the next report.
             at: When, epoch seconds.
         """
+        self.is_lower_bound = tokens_after is None
         self._anchor_tokens = tokens_after
         self._anchor_is_report = False
         self.anchor_at = None if tokens_after is None else at
@@ -101,8 +107,8 @@ class ContextTracker:
 
         Args:
             text: Any text, lone surrogates included.
-            source: What brought it, e.g. ``tool:read``; at most 32 names are kept apart, each
-                up to 100 characters.
+            source: Where it came from, e.g. ``tool:read``; at most 32 names are kept apart, each up
+                to 100 characters.
 
         Returns:
             The uncalibrated estimate in tokens.
@@ -140,6 +146,7 @@ class ContextTracker:
             self._learn(tokens)
         self._anchor_tokens = tokens
         self._anchor_is_report = True
+        self.is_lower_bound = False
         self.anchor_at = at
         self._exact = 0
         self._estimate = 0.0
@@ -173,11 +180,6 @@ class ContextTracker:
         return -int(-(total_float - _ROUNDING_SLACK) // 1)
 
     @property
-    def is_known(self) -> bool:
-        """Whether anything was reported or tracked in this epoch."""
-        return self._anchor_tokens is not None or bool(self.by_source)
-
-    @property
     def source(self) -> str:
         """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
         if not self._anchor_is_report:
@@ -185,7 +187,7 @@ class ContextTracker:
         return ANCHORED if self._exact or self._estimate else REPORTED
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return the anchor as it stands in a state file, None without one."""
+        """Return the anchor as a state file holds it, None without one."""
         if self._anchor_tokens is None:
             return None
         return {
@@ -211,6 +213,7 @@ class ContextTracker:
     def restore(self, record: StateRecord) -> None:
         """Continue from a saved reading of the same window."""
         self.start_epoch()
+        self.is_lower_bound = False
         anchor, tokens = record.anchor, record.estimated_tokens
         if anchor is not None:
             self._anchor_tokens = anchor["tokens"]

@@ -1,4 +1,4 @@
-"""One session or subagent as an agent: what each event of the client means for its state.
+"""One session or subagent as an agent: the events of the client change its state.
 
 Standard library only. Works on a state inside its lock; nothing here reads or writes a file.
 """
@@ -30,7 +30,7 @@ WAITING = "waiting"
 PREDECESSORS = "predecessors"
 SUCCESSOR = "successorId"
 IS_CLEARED = "isCleared"
-"""Kept until all that belonged to the predecessor is moved."""
+"""Set until everything of the predecessor is moved."""
 
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
@@ -42,14 +42,14 @@ _MAX_MODEL_CHARS = 200
 
 
 class HostedAgent:
-    """A state in the hands of one hook call.
+    """The state of one agent during one hook call.
 
     Args:
         host: The client.
         record: The state; changed in place. One that was never stored has generation 0.
         installed: The choices of the installation.
         environ: The client's environment.
-        windows: Windows that a status line told, in tokens by model.
+        windows: Windows reported by a status line, in tokens by model.
         now: Epoch seconds.
     """
 
@@ -83,7 +83,7 @@ class HostedAgent:
         )
 
     def start(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
-        """Fill the state of an agent that is seen for the first time, and note its start."""
+        """Fill the state of an agent at its first event, and note its start."""
         record, environ, now = self.record, self._environ, self._now
         record.run = _id_or(environ.get("ULTRAMON_RUN"), self._host.name)
         record.session_id = session_id
@@ -127,7 +127,7 @@ class HostedAgent:
         return is_session and self._host.has_prompts(self._environ)
 
     def resume(self) -> None:
-        """Go on with an agent that ended, or whose process is another one now."""
+        """Continue an agent that ended, or whose process is another one now."""
         record = self.record
         is_other = self._own_process()
         if record.active and not is_other:
@@ -139,12 +139,12 @@ class HostedAgent:
 
     @property
     def predecessors(self) -> list[str]:
-        """The sessions that this one goes on for after a clear, the last one first."""
+        """The cleared sessions that this one continues, the last one first."""
         names = self.memory.get(PREDECESSORS)
         return [name for name in names if _id_or(name, None)] if isinstance(names, list) else []
 
     def follow(self, old: HostedAgent) -> None:
-        """Go on for a session that was cleared: with its parent, its label, and its inbox."""
+        """Continue a session that was cleared: with its parent, its label, and its inbox."""
         record = self.record
         record.parent_id = old.record.parent_id or record.parent_id
         record.label = old.record.label or record.label
@@ -152,7 +152,7 @@ class HostedAgent:
         self.memory[PREDECESSORS] = names[:_MAX_PREDECESSORS]
 
     def give_way(self, successor_id: str, report: Report | None) -> None:
-        """End a session that was cleared, where its own end was not told, and name who goes on."""
+        """Name the successor of a session that was cleared; end it if its own end is missing."""
         if self.record.active:
             self.take(report)
             self.finish("clear")
@@ -160,7 +160,7 @@ class HostedAgent:
         self.memory[SUCCESSOR] = successor_id
 
     def resolve_limit(self) -> None:
-        """Work out the limit from what the client is set to, and what is known of the model."""
+        """Work out the limit from the settings of the client and the table of models."""
         from ultramon.context.limits import window_for_model
 
         record, memory = self.record, self.memory
@@ -302,18 +302,20 @@ class HostedAgent:
         self.memory.pop("compactedBy", None)
 
     def must_warn(self, *, is_call: bool, message_id: str | None) -> bool:
-        """Decide whether the agent is to be told its level now, and remember who tells it.
+        """Decide whether to warn the agent of its level now, and remember by which process.
 
         The client may never get the answer: the hook is killed, or the server that takes requests.
-        Until `has_warned`, the level counts as told only while that process lives.
+        Until `has_warned`, the warning counts only while that process lives.
 
         Args:
             is_call: Whether a tool call ended; only those are counted.
-            message_id: The reply whose calls these are: one batch is told once.
+            message_id: The reply that made these calls: one batch is warned once.
         """
         record, memory = self.record, self.memory
         level, base = record.threshold_status, self._installed.ladder.base
-        if level is None or level == base or record.measured_at is None:
+        if level is None:
+            return False  # what was warned of counts when the level is known again
+        if level == base:
             memory.pop("warned", None)
             return False
         warned = memory.get("warned")
@@ -344,7 +346,7 @@ def _this_process() -> list[Any]:
 
 
 def _is_gone(teller: object) -> bool:
-    """Return whether a process that was to tell something ended before it was told."""
+    """Return whether the process that was to give a warning ended before it was given."""
     if not isinstance(teller, list) or len(teller) != 2 or type(teller[0]) is not int:
         return False
     return bool(process_started_at(teller[0]) != teller[1])

@@ -209,7 +209,7 @@ class ContextMonitor:
             source: What brought it, e.g. ``tool:read``, for "what filled the window".
 
         Returns:
-            The action for the level after this text; ``none`` while the limit is unknown.
+            The action for the level after this text; ``none`` while the level is unknown.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
@@ -229,9 +229,9 @@ class ContextMonitor:
         with session.lock:
             is_first = gauge.measured_at is None
             if not gauge.add(text, source):
-                self._writer.changed(0.0 if is_first else None)
+                self._writer.changed()
                 return gauge.action
-        return session.read(lambda: None)
+        return session.read(lambda: None, is_first=is_first)
 
     def report_usage(
         self,

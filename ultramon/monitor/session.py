@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ultramon import signals
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
+from ultramon.context.levels import UNKNOWN_LIMIT
 from ultramon.errors import (
     AgentAlreadyRunningError,
     FencedError,
@@ -104,6 +105,7 @@ class Session:
         self.clock = clock
         self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
         self._notify_ladder = notify_ladder
+        self._has_warned_of_limit = False
         self._raises = config.on_error == "raise"
         self._saver = background_saver_for(clock)
         host, pid = self.writer.host, os.getpid()
@@ -206,17 +208,20 @@ class Session:
             self._emit([event], stored=stored)
         return stored
 
-    def read(self, step: Callable[[], EpochStart | None]) -> ThresholdAction:
+    def read(
+        self, step: Callable[[], EpochStart | None], *, is_first: bool = False
+    ) -> ThresholdAction:
         """Change the gauge, then save and emit the epoch or the level that this leads to.
 
         Args:
             step: Changes the gauge; returns the epoch that began, if any.
+            is_first: Whether the step belongs to the first reading of the epoch.
         """
         gauge, writer = self._gauge, self.writer
         events = []
         with self.lock:
             before = gauge.level
-            is_first = gauge.measured_at is None
+            is_first = is_first or gauge.measured_at is None
             started = step()
             if started is not None:
                 facts = {
@@ -230,7 +235,13 @@ class Session:
                 kind = "context_threshold_reached" if change.rising else "context_relaxed"
                 facts = gauge.level_facts(change.previous)
                 events.append(writer.event(kind, gauge.epoch, **facts))
-            action = gauge.changed_action() if gauge.level != before else gauge.action
+            is_new = gauge.level not in (before, before or gauge.ladder.base)
+            action = gauge.changed_action() if is_new else gauge.action
+            warns = gauge.limit.context_limit_tokens is None and not self._has_warned_of_limit
+            self._has_warned_of_limit |= warns
+        if warns:
+            model = gauge.record.model or "not named"
+            _log.warning("agent %s, model %s: %s", self.agent_id, model, UNKNOWN_LIMIT)
         if not self.active:
             return action
         if events:
