@@ -132,6 +132,20 @@ def test_context_tells_the_details(backend, call):
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({"epoch": 2, "usage_ratio": None}, "Context: unknown (at least 86,214 tokens)"),
+        ({"context_limit": None}, "Context: 43%"),
+    ],
+    ids=["lower bound", "share alone"],
+)
+def test_context_makes_up_no_tokens(backend, call, fields, first):
+    """After a compaction of unknown size text is a lower bound; a share alone has no tokens."""
+    put(backend, **fields)
+    assert said(call("context", AGENT, "--details")).splitlines()[0] == first
+
+
 def test_context_tells_what_it_does_not_know(backend, call):
     """Before the first reading, of an agent that left a handoff, and that nobody registered."""
     handoff = {"reason": "threshold_warning", "createdAt": "2026-11-21T20:28:51.642Z"}

@@ -40,6 +40,7 @@ def store(directory, agent_id, **values):
             "epoch": 1,
             "announced": {"epoch": 1, "rungs": {}},
             "epoch_started_at": now - 300,
+            "measured_at": now,
             "estimated_tokens": 20_000,
             "tokens_source": "reported",
             "context_limit": 200_000,
@@ -124,6 +125,29 @@ def test_only_what_is_shown_is_decoded_whole(crowd):
     assert whole.stderr.count("cannot be read: its values make no sense: ") == 2
 
 
+UNKNOWN = {"usage_ratio": None, "threshold_status": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "row", "ascii_row"),
+    [
+        ({"measured_at": None, "estimated_tokens": 0}, r"unknown .*\? +\? of 200,000", None),
+        ({"epoch": 2, "estimated_tokens": 12_300}, r"unknown .*\? +≥ 12,300 of 200,000",
+         r"unknown .*\? +>= 12,300 of 200,000"),
+        ({"estimated_tokens": 12_300, "context_limit": None}, r"unknown .*\? +12,300 of \?", None),
+        ({"estimated_tokens": 0, "usage_ratio": 0.71, "threshold_status": "warning",
+          "context_limit": None}, r"warning .* 71\.0 % +\? of \?", None),
+    ],
+    ids=["unread", "lower bound", "unknown limit", "share alone"],
+)  # fmt: skip
+def test_the_table_says_what_is_unknown(tmp_path, fields, row, ascii_row):
+    """No zero where nothing was read, and no number that looks like usage."""
+    store(tmp_path, "vague", **{**UNKNOWN, **fields})
+    assert re.search(row, run("status", "--state-dir", tmp_path).stdout)
+    plain = run("status", "--state-dir", tmp_path, PYTHONIOENCODING="ascii")
+    assert re.search(ascii_row or row, plain.stdout)
+
+
 def test_a_terminal_gets_two_hundred_rows(tmp_path):
     """More scroll away unread; a pipe gets all."""
     for number in range(203):
@@ -145,7 +169,7 @@ def test_the_table_marks_lost_and_stale_agents(crowd):
     assert re.search(
         r"warm \(night shift\) +warning +█+▏* +75\.0 % +20,000 of 200,000", lines["warm"]
     )
-    assert re.search(r"vague +unknown +\? +20,000 of \?", lines["vague"])
+    assert re.search(r"vague +unknown .*\? +20,000 of \?", lines["vague"])
 
 
 def test_json_has_the_names_of_the_state_file(crowd):

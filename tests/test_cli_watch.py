@@ -120,10 +120,10 @@ def test_the_picture_follows_the_agents(watch, agent):
     terminal.wait_for("^no agents, q ends")
     with agent("a") as calm, agent("b", label="scout") as other:
         terminal.wait_for(r"agent +level +usage +tokens +runway +tasks +beat +doing +state")
-        terminal.wait_for(r"a +normal +0\.0 % .*\d s .*working\nb \(scout\) +normal")
+        terminal.wait_for(r"a +unknown +\? +\? of 1,000 .*\d s .*working\nb \(scout\) +unknown")
         terminal.wait_for("2 living, q ends")
         other.report_usage(input_tokens=750)
-        terminal.wait_for(r"b \(scout\) +warning +█+ +75\.0 % +750 of 1,000.*\na +normal")
+        terminal.wait_for(r"b \(scout\) +warning +█+ +75\.0 % +750 of 1,000.*\na +unknown")
         calm.report_usage(input_tokens=900)
         terminal.wait_for(r"a +critical .*90\.0 %.*\nb")
         with other.task("read.py"):
@@ -270,7 +270,7 @@ sys.stdin.read()
     )
     with process:
         terminal = watch(columns=150)
-        terminal.wait_for(r"full .*\nscout-1 +normal .*working")
+        terminal.wait_for(r"full .*\nscout-1 +unknown .*working")
         process.kill()
     terminal.wait_for(r"scout-1 .*LOST: process \d+ is gone\nfull")
     terminal.wait_for("1 living, 1 lost, q ends")

@@ -40,7 +40,7 @@ def test_into_a_pipe_each_change_is_printed(tmp_path, agent):
     """A snapshot with its time per change, none for a heartbeat; Ctrl-C ends it well."""
     with agent("scout") as scout, piped(tmp_path) as process:
         assert re.fullmatch(r"--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\n", process.stdout.readline())
-        assert "normal" in line_with(process, "scout")
+        assert "unknown" in line_with(process, "scout")
         scout.update_heartbeat()
         scout.report_usage(input_tokens=750)
         assert process.stdout.readline().startswith("--- ")
@@ -101,8 +101,8 @@ TMUX = [
     ),
     (
         {"vague": {"usage_ratio": None, "context_limit": None, "threshold_status": None}},
-        "um 1 agent · vague ?",
-        "um 1 agent · #[fg=green]vague ?#[default]",
+        "um 1 agent · vague unknown",
+        "um 1 agent · vague unknown",
     ),
     (
         {"evil": {"threshold_status": "#(date)#[fg=red]\x1b[31m\n"}},

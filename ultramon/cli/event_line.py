@@ -20,7 +20,8 @@ def _usage(event: dict[str, Any]) -> str:
 def _level(event: dict[str, Any]) -> str:
     asked = "" if event["action"] == "none" else f": {field(event['action'])}"
     known = field(event["tokensSource"])
-    return f"{field(event['level'])}{asked}, {_usage(event)} {known}"
+    used = f"{percent(event['usageRatio'])}," if event["tokens"] is None else _usage(event)
+    return f"{field(event['level'])}{asked}, {used} {known}"
 
 
 def _alert(event: dict[str, Any]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ultramon.state.record import StateRecord
+
 MAX_FIELD_CHARS = 200
 """A label or task name is cut here before its width is measured."""
 _PIPE_WIDTH = 160
@@ -186,6 +188,17 @@ def short_tokens(count: int | None) -> str:
     if count < 999_500:
         return f"{count / 1_000:.0f}k"
     return f"{count / 1_000_000:.1f}M"
+
+
+def held_tokens(
+    record: StateRecord, write: Callable[[int | None], str] = tokens, *, ascii_only: bool = False
+) -> str:
+    """Write the tokens in a window; ``?`` when unknown, and ``≥`` before a lower bound."""
+    from ultramon.context.gauge import is_lower_bound, known_tokens
+
+    count = known_tokens(record)
+    at_least = "" if not (count and is_lower_bound(record)) else ">= " if ascii_only else "≥ "
+    return at_least + write(count)
 
 
 def percent(ratio: float | None) -> str:

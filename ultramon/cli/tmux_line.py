@@ -80,7 +80,8 @@ def _parts(survey: _Survey) -> list[_Part]:
     living = verdicts[ALIVE] + verdicts[STALE]
     parts = [_Part(f"um {living} agent{'' if living == 1 else 's'}")]
     if nearest is not None:
-        colour = action_style(nearest.record.action).removeprefix("bold ")
+        is_known = nearest.record.threshold_status is not None
+        colour = action_style(nearest.record.action).removeprefix("bold ") if is_known else ""
         parts.append(_Part(_fullness(nearest), colour))
     if verdicts[STALE]:
         parts.append(_Part(f"{verdicts[STALE]} stale", "yellow"))
@@ -95,7 +96,7 @@ def _fullness(one: ObservedAgent) -> str:
     record = one.record
     name = field(short_id(record))[:_MAX_NAME_CHARS]
     if record.usage_ratio is None:
-        return f"{name} ?"
+        return f"{name} {field(record.threshold_status) or 'unknown'}"
     # Rounded down: 84.6 % shown as 85 % would deny what the level says.
     return f"{name} {int(record.usage_ratio * 100 + 1e-9)}% {field(record.threshold_status)}"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, usage_ratio
@@ -64,7 +65,8 @@ def take_snapshot(
         lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,
         is_over=not record.active,
         used_percentage=None if ratio is None else round(ratio * 100, 1),
-        tokens=None if measured_at is None else record.estimated_tokens,
+        tokens=known_tokens(record),
+        is_lower_bound=measured_at is not None and is_lower_bound(record),
         tokens_source=record.tokens_source,
         context_limit=record.context_limit,
         sampled_at=None if taken_at is None else utc(taken_at),
@@ -104,7 +106,7 @@ def _state(
     if ladder is None:
         return UNAVAILABLE
     if ratio is None:
-        return UNKNOWN
+        return record.threshold_status or UNKNOWN
     resolved = ladder.resolve(record.context_limit)
     return resolved.names[resolved.rank_at(ratio)]
 
@@ -128,6 +130,9 @@ class ContextSnapshot(Model):
     used_percentage: float | None
     """0.0 and more, one decimal; None before the first reading of this epoch."""
     tokens: int | None
+    """None before the first reading of this epoch, and where a share alone was posted."""
+    is_lower_bound: bool
+    """Whether there may be more tokens: since a compaction of unknown size only text counts."""
     tokens_source: str
     context_limit: int | None
     sampled_at: datetime | None

@@ -59,7 +59,8 @@ def _brief(shown: ContextSnapshot, now: float) -> str:
 
 def _details(shown: ContextSnapshot) -> list[str]:
     used = "unknown" if shown.used_percentage is None else f"{shown.used_percentage:g}%"
-    count = "" if shown.tokens is None else f" ({tokens(shown.tokens)} tokens)"
+    at_least = "at least " if shown.is_lower_bound else ""
+    count = "" if shown.tokens is None else f" ({at_least}{tokens(shown.tokens)} tokens)"
     sampled = "none"
     if shown.sampled_at is not None:
         sampled = f"{moment(shown.sampled_at.timestamp())}, {field(shown.tokens_source)}"

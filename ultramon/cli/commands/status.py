@@ -19,6 +19,7 @@ from ultramon.cli.output import (
     action_style,
     age,
     field,
+    held_tokens,
     make_console,
     make_table,
     percent,
@@ -180,10 +181,9 @@ def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    used, limit = one.record.estimated_tokens, one.record.context_limit
-    if look.is_wide:
-        return f"{tokens(used)} of {tokens(limit)}", ""
-    return f"{short_tokens(used)}/{short_tokens(limit)}", ""
+    write, of = (tokens, " of ") if look.is_wide else (short_tokens, "/")
+    used = held_tokens(one.record, write, ascii_only=look.ascii_only)
+    return f"{used}{of}{write(one.record.context_limit)}", ""
 
 
 def _runway(one: ObservedAgent, look: Look) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from ultramon.cli.commands.status import LEVEL, NAME, NUMBERS, Column, Look, draw_table
 from ultramon.cli.output import (
     field,
+    held_tokens,
     make_console,
     make_table,
     percent,
@@ -144,7 +145,7 @@ def _print_agents(records: list[StateRecord], reasons: dict[str, str]) -> None:
             Text(record.agent_id),
             Text(ending, "red" if record.active else ""),
             str(record.tasks_completed),
-            f"{record.estimated_tokens:,}",
+            held_tokens(record),
             percent(record.usage_ratio),
         )
     console.print(table)
