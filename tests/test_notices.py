@@ -75,6 +75,20 @@ def test_a_percentage_is_whole_or_has_one_decimal(ratio, text):
     assert percent(ratio) == text
 
 
+def test_a_lower_bound_announces_what_it_reaches_and_relaxes_nothing():
+    """After a compaction of unknown size: at least so much, in words and in facts."""
+    bound = {"epoch": 2, "anchor": None, "usage_ratio": None}
+    record = make_record("scout-1", **{**reading(0.7), **bound})
+    decision = decide(ORIGINAL.to_json(), record, None)
+    assert decision.is_rise
+    text, facts = level_notice(record, decision, 0.7, "boss", START)
+    assert f" is at 70% or more ({decision.level}), " in text
+    assert (facts["isLowerBound"], facts["tokens"]) == (True, record.estimated_tokens)
+    below = make_record("scout-1", **{**reading(0.1), **bound})
+    assert not decide(ORIGINAL.to_json(), below, (2, decision.level)).is_change
+    assert not decide(ORIGINAL.to_json(), below, None).is_change
+
+
 def test_an_unknown_limit_is_not_made_up():
     """A percentage alone is shown without tokens."""
     record = make_record("scout-1", **reading(0.7, context_limit=None))

@@ -7,9 +7,11 @@ from contextlib import closing
 import pytest
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.context.gauge import known_tokens
 from ultramon.errors import AgentNotFoundError, ConfigurationError
 from ultramon.notices.rules import StoredRegistration
 from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY, PostedAgents
+from ultramon.state.events import parse_event
 from ultramon.testing import FakeClock
 from ultramon.testing.contract.states import start
 
@@ -107,6 +109,44 @@ def test_a_start_amid_posts_hurts_none(posted, store, clock):
     assert store.load(AGENT).record.generation == 6
 
 
+def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock):
+    """The ratio is as posted and has a level; a window is known only once tokens came with it."""
+    store.registry.register(
+        AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=clock.now()
+    )
+    posted.take_usage(AGENT, clock.now(), used_percentage=71.5)
+    record = store.load(AGENT).record
+    assert (record.usage_ratio, record.threshold_status) == (0.715, "warning")
+    assert (record.context_limit, record.limit_source, known_tokens(record)) == (
+        None, "unknown", None,
+    )  # fmt: skip
+    event = parse_event(store.events().events[-1])
+    assert (event.level, event.usage_ratio, event.tokens, event.context_limit) == (
+        "warning", 0.715, None, None,
+    )  # fmt: skip
+    (notice,) = store.queue.peek("boss", now=clock.now())
+    assert " is at 71.5% (warning), reported " in notice.text
+    assert (notice.facts["tokens"], notice.facts["contextLimit"]) == (None, None)
+    posted.take_usage(AGENT, clock.now(), used_percentage=50)
+    assert store.load(AGENT).record.threshold_status == "normal"
+    posted.take_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
+    posted.take_usage(AGENT, clock.now(), used_percentage=76)
+    record = store.load(AGENT).record
+    assert (known_tokens(record), record.context_limit) == (152_000, 200_000)
+
+
+def test_nothing_in_the_window_is_a_reading_too(posted, store, clock):
+    """A posted 0 % is known, with a window and without; nothing posted is not."""
+    assert store.load(AGENT).record.usage_ratio is None
+    posted.take_usage(AGENT, clock.now(), used_percentage=0)
+    record = store.load(AGENT).record
+    assert (record.usage_ratio, record.threshold_status) == (0.0, "normal")
+    posted.take_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
+    posted.take_usage(AGENT, clock.now(), used_percentage=0)
+    record = store.load(AGENT).record
+    assert (record.usage_ratio, record.threshold_status, known_tokens(record)) == (0.0, "normal", 0)
+
+
 def test_an_agent_ends_once(posted, store, clock):
     """The end is an event; what is posted later is not taken; another start is another life."""
     posted.take_usage(AGENT, clock.now(), used_percentage=38)
@@ -175,7 +215,7 @@ def test_a_handoff_document_is_noted(posted, store, clock):
 
 @pytest.mark.parametrize("path", ["", "handoff.md", "/a\nb", "/a\x1b[2J", "/" + "a" * 4096])
 def test_a_path_that_is_none_is_refused(posted, store, clock, path):
-    """It is shown to people and opened by whoever restores: absolute, bounded, printable."""
+    """It is shown to people and opened by a successor: absolute, bounded, printable."""
     before = store.load(AGENT).record.to_json()
     with pytest.raises(ConfigurationError, match="an absolute path"):
         posted.note_handoff(AGENT, path, clock.now())

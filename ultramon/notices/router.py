@@ -8,7 +8,7 @@ agent that others detected. The rows are behind the port `RouteRows`.
 from __future__ import annotations
 
 from ultramon.notices import texts
-from ultramon.notices.rules import StoredRegistration, decide, usage_ratio
+from ultramon.notices.rules import StoredRegistration, decide, least_ratio
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -185,7 +185,7 @@ def _announce(
     recipient = registration.notify_id
     announced = rows.announcement(record.agent_id, recipient)
     decision = decide(registration.ladder, record, announced)
-    ratio = usage_ratio(record)
+    ratio = least_ratio(record)
     if decision is None or ratio is None or not decision.is_change:
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)

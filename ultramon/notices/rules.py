@@ -5,6 +5,7 @@ Standard library only, and no I/O: hooks, monitors and servers apply the same ru
 
 from __future__ import annotations
 
+from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import Ladder, next_level
 from ultramon.errors import (
     AgentNotFoundError,
@@ -230,6 +231,13 @@ def usage_ratio(record: StateRecord) -> float | None:
     return record.estimated_tokens / record.context_limit
 
 
+def least_ratio(record: StateRecord) -> float | None:
+    """Return the usage ratio, or what it is at least after a compaction of unknown size."""
+    if record.context_limit and record.measured_at is not None and is_lower_bound(record):
+        return record.estimated_tokens / record.context_limit
+    return usage_ratio(record)
+
+
 def decide(
     ladder: dict[str, Any] | None, record: StateRecord, announced: tuple[int, str] | None
 ) -> Decision | None:
@@ -241,9 +249,9 @@ def decide(
         announced: Epoch and level announced last; None without one. Another epoch's is ignored.
 
     Returns:
-        None without a reading, or where what is stored is no ladder.
+        None without a reading, or where what is stored is no ladder. A lower bound only rises.
     """
-    ratio = usage_ratio(record)
+    ratio = least_ratio(record)
     if ratio is None or record.measured_at is None:
         return None
     try:
@@ -257,6 +265,8 @@ def decide(
     level = next_level(previous, ratio, resolved)
     if level is None:
         return None
+    if usage_ratio(record) is None and resolved.rank(level) < resolved.rank(previous):
+        level = previous
     rung = rungs.rung(level)
     return Decision(
         level,

@@ -6,6 +6,7 @@ words below, numbers, times and checked names only. Standard library only: hooks
 
 from __future__ import annotations
 
+from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
 from ultramon.errors import InvalidAgentIdError
 from ultramon.state.liveness import OUTCOMES
@@ -116,10 +117,11 @@ def level_facts(record: StateRecord, decision: Decision, ratio: float) -> dict[s
         "previousLevel": decision.previous,
         "action": decision.action,
         "usageRatio": round(ratio, 6),
-        "tokens": record.estimated_tokens,
+        "tokens": record.estimated_tokens if record.context_limit else None,
         "contextLimit": record.context_limit,
         "tokensSource": record.tokens_source,
         "measuredAt": format_time(record.measured_at or 0.0),
+        **({"isLowerBound": True} if is_lower_bound(record) else {}),
     }
 
 
@@ -128,6 +130,8 @@ def _level_words(facts: dict[str, Any], now: float, levels: Container[object]) -
     if type(ratio) not in (int, float) or not ratio >= 0:
         return None
     shown = percent(ratio) if ratio < 1000 else "more than 99,999%"
+    if facts.get("isLowerBound") is True:
+        shown += " or more"
     level = facts.get("level")
     is_shown = isinstance(level, str) and level in levels
     parts = [f"is at {shown}" + (f" ({level})" if is_shown else "")]

@@ -1,8 +1,8 @@
 """Agents whose readings others post: a percentage, tokens and the poster's time, or an event.
 
-Standard library only. Whoever takes the posts owns these agents and writes their states; one
-process does that at a time. Times of posts are compared among themselves, never with a clock here:
-a state says when a reading arrived, and its memory when the poster took it.
+Standard library only. The process that takes the posts owns these agents and writes their states;
+there is one at a time. Times of posts are compared with each other, never with a clock here: a
+state says when a reading arrived, and its memory when the poster took it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HOST = "posted"
 MEMORY = "posted"
-"""Name of the field of a state file that holds what only this host needs."""
+"""Field of a state file with what only this host needs."""
 
 COMPACTION = "compaction"
 COMPACTION_COMPLETE = "compaction_complete"
@@ -42,13 +42,12 @@ HANDOFF_PATH = "handoffPath"
 TAKEN_AT = "takenAt"
 """Name in that field of when the last reading was taken, by the poster's clock where it said so."""
 MAX_PATH_CHARS = 4096
-_NOMINAL_WINDOW_TOKENS = 200_000
 _LOCKS = 64
 _SAME = 1e-9
 
 
 class PostedAgents:
-    """Takes posts into the states of agents. Thread-safe: those of other agents are not in the way.
+    """Writes posts into the states of agents. Thread-safe; agents do not wait for each other.
 
     Args:
         backend: Where the agents are.
@@ -104,7 +103,7 @@ class PostedAgents:
 
         with self._lock(agent_id):
             stored = self._find(agent_id)
-            # Whoever takes the posts now owns what anybody took before.
+            # The process that takes the posts now owns the agents of the one before.
             owned = stored is not None and stored.host == HOST
             self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
 
@@ -195,7 +194,7 @@ class PostedAgents:
                 last reading or boundary the post is stale.
 
         Returns:
-            ``status``: ``ok``, ``not_registered`` (taken, and told to nobody), ``stale_sample``,
+            ``status``: ``ok``, ``not_registered`` (taken, no one is notified), ``stale_sample``,
             ``unknown_session``, ``stopped`` for one that has ended, or ``measured_elsewhere`` for
             one that others measure; with the first two also ``used_percentage``.
 
@@ -225,7 +224,7 @@ class PostedAgents:
                     memory["sampledAt"] = emitted_at
                 memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
                 memory.pop("compacting", None)
-                _measure(record, memory, gauge, now)
+                _measure(record, memory, gauge)
                 self._save(record, gauge, now)
         status = "ok" if registered else "not_registered"
         return {"status": status, "used_percentage": used_percentage}
@@ -256,7 +255,8 @@ class PostedAgents:
             for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
             if event == COMPACTION_COMPLETE:
-                record.measured_at = record.usage_ratio = None
+                record.measured_at = None
+                gauge.resolve_limit()
             else:
                 if emitted_at is not None:
                     memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))
@@ -271,7 +271,7 @@ class PostedAgents:
         return answer
 
     def note_handoff(self, agent_id: str, path: str | None, now: float) -> dict[str, Any]:
-        """Note where an agent keeps its handoff document, for whoever restores it.
+        """Note where an agent keeps its handoff document, for a successor.
 
         Nothing here opens that file: it lies where the poster is, which may be another machine.
 
@@ -301,10 +301,10 @@ class PostedAgents:
         return {"status": "handoff_noted"}
 
     def _is_due(self, record: StateRecord, registered: list[StoredRegistration]) -> bool:
-        """Return whether a reading that is known already is news to somebody."""
+        """Return whether a recipient has not been notified of a reading that is known already."""
         for one in registered:
-            told = self._registry.announcement(record.agent_id, one.notify_id)
-            decision = decide(one.ladder, record, told) if one.is_enforced else None
+            last = self._registry.announcement(record.agent_id, one.notify_id)
+            decision = decide(one.ladder, record, last) if one.is_enforced else None
             return decision is not None and decision.is_change
         return False
 
@@ -353,20 +353,18 @@ def _check(name: str, value: float | None, most: float) -> None:
         raise ConfigurationError(name, value, f"a number from 0 to {most:,}")
 
 
-def _measure(record: StateRecord, memory: dict[str, Any], gauge: Gauge, now: float) -> None:
+def _measure(record: StateRecord, memory: dict[str, Any], gauge: Gauge) -> None:
     """Take a percentage as it was posted: it is known better than the window it is of."""
     percentage, tokens = memory["usedPercentage"], memory["totalInputTokens"]
+    window = memory.get("windowTokens")
     if percentage and tokens:
         window = int(tokens * 100 / percentage + _SAME)
-    else:
-        window = memory.get("windowTokens", _NOMINAL_WINDOW_TOKENS)
+    elif window is not None:
         tokens = ceil(percentage * window / 100 - _SAME)
     if memory.get("windowTokens") != window:
         memory["windowTokens"] = window
         # An older reading must not be measured against a window that came with a newer one.
         record.measured_at = None
         gauge.resolve_limit()
-    if not gauge.take(tokens):
-        record.estimated_tokens = 0
-        record.usage_ratio = 0.0
-        record.measured_at = now
+    if window is None or not gauge.take(tokens):
+        gauge.take_share(percentage / 100)

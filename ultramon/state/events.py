@@ -37,8 +37,9 @@ class ThresholdEvent(Event):
     previous_level: str | None
     action: str
     usage_ratio: Annotated[float, Field(ge=0)]
-    tokens: Annotated[int, Field(ge=0)]
-    context_limit: Annotated[int, Field(gt=0)]
+    tokens: Annotated[int, Field(ge=0)] | None
+    """With the limit None where somebody posted a share of a window of unknown size."""
+    context_limit: Annotated[int, Field(gt=0)] | None
     tokens_source: str
 
 
