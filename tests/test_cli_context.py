@@ -86,7 +86,7 @@ def test_the_age_of_a_posted_reading_is_counted_from_its_arrival(backend, call):
     """A slow clock of the poster makes no fresh reading look old; its own time is shown too."""
     posted, now = PostedAgents(backend, backend.registry), time.time()
     posted.start(AGENT, now)
-    posted.take_usage(AGENT, now, used_percentage=43, emitted_at=now - 3600)
+    posted.report_usage(AGENT, now, used_percentage=43, emitted_at=now - 3600)
     assert said(call("context", AGENT)) == "43%\n"
     shown = json.loads(said(call("context", AGENT, "--json")))
     assert parse_time(shown["sampledAt"]) == pytest.approx(now - 3600, abs=0.001)

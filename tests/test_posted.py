@@ -58,7 +58,7 @@ def test_agents_do_not_wait_for_each_other(tmp_path, clock):
         taken = threading.Event()
 
         def post(name):
-            answer = posted.take_usage(name, clock.now(), used_percentage=50)
+            answer = posted.report_usage(name, clock.now(), used_percentage=50)
             if name != AGENT:
                 taken.set()
             return answer["status"]
@@ -81,7 +81,7 @@ def test_posts_of_one_agent_at_once_are_taken_one_by_one(posted, store, clock):
     first_seq = store.load(AGENT).record.seq
 
     def post(number):
-        answer = posted.take_usage(
+        answer = posted.report_usage(
             AGENT, clock.now(), used_percentage=number, emitted_at=clock.now() + number
         )
         return answer["status"]
@@ -98,7 +98,7 @@ def test_a_start_amid_posts_hurts_none(posted, store, clock):
     """Who posts meanwhile writes under the one generation or the other, and never a stale state."""
 
     def post(number):
-        return posted.take_usage(AGENT, clock.now(), used_percentage=number)["status"]
+        return posted.report_usage(AGENT, clock.now(), used_percentage=number)["status"]
 
     with ThreadPoolExecutor(4) as pool:
         posts = pool.map(post, range(1, 41))
@@ -114,7 +114,7 @@ def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock
     store.registry.register(
         AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=clock.now()
     )
-    posted.take_usage(AGENT, clock.now(), used_percentage=71.5)
+    posted.report_usage(AGENT, clock.now(), used_percentage=71.5)
     record = store.load(AGENT).record
     assert (record.usage_ratio, record.threshold_status) == (0.715, "warning")
     assert (record.context_limit, record.limit_source, known_tokens(record)) == (
@@ -127,10 +127,10 @@ def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock
     (notice,) = store.queue.peek("boss", now=clock.now())
     assert " is at 71.5% (warning), reported " in notice.text
     assert (notice.facts["tokens"], notice.facts["contextLimit"]) == (None, None)
-    posted.take_usage(AGENT, clock.now(), used_percentage=50)
+    posted.report_usage(AGENT, clock.now(), used_percentage=50)
     assert store.load(AGENT).record.threshold_status == "normal"
-    posted.take_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
-    posted.take_usage(AGENT, clock.now(), used_percentage=76)
+    posted.report_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
+    posted.report_usage(AGENT, clock.now(), used_percentage=76)
     record = store.load(AGENT).record
     assert (known_tokens(record), record.context_limit) == (152_000, 200_000)
 
@@ -138,18 +138,18 @@ def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock
 def test_nothing_in_the_window_is_a_reading_too(posted, store, clock):
     """A posted 0 % is known, with a window and without; nothing posted is not."""
     assert store.load(AGENT).record.usage_ratio is None
-    posted.take_usage(AGENT, clock.now(), used_percentage=0)
+    posted.report_usage(AGENT, clock.now(), used_percentage=0)
     record = store.load(AGENT).record
     assert (record.usage_ratio, record.threshold_status) == (0.0, "normal")
-    posted.take_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
-    posted.take_usage(AGENT, clock.now(), used_percentage=0)
+    posted.report_usage(AGENT, clock.now(), used_percentage=75, total_input_tokens=150_000)
+    posted.report_usage(AGENT, clock.now(), used_percentage=0)
     record = store.load(AGENT).record
     assert (record.usage_ratio, record.threshold_status, known_tokens(record)) == (0.0, "normal", 0)
 
 
 def test_an_agent_ends_once(posted, store, clock):
     """The end is an event; what is posted later is not taken; another start is another life."""
-    posted.take_usage(AGENT, clock.now(), used_percentage=38)
+    posted.report_usage(AGENT, clock.now(), used_percentage=38)
     assert posted.finish(AGENT, "returned", clock.now())
     ended = store.load(AGENT).record
     assert (ended.active, ended.outcome, ended.usage_ratio) == (False, "returned", 0.38)
@@ -157,13 +157,13 @@ def test_an_agent_ends_once(posted, store, clock):
     assert store.events().events[-1]["outcome"] == "returned"
     assert not posted.finish(AGENT, "failed", clock.now())
     stopped = {"status": "stopped"}
-    assert posted.take_usage(AGENT, clock.now(), used_percentage=90) == stopped
-    assert posted.take_event(AGENT, "compaction", clock.now()) == stopped
+    assert posted.report_usage(AGENT, clock.now(), used_percentage=90) == stopped
+    assert posted.report_event(AGENT, "compaction", clock.now()) == stopped
     assert posted.note_handoff(AGENT, "/handoff.md", clock.now()) == stopped
     assert store.load(AGENT).record.to_json() == ended.to_json()
     posted.start(AGENT, clock.now())
     assert store.load(AGENT).record.active
-    assert posted.take_usage(AGENT, clock.now(), used_percentage=5)["status"] == "not_registered"
+    assert posted.report_usage(AGENT, clock.now(), used_percentage=5)["status"] == "not_registered"
 
 
 def test_an_end_cancels_the_levels_that_nobody_received(posted, store, clock):
@@ -175,7 +175,7 @@ def test_an_end_cancels_the_levels_that_nobody_received(posted, store, clock):
     def kinds():
         return [one.facts["kind"] for one in store.queue.peek("boss", now=clock.now())]
 
-    posted.take_usage(AGENT, clock.now(), used_percentage=90)
+    posted.report_usage(AGENT, clock.now(), used_percentage=90)
     assert kinds() == ["level"]
     posted.finish(AGENT, "completed", clock.now())
     assert kinds() == ["ended"]
@@ -205,8 +205,8 @@ def test_a_handoff_document_is_noted(posted, store, clock):
     assert posted.note_handoff(AGENT, "/srv/handoff.md", clock.now())
     assert store.load(AGENT).record.seq == seq
     for event in ("compaction", "context_reset"):
-        posted.take_event(AGENT, event, clock.now())
-    answer = posted.take_event(AGENT, "compaction_complete", clock.now())
+        posted.report_event(AGENT, event, clock.now())
+    answer = posted.report_event(AGENT, "compaction_complete", clock.now())
     assert answer["last_handoff_path"] == "/srv/handoff.md"
     posted.note_handoff(AGENT, "C:\\work\\handoff.md", clock.now())
     posted.note_handoff(AGENT, None, clock.now())

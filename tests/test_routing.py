@@ -79,7 +79,7 @@ def test_posts(case, backend, clock):
     for verb, *step in case["steps"]:
         if verb == "usage":
             percentage, tokens, at, status = step
-            answer = posted.take_usage(
+            answer = posted.report_usage(
                 AGENT,
                 clock.now(),
                 used_percentage=percentage,
@@ -91,7 +91,7 @@ def test_posts(case, backend, clock):
                 assert answer["used_percentage"] == percentage
         elif verb == "event":
             event, at, status = step
-            answer = posted.take_event(AGENT, event, clock.now(), emitted_at=parse_time(at))
+            answer = posted.report_event(AGENT, event, clock.now(), emitted_at=parse_time(at))
             assert answer == {"status": status}
         elif verb == "restart":
             posted = PostedAgents(backend, backend.registry)
@@ -348,8 +348,8 @@ def test_posts_about_unknown_agents_and_those_of_others(backend, clock):
     posted = PostedAgents(backend, backend.registry)
     own = put(backend, "own")
     for name, status in (("nobody", "unknown_session"), ("own", "measured_elsewhere")):
-        usage = posted.take_usage(name, clock.now(), used_percentage=90.0)
-        event = posted.take_event(name, "compaction", clock.now())
+        usage = posted.report_usage(name, clock.now(), used_percentage=90.0)
+        event = posted.report_event(name, "compaction", clock.now())
         assert usage == event == {"status": status}
     assert backend.load("own").record.to_json() == own.to_json()
 
@@ -373,7 +373,7 @@ def test_impossible_posts_change_nothing(backend, clock, wrong):
     posted.start(AGENT, clock.now())
     before = backend.load(AGENT).record.to_json()
     with pytest.raises(ConfigurationError):
-        posted.take_usage(AGENT, clock.now(), **wrong)
+        posted.report_usage(AGENT, clock.now(), **wrong)
     with pytest.raises(ConfigurationError):
-        posted.take_event(AGENT, "compactoin", clock.now())
+        posted.report_event(AGENT, "compactoin", clock.now())
     assert backend.load(AGENT).record.to_json() == before

@@ -174,7 +174,7 @@ class PostedAgents:
             falls_begin_epochs=False,
         )
 
-    def take_usage(
+    def report_usage(
         self,
         agent_id: str,
         now: float,
@@ -229,7 +229,7 @@ class PostedAgents:
         status = "ok" if registered else "not_registered"
         return {"status": status, "used_percentage": used_percentage}
 
-    def take_event(
+    def report_event(
         self, agent_id: str, event: str, now: float, *, emitted_at: float | None = None
     ) -> dict[str, Any]:
         """Take a boundary: ``compaction``, ``compaction_complete`` or ``context_reset``.
@@ -237,7 +237,7 @@ class PostedAgents:
         Returns:
             ``status``: ``compaction_logged``, ``compaction_complete_logged`` (with
             ``last_handoff_path``, where one was noted), ``flags_reset``, or one of those of
-            `take_usage`.
+            `report_usage`.
 
         Raises:
             ConfigurationError: There is no such event.
@@ -281,7 +281,7 @@ class PostedAgents:
             now: Epoch seconds.
 
         Returns:
-            ``status``: ``handoff_noted``, or one of those of `take_usage`.
+            ``status``: ``handoff_noted``, or one of those of `report_usage`.
 
         Raises:
             ConfigurationError: It is no such path.

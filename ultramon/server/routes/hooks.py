@@ -95,11 +95,11 @@ def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, An
         raise ConfigurationError("event", post.event, allowed)
     emitted_at, warnings = _emitted_at(post.sm_hook_emitted_at)
     if post.event:
-        answer = posted.take_event(agent_id, post.event, now, emitted_at=emitted_at)
+        answer = posted.report_event(agent_id, post.event, now, emitted_at=emitted_at)
         if answer["status"] == f"{COMPACTION_COMPLETE}_logged":
             answer.setdefault("last_handoff_path", None)
     else:
-        answer = posted.take_usage(
+        answer = posted.report_usage(
             agent_id,
             now,
             used_percentage=post.used_percentage,
