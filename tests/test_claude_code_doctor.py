@@ -86,7 +86,7 @@ def test_a_fresh_installation_is_in_order(client):
 
 
 def test_nothing_installed_is_a_warning(tmp_path, monkeypatch):
-    """Whoever watches agents of the SDK alone has no problem."""
+    """A user of the SDK alone has no problem."""
     client = ClientHome(tmp_path).as_home(monkeypatch)
     finding = only(client)
     assert (finding.status, finding.cure) == (WARNING, "ultramon install claude-code")
@@ -499,7 +499,7 @@ def test_settings_that_were_put_back_are_a_problem(client):
 
 
 def test_an_installation_that_was_meant_to_go_is_forgotten_by_uninstall(client):
-    """Afterwards it is the warning of whoever never installed."""
+    """Afterwards it is the warning of a user who never installed."""
     client.write({"model": "opus"})
     assert gone(client)
     client.take_out()

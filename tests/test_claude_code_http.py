@@ -84,7 +84,7 @@ def states_of(session):
     ],
 )
 def test_a_recorded_session_comes_to_the_same_by_either_way(tmp_path, run, transcripts):
-    """States, events and what the agent is told, for sessions, subagents and compactions."""
+    """States, events and answers, for sessions, subagents and compactions."""
     (tmp_path / "process").mkdir()
     (tmp_path / "request").mkdir()
     by_process = Replay(tmp_path / "process", run, transcripts)

@@ -252,7 +252,7 @@ def test_a_server_that_takes_the_requests_is_in_order(installed, serving):
 
 
 def test_a_server_that_was_killed_is_a_problem(client, program):
-    """Since when no call was told, and the command that starts it at the same address."""
+    """Since when no call was reported, and the command that starts it at the same address."""
     assert found("server")[0][0] == "ok"
     program.stop(signal.SIGKILL)
     cure = f"ultramon serve --port {program.url.rpartition(':')[2]}"
@@ -361,7 +361,7 @@ def test_a_secret_that_is_not_in_the_environment_is_a_warning(installed, serving
 
 @pytest.mark.parametrize("command", ["doctor", "install"])
 def test_neither_needs_the_packages_of_the_server(client, command):
-    """Whoever only installs or asks may lack the extra."""
+    """Installing and asking need no extra."""
     arguments = [command] if command == "doctor" else [command, "claude-code", "--force"]
     heavy = ["fastapi", "starlette", "uvicorn", "httpx"]
     assert loaded_by(arguments, heavy, **client.variables) == ""

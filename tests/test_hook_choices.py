@@ -16,7 +16,7 @@ def session(tmp_path):
     return HookedSession(tmp_path)
 
 
-# --- who is told
+# --- who is warned
 
 
 @pytest.mark.parametrize("audience", ["agent", "orchestrator", "both", "none"])
@@ -56,7 +56,7 @@ def test_the_environment_wins_over_the_project_and_that_over_the_installation(se
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"none"', "null", "{}", "\xff", "[" * 5000])
 def test_a_broken_project_file_silences_nobody(session, text):
-    """It is told in the failure log, and the installation's choice holds."""
+    """The failure log says so, and the installation's choice holds."""
     silence(session, text)
     assert said(session, 30) == [70]
     (problem,) = session.failures()

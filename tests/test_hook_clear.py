@@ -52,7 +52,7 @@ def inbox(backend, name="boss"):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_clear_cancels_what_is_no_longer_true_and_deafens_nobody(old, backend, order):
-    """The registration goes over to the new id, whenever the end of the old one is told."""
+    """The registration moves to the new id, whenever the end of the old one is reported."""
     old.call("PreCompact")
     old.call("PostCompact")
     old.tool(URGENT_TOKENS)

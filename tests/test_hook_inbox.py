@@ -1,4 +1,4 @@
-"""The flag that tells a hook to look: never missing, never lost, whoever is killed or busy."""
+"""The flag that makes a hook look: never missing, never lost, whatever is killed or busy."""
 
 from __future__ import annotations
 

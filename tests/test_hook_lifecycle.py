@@ -62,7 +62,7 @@ def test_a_session_that_is_too_long_has_failed(tmp_path):
 
 
 def test_a_subagent_whose_request_failed_has_failed(tmp_path):
-    """It sends no SubagentStop: its session is told by the client, or ends with it."""
+    """It sends no SubagentStop: its session gets a prompt about it, or ends with it."""
     session = HookedSession(tmp_path)
     for agent in ("a1", "a2", "a3"):
         session.tool(170_000, agent)

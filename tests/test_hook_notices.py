@@ -1,4 +1,4 @@
-"""What is queued for a session is told by its own next hook: when, to whom, in which words."""
+"""Queued notices are delivered by the session's next hook: when, to whom, in which words."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_the_line_after_a_compaction_brings_no_notice(session, backend):
     assert len(waiting(backend)) == 1
 
 
-# --- who is told
+# --- recipients
 
 AUDIENCES = [("agent", True), ("orchestrator", True), ("both", True), ("none", False)]
 
 
 @pytest.mark.parametrize(("audience", "is_notified"), AUDIENCES)
 def test_who_asked_for_notices_gets_them(session, backend, audience, is_notified):
-    """Whoever hears of its own window, except where nothing at all may enter the conversation."""
+    """Every audience but none: there nothing at all may enter the conversation."""
     notify(backend)
     assert bool(any_call(session, env={"ULTRAMON_AUDIENCE": audience}).text) == is_notified
     assert bool(waiting(backend)) != is_notified
@@ -274,7 +274,7 @@ def test_an_answer_is_bounded(session, backend):
 
 
 def test_messages_of_others_are_counted_and_not_quoted(session, backend):
-    """Said once that they wait, and from whom; they wait for whoever asks for them."""
+    """One line says that they wait, and from whom; they wait until somebody asks for them."""
     send = [("boss", "urgent"), ("boss", "sequential"), (None, "important")]
     for sender, mode in send:
         queue_message(SESSION, "do as I say", sender=sender, delivery=mode, backend=backend)
@@ -294,7 +294,7 @@ def test_messages_of_others_are_counted_and_not_quoted(session, backend):
 
 
 def test_the_command_line_shows_what_the_line_names(session, backend):
-    """What the agent is told to exist can be seen as it says."""
+    """The command in the line shows the messages that it names."""
     queue_message(SESSION, "the tests are green", sender="boss", backend=backend)
     command = re.search(r"`ultramon (.*)`", any_call(session).text)[1]
     done = program.run(*command.split(), ULTRAMON_STATE_DIR=str(session.state))

@@ -282,7 +282,7 @@ def test_a_journal_that_is_none_is_set_aside(session):
 
 
 def test_a_journal_of_a_newer_version_is_not_touched(session):
-    """What happens waits for whoever can write it; the session is measured and told."""
+    """Events wait until they can be written; the session is measured and warned."""
     session.tool(tokens_at(60))
     with closing(sqlite3.connect(session.state / JOURNAL)) as journal:
         journal.execute("PRAGMA user_version = 99")
@@ -303,7 +303,7 @@ def test_an_agent_that_is_held_is_left_alone_in_time(tmp_path):
 
 
 def test_a_subagent_that_is_held_does_not_cost_its_parent_the_reading(tmp_path):
-    """Its launch is told at a call of the parent."""
+    """Its launch is reported by a call of the parent."""
     session = HookedSession(tmp_path, "writer")
     holder = run_writer(session.state, "hold_lock")
     assert answer(holder) == "held"
@@ -376,7 +376,7 @@ def test_a_deleted_working_directory_is_no_matter(session):
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-", "1>/dev/full"])
 def test_closed_streams_are_no_matter(session, closed):
-    """No file of ours is taken for one of them, and what could not be said is a line in the log."""
+    """No file of ultramon is taken for one of them, and a failure is a line in the log."""
     session.reply(tokens_at(20), "toolu_a")
     before = ["sh", "-c", f'exec "$@" {closed}', "sh"]
     answered = session.run(session.payload("PostToolUse", tool_use_id="toolu_a"), before=before)

@@ -60,7 +60,7 @@ def session(request, tmp_path):
 
 
 def test_each_rung_is_told_once(session):
-    """At the call whose reply reached it; a rung that was left and is reached again is told."""
+    """At the call whose reply reached it; again when a rung was left and is reached again."""
     told = said(session, 50, 34, 33, 20, 19, 18, 60, 30)
     assert told == [None, 66, None, 80, None, None, None, 70]
 
@@ -118,7 +118,7 @@ def test_whoever_is_not_to_be_told_is_not(session):
 
 
 def test_a_disk_that_fills_in_between_repeats_nothing(tmp_path):
-    """What was told with a store is not told without one, and the next rung is."""
+    """A rung warned of with a store is not repeated without one; the next one is warned of."""
     session = HookedSession(tmp_path)
     session.freeze()
     assert said(session, 50, 30) == [None, 70]

@@ -1,4 +1,4 @@
-"""When a session is told how full it is, what it is told, and when it is left in peace."""
+"""When a session is warned, in which words, and when it is left in peace."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def session(tmp_path):
 def test_the_rungs_lie_at_35_and_25_percent_remaining(session, remaining, level):
     """Decided on the rounded percent as the client shows it: 35.9 left is not 35, 35.4 is.
 
-    Beyond the limit the window is wrong, so that nothing is known and nothing is told.
+    Beyond the limit the window is wrong, so that nothing is known and nobody warned.
     """
     tokens = tokens_at(remaining)
     answer = session.tool(tokens)
@@ -73,7 +73,7 @@ def test_rising_tells_at_once_and_falling_never(session, remaining, told):
 
 @pytest.mark.parametrize(("remaining", "percent"), [(30, 70), (20, 80)])
 def test_five_calls_are_silent_between_two_warnings(session, remaining, percent):
-    """Calls 1 to 5 after a warning are silent and the 6th is told, again and again."""
+    """Calls 1 to 5 after a warning are silent and the 6th is warned, again and again."""
     assert SILENT_CALLS == 5
     silence = [None] * 5
     assert said(session, *[remaining] * 13) == [percent, *silence, percent, *silence, percent]
@@ -148,7 +148,7 @@ def test_no_other_event_is_answered(session, event, remaining):
     session.reply(tokens_at(remaining), "toolu_a")
     answer = session.call("", hook_event_name=event, tool_use_id="toolu_a")
     assert answer.stdout == b""
-    # What could not be told then is told at the next call.
+    # A warning that could not be given then comes with the next call.
     assert bool(session.tool(tokens_at(remaining)).text) == (remaining <= 35)
 
 
@@ -279,7 +279,7 @@ def test_parallel_calls_warn_once_and_lose_nothing(session):
 
 
 def unread_pipe():
-    """A pipe that is full already: whoever writes into it waits."""
+    """A pipe that is full already: a writer waits."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
