@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -12,7 +13,12 @@ from helpers.hooked_session import HookedSession, tokens_at
 from helpers.requirements import require_tool
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_last_reading
+from ultramon.hosts.handling import HookCall
+from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.store import HookStore
 from ultramon.routing import queue_message
 
 SLOW = {
@@ -114,6 +120,30 @@ def test_a_hook_that_is_switched_off_loads_nothing(session):
     session.environ["ULTRAMON_DISABLED"] = "1"
     names = {name for name in loaded(session, "PostToolUse") if name.startswith("ultramon")}
     assert names == {"ultramon", "ultramon.hosts", "ultramon.hosts.hook_program"}
+
+
+@pytest.mark.parametrize("call_id", ["toolu_a", "toolu_b"], ids=["written down", "lagging"])
+@pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
+def test_a_call_reads_the_state_once(session, monkeypatch, event, call_id):
+    """Away from a rung, also where the reply with the call is not written down yet."""
+    session.freeze()
+    session.tool(tokens_at(80))
+    session.reply(tokens_at(80), "toolu_a")
+    reads = []
+
+    def read(self, agent_id, *args, really=StateDirectory._read, **options):
+        reads.append(agent_id)
+        return really(self, agent_id, *args, **options)
+
+    monkeypatch.setattr(StateDirectory, "_read", read)
+    payload = session.payload(event, tool_use_id=call_id, tool_name="Bash")
+    called = CLAUDE_CODE.read_event(payload, session.environ)
+    installed = InstalledChoices.load(str(session.installed))
+    store = HookStore(
+        CLAUDE_CODE, str(session.state), installed, session.environ, event=event, now=time.time()
+    )
+    assert HookCall(called, store).answer() == b""
+    assert reads == [session.session_id]
 
 
 def test_a_transcript_of_100_mb_is_read_from_its_end(session, monkeypatch):
