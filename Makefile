@@ -1,12 +1,18 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test ci-full lint types bench soak docs
+.PHONY: run test test-all durations ci-full lint types bench soak docs
 
 run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not slow'
+
+test-all: .venv
 	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+durations: .venv
+	$(PYTHON) -m pytest -n 2 --dist loadfile --write-durations
 
 ci-full:
 	scripts/ci_full.sh $(ARGS)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the fast tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
+# Runs the tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
 # and where pyenv and uv keep theirs; on the first of them also the tests that take minutes.
 # Arguments go to pytest. Exits 1 when one of them fails.
 set -u
@@ -30,7 +30,7 @@ for python in $(candidates); do
         ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]'; then
         result="cannot be installed"
     elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile \
-        -m 'not slow and not real_client and not exhaustive' "$@" &&
+        -m 'not real_client and not exhaustive' "$@" &&
         { [ "$seen" != " $version " ] || "$venv/bin/python" -m pytest --exhaustive -n 2 -m exhaustive; }
     then
         result="passed"

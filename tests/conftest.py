@@ -1,12 +1,15 @@
 """Every test keeps its states in a directory of its own and sees no settings of the caller."""
 
+import math
 import os
 import secrets
 import signal
 import sys
+from collections import Counter
 from functools import partial
 
 import pytest
+from helpers import durations
 
 # A job in the background of a script ignores these, and so would every program under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,15 +21,46 @@ sys.dont_write_bytecode = False
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="run also what takes minutes")
+    parser.addoption("--write-durations", action="store_true", help="measure which tests are slow")
+
+
+def pytest_configure(config):
+    # The workers of a parallel run report to the process that started them.
+    if config.getoption("write_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Recorder())
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what `make ci-full` alone runs."""
+    """Leave out what `make ci-full` alone runs, mark what is slow, let the longest files begin."""
+    seconds = durations.read_table()
+    scopes = Counter()
+    for item in items:
+        name, scope = durations.function_of(item.nodeid), durations.scope_of(item.nodeid)
+        if name in seconds or scope == durations.ONE_AT_A_TIME:
+            item.add_marker("slow")
+        scopes[scope] += seconds.pop(name, 0.0)
+    scopes[durations.ONE_AT_A_TIME] = math.inf
+    items.sort(key=lambda item: -scopes[durations.scope_of(item.nodeid)])
     if config.getoption("exhaustive"):
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hand out files in their order: with the longest at the end one worker would be idle."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return durations.scope_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
