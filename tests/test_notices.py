@@ -81,7 +81,8 @@ def test_a_lower_bound_announces_what_it_reaches_and_relaxes_nothing():
     record = make_record("scout-1", **{**reading(0.7), **bound})
     decision = decide(ORIGINAL.to_json(), record, None)
     assert decision.is_rise
-    text, facts = level_notice(record, decision, 0.7, "boss", START)
+    facts = level_facts(record, decision, 0.7)
+    text = render(facts, "boss", name="scout-1", now=START, levels=[decision.level])
     assert f" is at 70% or more ({decision.level}), " in text
     assert (facts["isLowerBound"], facts["tokens"]) == (True, record.estimated_tokens)
     below = make_record("scout-1", **{**reading(0.1), **bound})

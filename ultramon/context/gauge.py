@@ -280,7 +280,7 @@ class Gauge:
         self._set_level()
         if level == previous:
             return None
-        rising = resolved.rank(level) > resolved.rank(previous)
+        rising = self.is_rise(previous, level)
         if rising:
             rungs = record.announced["rungs"]
             rungs[level] = rungs.get(level, 0) + 1
@@ -316,6 +316,11 @@ class Gauge:
         steps = [after - before for before, after in pairwise(turns)]
         stride = max(NEAR_RATIO * limit, 2 * max(steps, default=0))
         return tokens + stride >= ratio * limit
+
+    def is_rise(self, previous: str, level: str) -> bool:
+        """Return whether a level lies above another, also above one that the limit dropped."""
+        names = [self.ladder.base, *(rung.name for rung in self.ladder.rungs)]
+        return names.index(level) > names.index(previous)
 
     def rank(self, level: str) -> int:
         """Return the height of a level on the ladder."""

@@ -266,7 +266,7 @@ class MonitorGauge(Gauge):
         previous = self._decide()
         if previous is None:
             return None
-        return LevelChange(previous, self._level, self.rank(self._level) > self.rank(previous))
+        return LevelChange(previous, self._level, self.is_rise(previous, self._level))
 
     def changed_action(self) -> ThresholdAction:
         """Return the present action as a change, with its note as it is now."""

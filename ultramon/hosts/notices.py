@@ -94,16 +94,16 @@ class Delivery:
         return lines
 
     def acknowledge(self) -> None:
-        """End what was told; call it when the client has the answer."""
+        """Acknowledge delivered notices; call it when the client has the answer."""
         pickup = self._inbox
         try:
             if self._is_claimed:
                 if pickup.senders:
-                    # Before the flag goes: whoever is killed in between tells it again.
+                    # Before the flag goes: a kill in between repeats the notice.
                     self._store.update(self._agent_id, self._remember)
                 pickup.acknowledge(self._refused, time.time())
         except StateError as error:
-            self._fail(f"what was told will be told again: {error}")
+            self._fail(f"delivered notices will be repeated: {error}")
         finally:
             pickup.journal.close()
 

@@ -189,13 +189,13 @@ class HandoffRecord(Model):
             InvalidAgentIdError: No agent can have that id.
             ValueError: The record was made from JSON, and no backend is given.
         """
-        saver = backend or self._backend
-        if saver is None:
+        store = backend or self._backend
+        if store is None:
             raise ValueError(
                 f"the handoff of agent {self.agent_id} does not know its backend: "
                 "pass backend=open_backend()"
             )
-        holder = saver.claim_handoff(
+        holder = store.claim_handoff(
             self.handoff_id,
             self.agent_id,
             check_agent_id(successor_id),
