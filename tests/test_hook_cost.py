@@ -75,6 +75,17 @@ def test_a_call_without_an_event_loads_little(session, event):
     assert session.failures() == []
 
 
+def test_a_call_near_a_rung_loads_no_database(session):
+    """It waits for a fresher reading, and that takes no more than a clock."""
+    session.freeze()
+    session.tool(tokens_at(60))
+    session.reply(tokens_at(63), "toolu_a")
+    names = loaded(session, "PostToolUse", tool_use_id="toolu_b", tool_name="Bash")
+    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
+    assert not names & (SLOW | DATABASE | DELIVERY)
+    assert session.failures() == []
+
+
 def test_a_crossing_loads_the_database_and_no_third_party(session):
     """What others are told is stored durably; that is rare, and paid for then."""
     session.freeze()

@@ -303,6 +303,27 @@ def test_the_two_commands_of_the_readme_are_the_ones_that_ci_runs():
     assert f"\n{commands[1]} || status=$?\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+def test_the_first_monitor_loads_what_it_needs():
+    """An agent's code pays for the SDK: no command line, no server, no host, no database."""
+    loaded = loaded_after(
+        "from ultramon import create_context_monitor\n"
+        "monitor = create_context_monitor('scout-1', backend='memory:').start()\n"
+        "monitor.track_content('some text')"
+    )
+    assert {"pydantic", "transitions", "ultramon.monitor.monitor"} <= loaded
+    assert not {name.split(".")[0] for name in loaded} & {"rich", "click", "httpx", "fastapi"}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("ultramon.")}
+    assert not rooms & {"alerts", "cli", "fleet", "hosts", "server", "testing"}
+
+
+def test_every_place_that_contributing_names_is_there():
+    """ "Where is …?" sends nobody to a file that has moved."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is")[2]
+    named = re.findall(r"`([a-z_/]+\.py)`", page)
+    assert len(named) >= 16
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
 def test_pins_are_plain_and_complete():
     """constraints.txt holds `name==version` lines only, and one for every direct dependency."""
     import tomllib
