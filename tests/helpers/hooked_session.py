@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def text(self):
-        """What the agent is told, empty when it is told nothing."""
+        """The text for the agent, empty when there is none."""
         return self.value["hookSpecificOutput"]["additionalContext"] if self.value else ""
 
 
@@ -172,7 +172,7 @@ class HookedSession:
         return self.run(self.payload(event, agent, **fields), env=env)
 
     def tool(self, tokens, agent=None, event="PostToolUse", env=None, **fields):
-        """The model replies with a call, the tool runs, the hook is told."""
+        """The model replies with a call, the tool runs, the hook runs."""
         call = f"toolu_{self._made}"
         self.reply(tokens, call, agent=agent)
         return self.call(
@@ -217,6 +217,6 @@ def encoded(payload):
 
 
 def said(session, *remaining, **options):
-    """The percentages told over calls with so much remaining; None where nothing was told."""
+    """The percentages in the warnings of calls with so much remaining; None = no warning."""
     texts = [session.tool(tokens_at(one), **options).text for one in remaining]
     return [int(text.partition("(")[2].partition(" %")[0]) if text else None for text in texts]

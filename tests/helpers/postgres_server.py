@@ -117,7 +117,7 @@ class Server:
         deadline = time.monotonic() + 30
         while self._is_somebody_left() and time.monotonic() < deadline:
             os.sched_yield()
-        # Its number may stand for somebody else by now, or for nobody that was buried yet.
+        # Its number may be another process's by now, or that of a zombie.
         for left in (self.data / "postmaster.pid", *self.directory.glob(".s.PGSQL.*")):
             left.unlink()
 

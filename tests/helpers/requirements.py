@@ -38,7 +38,7 @@ def require_root() -> None:
 
 
 def require_root_mount(directory: Path, options: str = "size=1m") -> None:
-    """Mount a tmpfs over a directory, or skip; whoever asks unmounts it."""
+    """Mount a tmpfs over a directory, or skip; the caller unmounts it."""
     require_root()
     mount = require_tool("mount")
     done = subprocess.run(

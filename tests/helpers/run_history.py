@@ -53,7 +53,7 @@ class History:
         return self
 
     def check_crossings(self):
-        """Each crossing is announced once: as often as its agent counted it, whoever restarted."""
+        """Each crossing is announced as often as its agent counted it, through every restart."""
         told = Counter()
         for event in self.events:
             if event["type"] == "context_threshold_reached":

@@ -1,4 +1,4 @@
-"""A web server of a stranger, to whom webhooks are posted."""
+"""A stranger's web server that receives webhooks."""
 
 import hashlib
 import hmac
@@ -73,7 +73,7 @@ class Receiver:
         server.daemon_threads = False
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        server.handle_error = lambda *_: None  # whoever hangs up early, or trusts nobody
+        server.handle_error = lambda *_: None  # clients that hang up early, or trust nobody
         self.port = server.server_port
         self.leaving.clear()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
