@@ -7,7 +7,7 @@ import time
 
 import pytest
 from helpers.hooked_session import SESSION, TRANSCRIPTS, HookedSession
-from helpers.program import draw, environment, run
+from helpers.program import draw, environment, run, run_process
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -144,7 +144,7 @@ def test_the_table_says_what_is_unknown(tmp_path, fields, row, ascii_row):
     """No zero where nothing was read, and no number that looks like usage."""
     store(tmp_path, "vague", **{**UNKNOWN, **fields})
     assert re.search(row, run("status", "--state-dir", tmp_path).stdout)
-    plain = run("status", "--state-dir", tmp_path, PYTHONIOENCODING="ascii")
+    plain = run_process("status", "--state-dir", tmp_path, PYTHONIOENCODING="ascii")
     assert re.search(ascii_row or row, plain.stdout)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from helpers.hooked_session import HookedSession, tokens_at
+from helpers.requirements import read_only
 from helpers.transcript_lines import line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks are seen through inotify")
@@ -93,6 +94,18 @@ def test_near_a_rung_the_record_of_the_call_is_waited_for(session, agent, before
     assert looks >= 2
     assert session.record(agent).estimated_tokens == tokens_at(after)
     assert session.memory(agent)["isLagging"] is False
+
+
+def test_without_a_store_the_first_record_is_waited_for(session):
+    """Where nothing can be stored the warning is decided by the same record."""
+    session.write(session.reply_line(tokens_at(60)))
+    newer = session.reply_line(tokens_at(30), "toolu_new")
+    with read_only(session.state):
+        text, _ = run(
+            session, "PostToolUse", lambda: None, lambda: None, lambda: session.write(newer),
+            tool_use_id="toolu_new",
+        )  # fmt: skip
+    assert "140,000 of 200,000 tokens" in text
 
 
 def test_the_record_may_come_in_pieces(session):

@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from helpers.program import ROOT, environment
+from helpers import ROOT
+from helpers.program import environment
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.cli.output import ExitCode

@@ -317,7 +317,7 @@ def test_the_first_monitor_loads_what_it_needs():
 
 
 def test_every_place_that_contributing_names_is_there():
-    """ "Where is …?" sends nobody to a file that has moved."""
+    """The table "Where is …?" sends nobody to a file that has moved."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where is")[2]
     named = re.findall(r"`([a-z_/]+\.py)`", page)
     assert len(named) >= 16

@@ -112,7 +112,7 @@ def test_a_start_amid_posts_hurts_none(posted, store, clock):
 def test_a_percentage_alone_leaves_tokens_and_limit_unknown(posted, store, clock):
     """The ratio is as posted and has a level; a window is known only once tokens came with it."""
     store.registry.register(
-        AGENT, "boss", source="explicit", ladder=None, registered_by="boss", now=clock.now()
+        StoredRegistration(AGENT, "boss", "explicit", None, "boss", clock.now())
     )
     posted.report_usage(AGENT, clock.now(), used_percentage=71.5)
     record = store.load(AGENT).record

@@ -89,10 +89,10 @@ def test_the_launcher_is_gone(installed, api, states):
 @pytest.mark.parametrize("gone", [sys.executable, "/hosts/claude_code/"])
 def test_what_a_shell_command_names_is_gone(installed, api, states, gone):
     """The commands for where no launcher can run test first that their files are there."""
-    installed = str(states.directory / "claude-code.json")
+    choices = str(states.directory / "claude-code.json")
     change_commands(
         installed,
-        lambda _: command_line(sys.executable, script_path(HOOK_SCRIPT), installed).replace(
+        lambda _: command_line(sys.executable, script_path(HOOK_SCRIPT), choices).replace(
             gone, "/gone/"
         ),
     )

@@ -360,12 +360,12 @@ class HookCall:
     def _warn_unstored(self) -> str:
         """Return the warning where the system stores nothing: the transcript alone decides."""
         from ultramon.hosts.warning_text import write_unstored_warning
+        from ultramon.state.record import StateRecord
 
         reading = self._readings.look()
-        stored = self._store.find(self.agent_id)
+        record = self._store.find(self.agent_id) or StateRecord(self.agent_id)
         try:
-            if stored is not None:
-                self._readings.check_call(self._store.hosted(stored), reading)
+            self._readings.check_call(self._store.hosted(record), reading)
         except BehindError as behind:
             reading = self._readings.wait_until(behind.is_done, behind.seconds)
         agent_ids = (self.agent_id, self._session_id, self._parent_id)
