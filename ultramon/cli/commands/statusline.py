@@ -14,7 +14,7 @@ def command() -> int:
     The status line that was there before ultramon's is run too, and shown as the installation
     says. Installed status lines run the same code without this command line.
     """
-    from ultramon.hosts.claude_code.host import NAME
+    from ultramon.hosts.claude_code import NAME
     from ultramon.hosts.claude_code.status_line import main
     from ultramon.hosts.installed_choices import choices_path
 

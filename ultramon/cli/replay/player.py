@@ -19,7 +19,7 @@ from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
 from ultramon.context.limits import window_for_model
 from ultramon.context.monitor_gauge import MonitorGauge
-from ultramon.hosts.claude_code.host import NAME as CLAUDE_CODE
+from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.port import (
     COMPACTED,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.doctor import DoctorContext, Finding
     from ultramon.hosts.setup import Plan, SetupRequest
 
-NAME = "claude-code"
-
 MAX_FIELD_CHARS = 4096
 """As long as a path may be; what names an agent or a call is shorter."""
 _CALL_ID_MARK = b'"tool_use_id":"'
@@ -62,8 +61,6 @@ _KINDS = {
 # then.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
 _TASK_NEWS = "<task-notification>"
-SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
-MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
 _TERMINAL = "cli"
 """``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
 

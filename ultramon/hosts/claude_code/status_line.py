@@ -11,7 +11,8 @@ import time
 
 from ultramon.errors import UltramonError
 from ultramon.hosts import failure_log
-from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
+from ultramon.hosts.claude_code import NAME
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.hook_program import (
     INPUT_SECONDS,
     decode_payload,

@@ -14,8 +14,8 @@ from starlette.background import BackgroundTask
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
 from ultramon.hosts import failure_log
-from ultramon.hosts.claude_code import last_request
-from ultramon.hosts.claude_code.host import CLAUDE_CODE, NAME
+from ultramon.hosts.claude_code import NAME, last_request
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.handling import HookCall
 from ultramon.hosts.hook_program import decode_payload, load_choices

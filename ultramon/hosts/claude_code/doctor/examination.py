@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.planned_change import record_of
 from ultramon.hosts.claude_code.setup.settings import OurHook, Settings, find_layers
 from ultramon.hosts.doctor import DoctorContext

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ultramon.backends.local.journal import Journal
 from ultramon.errors import StateError
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import Examination
-from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.settings import USER, config_directory
 from ultramon.hosts.doctor import Finding, first_of, ok, problem
 from ultramon.hosts.jsonl import head_objects, open_transcript

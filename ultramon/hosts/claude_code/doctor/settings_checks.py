@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 from ultramon.errors import StateCorruptError
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import (
     ELSEWHERE,
     INSTALL,
@@ -19,7 +20,6 @@ from ultramon.hosts.claude_code.doctor.examination import (
 )
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
-from ultramon.hosts.claude_code.host import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.hosts.setup import Plan, diff_text

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
 from ultramon.hosts.claude_code.setup.install import (
     Installation,

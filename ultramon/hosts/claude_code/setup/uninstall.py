@@ -12,7 +12,7 @@ from typing import Any
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.host import NAME
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.planned_change import (
     PlannedChange,
     backup_path,
