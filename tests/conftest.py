@@ -30,16 +30,23 @@ def pytest_configure(config):
         config.pluginmanager.register(durations.Recorder())
 
 
+def uses_postgres(item):
+    """Return whether a test gets a store in PostgreSQL: a thousand do, and each makes a schema."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "postgres" in item.fixturenames or "postgres" in given
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config, items):
     """Leave out what `make ci-full` alone runs, mark what is slow, let the longest files begin."""
     seconds = durations.read_table()
-    scopes = Counter()
+    scopes = Counter({durations.ONE_AT_A_TIME: math.inf})
+    for name, taken in seconds.items():
+        scopes[durations.scope_of(name)] += taken
     for item in items:
-        name, scope = durations.function_of(item.nodeid), durations.scope_of(item.nodeid)
-        if name in seconds or scope == durations.ONE_AT_A_TIME:
+        is_alone = durations.scope_of(item.nodeid) == durations.ONE_AT_A_TIME
+        if is_alone or uses_postgres(item) or durations.function_of(item.nodeid) in seconds:
             item.add_marker("slow")
-        scopes[scope] += seconds.pop(name, 0.0)
-    scopes[durations.ONE_AT_A_TIME] = math.inf
     items.sort(key=lambda item: -scopes[durations.scope_of(item.nodeid)])
     if config.getoption("exhaustive"):
         return

@@ -8,7 +8,7 @@ from collections import Counter
 from helpers import DATA
 
 TABLE = DATA / "durations.tsv"
-SLOW_SECONDS = 0.2
+SLOW_SECONDS = 0.1
 """For one case of a test, with the fixtures that it was the first to ask for."""
 ONE_AT_A_TIME = "tests/real_client"
 """A directory whose tests wait for each other wherever they run: one worker takes them all."""
