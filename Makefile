@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations ci-full lint types bench soak docs
+.PHONY: run test test-all durations mutants ci-full lint types bench soak docs
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -13,6 +13,14 @@ test-all: .venv
 
 durations: .venv
 	$(PYTHON) -m pytest -n 2 --dist loadfile --write-durations
+
+# A sample of modules; all that [tool.mutmut] names take an hour: make mutants MUTANTS='ultramon.*'
+MUTANTS ?= ultramon.state.liveness* ultramon.context.ladder* ultramon.notices.message_rules*
+
+mutants: .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[mutants]'
+	.venv/bin/mutmut run --max-children 2 $(foreach name,$(MUTANTS),'$(name)')
+	.venv/bin/mutmut results
 
 ci-full:
 	scripts/ci_full.sh $(ARGS)
