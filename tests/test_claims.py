@@ -240,7 +240,7 @@ def test_the_end_of_an_attached_child_releases_its_claim(store, hand_off, fleet_
     handoff = hand_off()
     fleet.poll()
     handoff.claim("second", clock=clock)
-    process = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     fleet.attach("second", process)
     assert fleet.poll() == []
     process.communicate()

@@ -1,10 +1,11 @@
 """Runs the command line as a program of its own, for the tests of what it prints."""
 
+import logging
 import os
 import subprocess
 import sys
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -40,11 +41,29 @@ def run_process(*arguments, **changes):
     )
 
 
+@contextmanager
+def as_a_process():
+    """Take back what ends with a process: log handlers, and stores that were opened."""
+    from ultramon.backends import opening
+
+    loggers = [logging.getLogger(name) for name in (None, "ultramon.server", "uvicorn.error")]
+    before = [(one, one.handlers[:], one.level, one.propagate) for one in loggers]
+    opened = dict(opening._opened)
+    try:
+        yield
+    finally:
+        for one, handlers, level, propagate in before:
+            one.handlers, one.level, one.propagate = handlers, level, propagate
+        for url in opening._opened.keys() - opened.keys():
+            opening._opened.pop(url).close()
+
+
 def run(*arguments, **changes):
     """Run the command line in this process, which costs no start; else as `run_process`."""
     from ultramon.cli import main
 
     with (
+        as_a_process(),
         tempfile.TemporaryFile("w+", encoding="utf-8") as out,
         tempfile.TemporaryFile("w+", encoding="utf-8") as err,
     ):
