@@ -7,7 +7,6 @@ import sys
 import tempfile
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -42,16 +41,20 @@ def run_process(*arguments, **changes):
 
 
 @contextmanager
-def as_a_process():
-    """Take back what ends with a process: log handlers, and stores that were opened."""
+def as_a_process(environ):
+    """Give variables as to a process; take back what ends with one: log handlers, open stores."""
     from ultramon.backends import opening
 
     loggers = [logging.getLogger(name) for name in (None, "ultramon.server", "uvicorn.error")]
     before = [(one, one.handlers[:], one.level, one.propagate) for one in loggers]
-    opened = dict(opening._opened)
+    opened, kept = dict(opening._opened), dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
     try:
         yield
     finally:
+        os.environ.clear()
+        os.environ.update(kept)
         for one, handlers, level, propagate in before:
             one.handlers, one.level, one.propagate = handlers, level, propagate
         for url in opening._opened.keys() - opened.keys():
@@ -63,12 +66,11 @@ def run(*arguments, **changes):
     from ultramon.cli import main
 
     with (
-        as_a_process(),
+        as_a_process(environment(**changes)),
         tempfile.TemporaryFile("w+", encoding="utf-8") as out,
         tempfile.TemporaryFile("w+", encoding="utf-8") as err,
     ):
         with (
-            mock.patch.dict(os.environ, environment(**changes), clear=True),
             redirect_stdout(out),
             redirect_stderr(err),
             pytest.raises(SystemExit) as end,
