@@ -22,8 +22,6 @@ _log = logging.getLogger("ultramon.fleet")
 
 _CGROUPS = "/sys/fs/cgroup"
 _LOOKS_FOR_A_CODE = 5
-_LOOKS_FOR_A_STATE = 100
-_STATE_LOOK_SECONDS = 0.005
 
 
 class Watched(Protocol):

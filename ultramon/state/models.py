@@ -15,12 +15,7 @@ from pydantic.alias_generators import to_camel
 from ultramon.errors import StateError
 
 if TYPE_CHECKING:
-    import asyncio
-    import subprocess
-
     from ultramon.state.record import StateRecord
-
-    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
 
 _log = logging.getLogger("ultramon.fleet")
 
