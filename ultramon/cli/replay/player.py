@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
 
+from ultramon.cli.replay import timeline
 from ultramon.cli.replay.recordings import read_records
-from ultramon.cli.replay.timeline import (
-    MAX_EVENTS,
-    UNRECORDED,
-    Compaction,
-    Crossing,
-    RungLine,
-    Series,
-    Timeline,
-)
-from ultramon.cli.replay.timeline import Overflow as ShownOverflow
 from ultramon.context.config import ContextConfig
-from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
+from ultramon.context.ladder import CLAUDE_CODE_LADDER
 from ultramon.context.limits import window_for_model
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
@@ -77,27 +69,24 @@ class _Replay:
         self._fixed_model = config.model is not None
         self._model = config.model or recording.model
         self._gauge = MonitorGauge(config, self._clock)
-        self._series = Series()
+        self._series = timeline.Series()
         self._held: Report | None = None
         self._last_report_tokens = 0
         self._highest_report_tokens = 0
         self._highest_estimate_tokens = 0
-        self._records = self._reports = self._broken = 0
+        self._records: Counter[type[Record]] = Counter()
+        self._reports = 0
         self._left_by_compaction = 0
         self._level = config.effective_ladder.base
-        self._crossings: list[Crossing] = []
-        self._crossing_count = 0
-        self._compactions: list[Compaction] = []
-        self._compaction_count = 0
-        self._overflows: list[ShownOverflow] = []
-        self._overflow_count = 0
-        self._by_source: dict[str, int] = {}
+        self._events: defaultdict[type[timeline.Event], list[Any]] = defaultdict(list)
+        self._event_counts: Counter[type[timeline.Event]] = Counter()
+        self._by_source: Counter[str] = Counter()
 
-    def run(self) -> Timeline:
+    def run(self) -> timeline.Timeline:
         if self._model is not None:
             self._use_model(self._model)
         for record in read_records(self._recording):
-            self._records += 1
+            self._records[type(record)] += 1
             self._feed(record)
         self._flush()
         state = self._state()
@@ -112,26 +101,22 @@ class _Replay:
     def _feed(self, record: Record) -> None:
         if isinstance(record, Report):
             self._hold(record)
-        elif isinstance(record, Content):
-            if not record.counted:
-                self._flush()
-                self._clock.advance_to(record.at)
-                if self._gauge.add(record.text, record.source[:_MAX_NAME_CHARS]):
-                    self._gauge.decide()
-                self._series.add(lambda: self._gauge.tokens)
-                self._note()
-        elif isinstance(record, Boundary):
-            self._flush()
-            self._clock.advance_to(record.at)
-            self._compact(record)
         elif isinstance(record, Window):
             self._observe_window(record.tokens)
-        elif isinstance(record, Overflow):
+        elif isinstance(record, Boundary | Overflow) or (
+            isinstance(record, Content) and not record.counted
+        ):
             self._flush()
             self._clock.advance_to(record.at)
-            self._overflow()
-        elif isinstance(record, Broken):
-            self._broken += 1
+            if isinstance(record, Content):
+                if self._gauge.add(record.text, record.source[:_MAX_NAME_CHARS]):
+                    self._gauge.decide()
+                self._take_reading(self._gauge.tokens)
+            elif isinstance(record, Boundary):
+                self._compact(record)
+            else:
+                # What was sent is not known, so a refusal is no reading.
+                self._list(timeline.Overflow, tokens=self._gauge.tokens)
 
     def _hold(self, report: Report) -> None:
         """Keep a report until its corrections are in; they follow it line by line."""
@@ -159,108 +144,88 @@ class _Replay:
         self._gauge.decide()
         self._last_report_tokens = report.tokens
         if before is not None and started is not None:
-            self._close_epoch(before)
-            self._begin_epoch("fall", None, before.estimated_tokens, report.tokens)
-        self._series.add(lambda: report.tokens, exact=True)
-        self._note()
+            self._begin_epoch(before, "fall", None, report.tokens)
+        self._take_reading(report.tokens)
 
     def _compact(self, boundary: Boundary) -> None:
-        before = self._state()
-        self._close_epoch(before)
-        self._gauge.start_epoch("compaction", boundary.post_tokens)
+        before, left = self._state(), boundary.post_tokens
+        self._gauge.start_epoch("compaction", left)
         self._gauge.decide()
-        self._begin_epoch(
-            "boundary", boundary.trigger, before.estimated_tokens, boundary.post_tokens
-        )
-        self._left_by_compaction = boundary.post_tokens or 0
+        self._begin_epoch(before, "boundary", boundary.trigger, left)
+        self._left_by_compaction = left or 0
         self._last_report_tokens = 0
-        self._series.add(lambda: boundary.post_tokens or 0, exact=True)
-        self._note()
-
-    def _overflow(self) -> None:
-        """Show a request that was refused; what was sent is not known, so it is no reading."""
-        self._overflow_count += 1
-        if len(self._overflows) < MAX_EVENTS:
-            self._overflows.append(
-                ShownOverflow(
-                    at=self._clock.stamp(), position=self._series.count, tokens=self._gauge.tokens
-                )
-            )
+        self._take_reading(left or 0)
 
     def _use_model(self, model: str) -> None:
         self._model = model
         self._gauge.set_model(model[:_MAX_NAME_CHARS])
         if self._recording.kind == CLAUDE_CODE:
-            self._observe_window(window_for_model(model, host="claude-code"))
+            self._observe_window(window_for_model(model, host=CLAUDE_CODE))
 
     def _observe_window(self, tokens: int | None) -> None:
         self._gauge.report(0, 0, tokens, None)
         self._gauge.decide()
 
     def _begin_epoch(
-        self, reason: str, trigger: str | None, before_tokens: int, after_tokens: int | None
+        self, before: StateRecord, reason: str, trigger: str | None, left: int | None
     ) -> None:
+        self._close_epoch(before)
         self._left_by_compaction = 0
         self._level = self._gauge.ladder.base
-        self._compaction_count += 1
-        if len(self._compactions) < MAX_EVENTS:
-            self._compactions.append(
-                Compaction(
-                    at=self._clock.stamp(),
-                    position=self._series.count,
-                    reason=reason,
-                    trigger=trigger,
-                    tokens_before=before_tokens,
-                    tokens_after=after_tokens,
-                )
-            )
+        self._list(
+            timeline.Compaction,
+            reason=reason,
+            trigger=trigger,
+            tokens_before=before.estimated_tokens,
+            tokens_after=left,
+        )
 
     def _close_epoch(self, state: StateRecord) -> None:
         """Add up what filled the window that ends here."""
-        known = dict(state.by_source or {})
-        if self._left_by_compaction:
-            known["summary"] = known.get("summary", 0) + self._left_by_compaction
+        known = Counter(state.by_source)
+        known["summary"] += self._left_by_compaction
         if state.anchor is not None and state.anchor["isReport"]:
-            known[UNRECORDED] = max(0, state.estimated_tokens - sum(known.values()))
-        for source, tokens in known.items():
-            self._by_source[source] = self._by_source.get(source, 0) + tokens
+            known[timeline.UNRECORDED] = max(0, state.estimated_tokens - known.total())
+        self._by_source.update(known)
         self._highest_estimate_tokens = max(self._highest_estimate_tokens, state.estimated_tokens)
 
-    def _note(self) -> None:
-        """Write down a rung that was reached; a fall within the epoch only lowers the mark."""
+    def _take_reading(self, tokens: int) -> None:
+        """Take a reading, and list a rung that it reached; a fall only lowers the mark."""
         level, previous, ratio = self._gauge.level, self._level, self._gauge.least_ratio
-        if level is None or level == previous or ratio is None:
-            return
-        self._level = level
+        if level is not None and level != previous and ratio is not None:
+            self._level = level
+            if self._gauge.rank(level) > self._gauge.rank(previous):
+                self._cross(level, previous, ratio)
+        self._series.add(tokens)
+
+    def _cross(self, level: str, previous: str, ratio: float) -> None:
         state = self._state()
         ladder = self._gauge.ladder.resolve(state.context_limit)
-        if state.context_limit is None or ladder.rank(level) <= ladder.rank(previous):
-            return
-        self._crossing_count += 1
-        if len(self._crossings) == MAX_EVENTS:
-            return
-        above = ladder.names[ladder.rank(level) + 1 :]
-        ahead = state.forecast["rungs"].get(above[0]) if state.forecast and above else None
-        self._crossings.append(
-            Crossing(
-                at=self._clock.stamp(),
-                position=self._series.count - 1,
-                level=level,
-                previous_level=previous,
-                action=state.action,
-                tokens=state.estimated_tokens,
-                tokens_source=state.tokens_source,
-                usage_ratio=round(ratio, 6),
-                context_limit=state.context_limit,
-                next_rung=above[0] if above else None,
-                turns_left=ahead["turns"] if ahead else None,
-            )
+        next_rung = next(iter(ladder.names[ladder.rank(level) + 1 :]), None)
+        ahead = state.forecast["rungs"].get(next_rung) if state.forecast else None
+        self._list(
+            timeline.Crossing,
+            level=level,
+            previous_level=previous,
+            action=state.action,
+            tokens=state.estimated_tokens,
+            tokens_source=state.tokens_source,
+            usage_ratio=round(ratio, 6),
+            context_limit=state.context_limit,
+            next_rung=next_rung,
+            turns_left=ahead["turns"] if ahead else None,
         )
 
-    def _timeline(self, state: StateRecord) -> Timeline:
-        started = self._clock.started_at
-        largest_first = sorted(self._by_source.items(), key=lambda item: -item[1])
-        return Timeline(
+    def _list(self, kind: type[timeline.Event], **facts: Any) -> None:
+        """List an event of this moment; of a thousand and more of a kind only count them."""
+        self._event_counts[kind] += 1
+        if self._event_counts[kind] <= timeline.MAX_EVENTS:
+            at, position = self._clock.stamp(), self._series.count
+            self._events[kind].append(kind(at=at, position=position, **facts))
+
+    def _timeline(self, state: StateRecord) -> timeline.Timeline:
+        started, limit = self._clock.started_at, state.context_limit or 0
+        return timeline.Timeline(
             id=self._recording.id,
             kind=self._recording.kind,
             path=self._recording.paths[0],
@@ -269,44 +234,37 @@ class _Replay:
             context_window=state.context_window,
             limit_source=state.limit_source,
             limit_suspect=state.limit_suspect,
-            rungs=tuple(_rungs(state)),
+            rungs=tuple(
+                timeline.RungLine(
+                    name=rung.name,
+                    action=rung.action,
+                    usage_ratio=rung.nominal_ratio,
+                    tokens=round(rung.nominal_ratio * limit),
+                )
+                for rung in (self._gauge.ladder.resolve(limit).rungs if limit else ())
+            ),
             started_at=None if started is None else utc(started),
             ended_at=self._clock.stamp(),
-            records=self._records,
+            records=self._records.total(),
             reports=self._reports,
-            broken_lines=self._broken,
+            broken_lines=self._records[Broken],
             peak_tokens=self._highest_report_tokens or self._highest_estimate_tokens,
             peak_source="reported" if self._highest_report_tokens else "estimated",
             epochs=state.epoch,
-            crossings=tuple(self._crossings),
-            crossing_count=self._crossing_count,
-            compactions=tuple(self._compactions),
-            compaction_count=self._compaction_count,
-            overflows=tuple(self._overflows),
-            overflow_count=self._overflow_count,
-            by_source={source: tokens for source, tokens in largest_first if tokens},
+            crossings=tuple(self._events[timeline.Crossing]),
+            crossing_count=self._event_counts[timeline.Crossing],
+            compactions=tuple(self._events[timeline.Compaction]),
+            compaction_count=self._event_counts[timeline.Compaction],
+            overflows=tuple(self._events[timeline.Overflow]),
+            overflow_count=self._event_counts[timeline.Overflow],
+            by_source={source: held for source, held in self._by_source.most_common() if held},
             points=tuple(self._series.points),
             readings=self._series.count,
             readings_per_point=self._series.stride,
         )
 
 
-def _rungs(state: StateRecord) -> list[RungLine]:
-    limit = state.context_limit
-    if limit is None:
-        return []
-    return [
-        RungLine(
-            name=rung.name,
-            action=rung.action,
-            usage_ratio=rung.nominal_ratio,
-            tokens=round(rung.nominal_ratio * limit),
-        )
-        for rung in Ladder.from_json(state.ladder).resolve(limit).rungs
-    ]
-
-
-def replay(recording: Recording, config: ContextConfig | None = None) -> Timeline:
+def replay(recording: Recording, config: ContextConfig | None = None) -> timeline.Timeline:
     """Feed one recording through a gauge, at the times that it recorded.
 
     Memory does not grow with the recording. Text that came between a response and a later

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 from ultramon.state.models import Model
@@ -15,13 +14,18 @@ UNRECORDED = "unrecorded"
 """Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
 
 
-class Crossing(Model):
-    """A rung was reached."""
+class Event(Model):
+    """What happened at one moment of the recording."""
 
     at: datetime | None
     """None when the recording has no times."""
     position: int
     """Readings taken before."""
+
+
+class Crossing(Event):
+    """A rung was reached."""
+
     level: str
     previous_level: str
     action: str
@@ -34,11 +38,9 @@ class Crossing(Model):
     """Turns that still end below the next rung, None when unknowable or at the top."""
 
 
-class Compaction(Model):
+class Compaction(Event):
     """A window ended and the next began."""
 
-    at: datetime | None
-    position: int
     reason: str
     """``boundary``: the recording says so; ``fall``: the reports show it."""
     trigger: str | None
@@ -46,11 +48,9 @@ class Compaction(Model):
     tokens_after: int | None
 
 
-class Overflow(Model):
+class Overflow(Event):
     """A request was refused: it was larger than the context window."""
 
-    at: datetime | None
-    position: int
     tokens: int
     """In the window at the last reading before it."""
 
@@ -108,19 +108,13 @@ class Series:
         self.stride = 1
         self.count = 0
 
-    def add(self, measure: Callable[[], int], *, exact: bool = False) -> None:
-        """Take one reading.
-
-        Args:
-            measure: Returns the tokens; not called where the curve is too coarse to show them.
-            exact: Measure in any case.
-        """
-        opens = self.count % self.stride == 0
+    def add(self, tokens: int) -> None:
+        """Take one reading."""
+        if self.count % self.stride == 0:
+            self.points.append(tokens)
+        else:
+            self.points[-1] = max(self.points[-1], tokens)
         self.count += 1
-        if opens:
-            self.points.append(measure())
-        elif exact:
-            self.points[-1] = max(self.points[-1], measure())
         if len(self.points) > MAX_POINTS:
             pairs = zip(self.points[::2], [*self.points[1::2], 0], strict=False)
             self.points = [max(pair) for pair in pairs]
