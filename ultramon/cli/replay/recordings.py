@@ -70,47 +70,35 @@ def find_recordings(paths: Iterable[str]) -> Found:
     found = Found([], [])
     seen: set[str] = set()
     for path in paths:
-        if os.path.isdir(path):
-            _look_into(path, found, seen)
-        else:
-            _look_at(path, found, seen)
-            subagents = os.path.join(os.path.splitext(path)[0], "subagents")
-            for name in _sorted_files(subagents):
-                if name.endswith(".jsonl"):
-                    _look_at(name, found, seen)
+        is_directory = os.path.isdir(path)
+        files = _sorted_files(path) if is_directory else _with_subagents(path)
+        recognised = {file: _recognise(file) for file in files}
+        texts = []
+        for file, one in recognised.items():
+            real = os.path.realpath(file)
+            if real in seen:
+                continue
+            seen.add(real)
+            if isinstance(one, Skipped):
+                found.skipped.append(one)
+            elif is_directory and one.kind == TEXT:
+                texts.append(file)
+            else:
+                found.recordings.append(one)
+        if any(isinstance(one, Recording) and one.kind != TEXT for one in recognised.values()):
+            reason = "text beside recordings: name it to replay it"
+            found.skipped.extend(Skipped(file, reason) for file in texts)
+        elif texts:
+            name = os.path.basename(os.path.abspath(path)) or path
+            found.recordings.append(Recording(name, TEXT, tuple(texts)))
     return found
 
 
-def _look_at(path: str, found: Found, seen: set[str]) -> None:
-    if _is_new(path, seen):
-        recording = _recognise(path)
-        if isinstance(recording, Recording):
-            found.recordings.append(recording)
-        else:
-            found.skipped.append(recording)
-
-
-def _look_into(directory: str, found: Found, seen: set[str]) -> None:
-    holds_recordings = False
-    texts: list[str] = []
-    for path in _sorted_files(directory):
-        recording = _recognise(path)
-        is_text = isinstance(recording, Recording) and recording.kind == TEXT
-        holds_recordings |= isinstance(recording, Recording) and not is_text
-        if not _is_new(path, seen):
-            continue
-        if isinstance(recording, Skipped):
-            found.skipped.append(recording)
-        elif is_text:
-            texts.append(path)
-        else:
-            found.recordings.append(recording)
-    if holds_recordings:
-        reason = "text beside recordings: name it to replay it"
-        found.skipped.extend(Skipped(path, reason) for path in texts)
-    elif texts:
-        name = os.path.basename(os.path.abspath(directory)) or directory
-        found.recordings.append(Recording(name, TEXT, tuple(texts)))
+def _with_subagents(path: str) -> Iterator[str]:
+    yield path
+    for file in _sorted_files(os.path.join(os.path.splitext(path)[0], "subagents")):
+        if file.endswith(".jsonl"):
+            yield file
 
 
 def _sorted_files(directory: str) -> Iterator[str]:
@@ -120,14 +108,6 @@ def _sorted_files(directory: str) -> Iterator[str]:
             path = os.path.join(folder, name)
             if not name.startswith(".") and not os.path.islink(path):
                 yield path
-
-
-def _is_new(path: str, seen: set[str]) -> bool:
-    real = os.path.realpath(path)
-    if real in seen:
-        return False
-    seen.add(real)
-    return True
 
 
 def _recognise(path: str) -> Recording | Skipped:
