@@ -9,7 +9,6 @@ import click
 
 from ultramon.cli.output import (
     CommandFailed,
-    ExitCode,
     action_style,
     field,
     make_console,
@@ -26,59 +25,49 @@ from ultramon.cli.selection import json_option
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from rich.console import Console
     from rich.table import Table
 
     from ultramon.cli.replay.recordings import Skipped
     from ultramon.cli.replay.timeline import Compaction, Crossing, Overflow, Timeline
-    from ultramon.context.config import ContextConfig
 
 _MAX_ROWS = 24
 _MAX_SOURCES = 12
 _MAX_NAMED = 3
 _BAR_WIDTH = 10
+_MOMENT = "%Y-%m-%d %H:%M:%S"
+_TOKENS = click.IntRange(min=1, max=1_000_000_000)
 
 
 @click.command("replay")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option(
-    "--limit",
-    type=click.IntRange(min=1, max=1_000_000_000),
-    help="Cap on the context limit, in tokens.",
+    "--limit", "context_limit_tokens", type=_TOKENS, help="Cap on the context limit, in tokens."
 )
 @click.option(
     "--window",
-    type=click.IntRange(min=1, max=1_000_000_000),
+    "context_window_tokens",
+    type=_TOKENS,
     help="Context window of the model, in tokens.  [default: as recorded, else by model]",
 )
 @click.option("--model", help="Model to assume.  [default: as recorded]")
 @click.option(
     "--warning",
+    "warning_threshold",
     type=float,
     metavar="RATIO",
     help="Usage ratio of the warning rung.  [default: Claude Code 0.65, others 0.70]",
 )
 @click.option(
     "--critical",
+    "critical_threshold",
     type=float,
     metavar="RATIO",
     help="Usage ratio of the critical rung.  [default: Claude Code 0.75, others 0.85]",
 )
 @click.option("--no-plot", is_flag=True, help="Leave the chart out.")
 @json_option
-def command(
-    *,
-    paths: tuple[str, ...],
-    limit: int | None,
-    window: int | None,
-    model: str | None,
-    warning: float | None,
-    critical: float | None,
-    no_plot: bool,
-    json: bool,
-) -> ExitCode:
+def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: Any) -> None:
     """Show what a monitor would have reported over a recording.
 
     PATH is a transcript of Claude Code (with its subagents), a rollout of Codex, JSON lines of
@@ -89,12 +78,14 @@ def command(
     """
     from ultramon.cli.replay.player import replay
     from ultramon.cli.replay.recordings import find_recordings
+    from ultramon.context.config import ContextConfig
 
     found = find_recordings(paths)
     if not found.recordings:
         _say_skipped(found.skipped)
         raise CommandFailed("nothing to replay: no recording, no text")
-    config = _config(limit, window, model, warning, critical)
+    given = {name: value for name, value in settings.items() if value is not None}
+    config = ContextConfig(**given)
     console = make_console()
     shown: list[dict[str, Any]] = []
     for number, recording in enumerate(found.recordings):
@@ -110,26 +101,6 @@ def command(
         print_json({"agents": shown, "skipped": skipped})
     else:
         _say_skipped(found.skipped)
-    return ExitCode.OK
-
-
-def _config(
-    limit: int | None,
-    window: int | None,
-    model: str | None,
-    warning: float | None,
-    critical: float | None,
-) -> ContextConfig:
-    from ultramon.context.config import ContextConfig
-
-    given: dict[str, Any] = {
-        "context_limit_tokens": limit,
-        "context_window_tokens": window,
-        "model": model,
-        "warning_threshold": warning,
-        "critical_threshold": critical,
-    }
-    return ContextConfig(**{name: value for name, value in given.items() if value is not None})
 
 
 def _say_skipped(skipped: list[Skipped]) -> None:
@@ -147,8 +118,7 @@ def _print_timeline(console: Console, timeline: Timeline, *, with_plot: bool) ->
     from ultramon.cli.replay.plot import plot
 
     console.print(Text(field(timeline.id), "bold"), soft_wrap=True)
-    for line in _facts(timeline):
-        console.print(Text(line), soft_wrap=True)
+    console.print(Text("\n".join(_facts(timeline))), soft_wrap=True)
     ascii_only = console.options.ascii_only
     lines = plot(timeline, min(console.width, 120), ascii_only=ascii_only) if with_plot else []
     if lines:
@@ -164,13 +134,11 @@ def _print_timeline(console: Console, timeline: Timeline, *, with_plot: bool) ->
 
 def _facts(timeline: Timeline) -> list[str]:
     """Return a few lines on the recording and its result."""
-    path = sanitize(timeline.path)
     limit, peak = timeline.context_limit, timeline.peak_tokens
-    of_limit = f", {percent(peak / limit)} of the limit" if limit else ""
-    if limit is None:
-        limited = "limit unknown"
-    else:
+    limited, of_limit = "limit unknown", ""
+    if limit is not None:
         limited = f"limit {tokens(limit)} tokens ({timeline.limit_source})"
+        of_limit = f", {percent(peak / limit)} of the limit"
     if timeline.limit_suspect:
         limited += ", suspect: more was reported than the model should hold"
     happened = plural(timeline.compaction_count, "compaction")
@@ -180,19 +148,15 @@ def _facts(timeline: Timeline) -> list[str]:
     read = f"{plural(timeline.records, 'record')}, {reports}"
     if timeline.broken_lines:
         read += f", {plural(timeline.broken_lines, 'broken line')}"
-    if timeline.started_at is not None and timeline.ended_at is not None:
-        read += f", {_moment(timeline.started_at)} to {_moment(timeline.ended_at)} UTC"
+    if timeline.started_at is not None:
+        read += f", {timeline.started_at:{_MOMENT}} to {timeline.ended_at:{_MOMENT}} UTC"
     return [
-        f"{timeline.kind}, {path}",
+        f"{timeline.kind}, {sanitize(timeline.path)}",
         read,
         f"model {field(timeline.model) or 'not named'}, {limited}",
         f"peak {tokens(peak)} tokens {timeline.peak_source}{of_limit}; "
         f"{plural(timeline.epochs, 'epoch')}, {happened}",
     ]
-
-
-def _moment(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _events_table(timeline: Timeline) -> Table:
@@ -243,10 +207,8 @@ def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str
             how += f", pace towards {event.next_rung} not known yet"
         count, share = tokens(event.tokens), percent(event.usage_ratio)
         return [(event.level, style), (count, ""), (share, style), (how, "")]
-    if event.reason == "boundary":
-        how = f"{field(event.trigger)} boundary".lstrip()
-    else:
-        how = "fall of the reports"
+    is_stated = event.reason == "boundary"
+    how = f"{field(event.trigger)} boundary".lstrip() if is_stated else "fall of the reports"
     how += f", from {tokens(event.tokens_before)}"
     return [("compaction", "cyan"), (tokens(event.tokens_after), ""), ("", ""), (how, "")]
 
@@ -260,14 +222,13 @@ def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
     table = make_table()
     table.add_column("what filled the window", overflow="fold" if ascii_only else "ellipsis")
     table.add_column("", no_wrap=True, min_width=_BAR_WIDTH)
-    table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    for name in ("tokens", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
     total = sum(timeline.by_source.values())
     sources = list(timeline.by_source.items())
-    rest = sum(count for _, count in sources[_MAX_SOURCES:])
-    rows = sources[:_MAX_SOURCES]
-    if rest:
-        rows.append((f"{len(sources) - _MAX_SOURCES} more", rest))
+    rows, more = sources[:_MAX_SOURCES], sources[_MAX_SOURCES:]
+    if more:
+        rows.append((f"{len(more)} more", sum(count for _, count in more)))
     for name, count in rows:
         shown = "not in the recording (system prompt, tools)" if name == UNRECORDED else field(name)
         bar = usage_bar(count / total, _BAR_WIDTH, ascii_only=ascii_only)
