@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from ultramon.cli.output import action_style, short_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ultramon.cli.replay.timeline import RungLine, Timeline
+
+    Part = tuple[str, str]
 
 _HEIGHT = 12
 _AXIS_WIDTH = 7
@@ -24,19 +28,9 @@ _STEPS = 8
 _MARKED_SHARE = 0.25
 
 
-class _Glyphs(NamedTuple):
-    blocks: str
-    rung: str
-    compaction: str
-    mark: str
-    axis: str
-    tick: str
-    corner: str
-    floor: str
-
-
-_BLOCKS = _Glyphs(" ▁▂▃▄▅▆▇█", "┄", "┊", "▼", "│", "┤", "└", "─")
-_ASCII = _Glyphs("    ::::#", "-", ":", "v", "|", "+", "+", "-")
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "    ::::#"
+_TO_ASCII = str.maketrans("┄┊▼│┤└─", "-:v|++-")
 
 
 def plot(timeline: Timeline, width: int, *, ascii_only: bool) -> list[Text]:
@@ -51,14 +45,21 @@ def plot(timeline: Timeline, width: int, *, ascii_only: bool) -> list[Text]:
     columns = min(width - _AXIS_WIDTH - 2 - label_width, _MAX_COLUMNS)
     if columns < _MIN_COLUMNS or not timeline.points:
         return []
-    return _Chart(timeline, columns, _ASCII if ascii_only else _BLOCKS).lines(label_width)
+    chart = _Chart(timeline, columns, _ASCII_BLOCKS if ascii_only else _BLOCKS)
+    glyphs = _TO_ASCII if ascii_only else {}
+    return [
+        Text.assemble(*((text.translate(glyphs), style) for text, style in line))
+        for line in chart.lines(label_width)
+    ]
 
 
 class _Chart:
-    def __init__(self, timeline: Timeline, columns: int, glyphs: _Glyphs) -> None:
+    """Draws lines as parts, each a text and its style."""
+
+    def __init__(self, timeline: Timeline, columns: int, blocks: str) -> None:
         self._timeline = timeline
         self._columns = columns
-        self._glyphs = glyphs
+        self._blocks = blocks
         # Room above the limit: a window filled to the brim must not look cut off.
         self._top = max(timeline.context_limit or 0, timeline.peak_tokens, *timeline.points, 1)
         self._heights = [
@@ -69,14 +70,12 @@ class _Chart:
         self._compacted = compacted if len(compacted) <= columns * _MARKED_SHARE else set()
         self._rung_rows = {self._row(rung.tokens): rung for rung in timeline.rungs}
 
-    def _stretched(self) -> list[int]:
+    def _stretched(self) -> Iterator[int]:
         points, count = self._timeline.points, len(self._timeline.points)
-        heights = []
         for column in range(self._columns):
             first = column * count // self._columns
             last = max(first + 1, (column + 1) * count // self._columns)
-            heights.append(max(points[first:last]))
-        return heights
+            yield max(points[first:last])
 
     def _column(self, position: int) -> int:
         point = position // self._timeline.readings_per_point
@@ -89,55 +88,43 @@ class _Chart:
         return min(int(tokens / self._top * _HEIGHT), _HEIGHT - 1)
 
     def _style(self, row: int) -> str:
-        reached: RungLine | None = None
-        for rung in self._timeline.rungs:
-            if row >= self._row(rung.tokens):
-                reached = rung
-        return action_style(reached.action if reached else "none")
+        reached = [rung for rung in self._timeline.rungs if row >= self._row(rung.tokens)]
+        return action_style(reached[-1].action if reached else "none")
 
-    def lines(self, label_width: int) -> list[Text]:
-        drawn = [self._marks(label_width)] if self._compacted else []
+    def lines(self, label_width: int) -> Iterator[list[Part]]:
+        if self._compacted:
+            yield [(self._marks(label_width), "cyan")]
         for row in reversed(range(_HEIGHT)):
-            drawn.append(self._line(row, label_width))
-        glyphs = self._glyphs
-        floor = f"{0:>{_AXIS_WIDTH - 1}} {glyphs.corner}{glyphs.floor * self._columns}"
-        drawn.append(Text(floor, "dim"))
-        return drawn
+            yield self._line(row, label_width)
+        yield [(f"{0:>{_AXIS_WIDTH - 1}} └{'─' * self._columns}", "dim")]
 
-    def _marks(self, label_width: int) -> Text:
-        marks = [
-            self._glyphs.mark if column in self._compacted else " "
-            for column in range(self._columns)
-        ]
+    def _marks(self, label_width: int) -> str:
+        marks = ("▼" if column in self._compacted else " " for column in range(self._columns))
         line = "".join(marks).rstrip()
         if len(line) + len(_MARK_LABEL) <= self._columns + label_width:
             line += _MARK_LABEL
-        return Text(" " * (_AXIS_WIDTH + 1) + line, "cyan")
+        return " " * (_AXIS_WIDTH + 1) + line
 
-    def _line(self, row: int, label_width: int) -> Text:
-        glyphs, rung = self._glyphs, self._rung_rows.get(row)
+    def _line(self, row: int, label_width: int) -> list[Part]:
+        rung = self._rung_rows.get(row)
         shown = rung.tokens if rung else self._top if row == _HEIGHT - 1 else None
-        label = "" if shown is None else short_tokens(shown)
-        axis = glyphs.axis if shown is None else glyphs.tick
-        line = Text()
-        line.append(f"{label:>{_AXIS_WIDTH - 1}} {axis}", "dim")
+        axis = "│" if shown is None else f"{short_tokens(shown)} ┤"
+        line = [(f"{axis:>{_AXIS_WIDTH + 1}}", "dim")]
         cells = [self._cell(column, row, rung) for column in range(self._columns)]
         for style, run in groupby(cells, key=itemgetter(1)):
-            line.append("".join(glyph for glyph, _ in run), style)
+            line.append(("".join(glyph for glyph, _ in run), style))
         if label_width and rung is not None:
-            line.append(
-                f" {rung.name} {rung.usage_ratio:.0%}"[:label_width], action_style(rung.action)
-            )
+            label = f" {rung.name} {rung.usage_ratio:.0%}"
+            line.append((label[:label_width], action_style(rung.action)))
         return line
 
-    def _cell(self, column: int, row: int, rung: RungLine | None) -> tuple[str, str]:
-        """Return what one cell shows, and its style."""
+    def _cell(self, column: int, row: int, rung: RungLine | None) -> Part:
         step = min(max(self._heights[column] - row * _STEPS, 0), _STEPS)
-        glyph = self._glyphs.blocks[step]
+        glyph = self._blocks[step]
         if glyph != " ":
             return glyph, self._style(row)
         if rung is not None:
-            return self._glyphs.rung, f"dim {action_style(rung.action)}"
+            return "┄", f"dim {action_style(rung.action)}"
         if column in self._compacted:
-            return self._glyphs.compaction, "dim cyan"
+            return "┊", "dim cyan"
         return " ", ""
