@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext, suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from rich.console import Console
     from rich.table import Table
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 MAX_FIELD_CHARS = 200
 """A label or task name is cut here before its width is measured."""
 _PIPE_WIDTH = 160
+_CHECK_SECONDS = 0.1
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -125,12 +128,8 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
-def wait_while_read(seconds: float, wake_fd: int | None = None) -> None:
+def wait_while_read(seconds: float) -> None:
     """Wait, unless the reader of stdout is gone.
-
-    Args:
-        seconds: How long.
-        wake_fd: A descriptor that ends the wait when it becomes readable; None = none.
 
     Raises:
         BrokenPipeError: The reader is gone; a command with nothing to print would outlive it.
@@ -142,10 +141,30 @@ def wait_while_read(seconds: float, wake_fd: int | None = None) -> None:
         return
     poll = select.poll()
     poll.register(sys.stdout, 0)
-    if wake_fd is not None:
-        poll.register(wake_fd, select.POLLIN)
-    if any(fd != wake_fd for fd, _ in poll.poll(seconds * 1000)):
+    if poll.poll(seconds * 1000):
         raise BrokenPipeError
+
+
+def wait_for_change(mark: Callable[[], object], before: object, seconds: float) -> None:
+    """Wait until a mark differs from what it was before; asks ten times a second.
+
+    Args:
+        mark: Returns the mark; cheap.
+        before: What it was.
+        seconds: The longest time to wait.
+
+    Raises:
+        BrokenPipeError: As `wait_while_read`.
+    """
+    for _ in range(round(seconds / _CHECK_SECONDS)):
+        wait_while_read(_CHECK_SECONDS)
+        if mark() != before:
+            return
+
+
+def until_interrupted(*, follow: bool) -> AbstractContextManager[None]:
+    """Return a context that Ctrl-C ends well, where a command follows what comes."""
+    return suppress(KeyboardInterrupt) if follow else nullcontext()
 
 
 def say(text: str) -> None:

@@ -8,13 +8,7 @@ import click
 
 from ultramon.cli.commands.prune import Duration
 from ultramon.cli.event_line import EVENT_TYPES, event_line
-from ultramon.cli.output import (
-    ExitCode,
-    NobodyFound,
-    json_line,
-    say,
-    wait_while_read,
-)
+from ultramon.cli.output import json_line, say, until_interrupted, wait_for_change
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.errors import AgentNotFoundError
 from ultramon.system.timestamps import parse_time
@@ -24,8 +18,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
 
-_CHECK_SECONDS = 0.1
-_CHECKS_PER_READ = 20
+_READ_SECONDS = 2.0
 """Two writes in one tick of the file system's clock leave the same mark, so read anyway."""
 
 
@@ -79,7 +72,7 @@ def command(
     follow: bool,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+) -> None:
     """Show the events of agents in the order they were stored.
 
     One event a line: time (UTC), type, agent, details; with --json a JSON object with the names of
@@ -100,29 +93,24 @@ def command(
 
     line = json_line if json else event_line
     shown = 0
-    try:
+    with until_interrupted(follow=follow):
         for page in pages(backend, follow=follow):
             lines = [line(event) for event in page if is_wanted(event)]
             if lines:
                 click.echo("\n".join(lines))
             shown += len(lines)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-        return ExitCode.OK
-    if not shown and not json:
+    if not (shown or json or follow):
         say("no events")
-    return ExitCode.OK
 
 
 def _agent_id(backend: Backend, name: str, *, may_come: bool) -> str:
     """Find an agent that is stored, was deleted, or (when following) may still come."""
     try:
         return find_agent_id(backend, name)
-    except AgentNotFoundError as error:
+    except AgentNotFoundError:
         if not any(event.get("agentId") == name for page in pages(backend) for event in page):
             if not may_come:
-                raise NobodyFound(str(error)) from error
+                raise
             say(f"no agent {name} yet")
         return name
 
@@ -140,7 +128,4 @@ def pages(backend: Backend, *, follow: bool = False) -> Iterator[list[dict[str, 
         elif not follow:
             return
         else:
-            for _ in range(_CHECKS_PER_READ):
-                wait_while_read(_CHECK_SECONDS)
-                if backend.change_mark() != mark:
-                    break
+            wait_for_change(backend.change_mark, mark, _READ_SECONDS)

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from ultramon.cli.caller import caller_id, resolve_agent
 from ultramon.cli.output import (
-    ExitCode,
     field,
     json_line,
     moment,
     sanitize_values,
     say,
-    wait_while_read,
+    until_interrupted,
+    wait_for_change,
 )
 from ultramon.cli.selection import open_store, store_options
 from ultramon.errors import AgentNotFoundError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ultramon.backends.base import Backend
     from ultramon.notices.models import Notice
 
-_CHECK_SECONDS = 0.1
-_CHECKS_PER_READ = 10
+_READ_SECONDS = 1.0
 """A message that is due again, or whose lease has ended, changes no file: so read anyway."""
 
 
@@ -41,7 +39,7 @@ _CHECKS_PER_READ = 10
 @store_options
 def command(
     *, agent: str | None, ack: bool, follow: bool, state_dir: str | None, json: bool
-) -> ExitCode:
+) -> None:
     """Show the notices and messages that wait for an agent.
 
     One a line, with --json as a JSON object. Without --ack they are only shown, in the order in
@@ -54,31 +52,25 @@ def command(
     backend = open_store(state_dir)
     inbox = Inbox(_recipient(backend, agent), backend=backend)
     shown, last = 0, 0
-    try:
-        with _news(backend, inbox.agent_id, follow=follow) as news:
-            while True:
-                news.begin()
-                notices = inbox.receive() if ack else inbox.peek(after=last)
+    with until_interrupted(follow=follow), _news(backend, inbox.agent_id, follow=follow) as mark:
+        while True:
+            before = mark()
+            notices = inbox.receive() if ack else inbox.peek(after=last)
+            for notice in notices:
+                click.echo(_line(notice, as_json=json))
+                last = notice.message_id
+            shown += len(notices)
+            if ack and notices:
+                # Only what has left this process may be acknowledged.
+                sys.stdout.flush()
                 for notice in notices:
-                    click.echo(_line(notice, as_json=json))
-                    last = notice.message_id
-                if ack and notices:
-                    # Only what has left this process may be acknowledged.
-                    sys.stdout.flush()
-                    for notice in notices:
-                        inbox.acknowledge(notice)
-                shown += len(notices)
-                if not notices and not follow:
+                    inbox.acknowledge(notice)
+            if not notices:
+                if not follow:
                     break
-                if not notices:
-                    news.wait()
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-        return ExitCode.OK
-    if not shown and not json:
+                wait_for_change(mark, before, _READ_SECONDS)
+    if not (shown or json or follow):
         say("no messages")
-    return ExitCode.OK
 
 
 def _recipient(backend: Backend, agent: str | None) -> str:
@@ -95,64 +87,18 @@ def _recipient(backend: Backend, agent: str | None) -> str:
         raise
 
 
-class _Marks:
-    """Waits for news by comparing the store's change mark ten times a second."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._mark: object = None
-
-    def begin(self) -> None:
-        """Count everything stored from now on as news."""
-        self._mark = self._backend.change_mark()
-
-    def wait(self) -> None:
-        """Wait for news, for a second at most."""
-        for _ in range(_CHECKS_PER_READ):
-            wait_while_read(_CHECK_SECONDS)
-            if self._backend.change_mark() != self._mark:
-                return
-
-
-class _Bell:
-    """Waits for a notification from a store that can send them."""
-
-    def __init__(self) -> None:
-        self.ear, self._hammer = socket.socketpair()
-        for end in (self.ear, self._hammer):
-            end.setblocking(False)
-
-    def ring(self) -> None:
-        """Report news, from another thread."""
-        with suppress(OSError):  # full of rings, or closed in this moment
-            self._hammer.send(b".")
-
-    def begin(self) -> None:
-        """See `_Marks.begin`."""
-        with suppress(BlockingIOError):
-            self.ear.recv(4096)
-
-    def wait(self) -> None:
-        """See `_Marks.wait`."""
-        wait_while_read(_CHECK_SECONDS * _CHECKS_PER_READ, self.ear.fileno())
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.ear.close()
-        self._hammer.close()
-
-
 @contextmanager
-def _news(backend: Backend, recipient: str, *, follow: bool) -> Iterator[_Marks | _Bell]:
-    """Yield the cheapest way to wait for a recipient's news."""
+def _news(backend: Backend, recipient: str, *, follow: bool) -> Iterator[Callable[[], object]]:
+    """Yield a mark that changes when a message may have been stored, and is cheap to ask for."""
     from ultramon.backends.queue import can_listen, listening, queue_of
 
     queue = queue_of(backend)
     if not (follow and can_listen(queue)):
-        yield _Marks(backend)
+        yield backend.change_mark
         return
-    with closing(_Bell()) as bell, listening(queue, recipient, bell.ring):
-        yield bell
+    heard: list[None] = []
+    with listening(queue, recipient, lambda: heard.append(None)):
+        yield lambda: len(heard)
 
 
 def _line(notice: Notice, *, as_json: bool) -> str:
