@@ -128,6 +128,15 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
+def print_result(facts: Any, *lines: str, as_json: bool) -> None:
+    """Print what a command did or found: as JSON, or in lines for people."""
+    if as_json:
+        print_json(facts)
+        return
+    for line in lines:
+        click.echo(sanitize(line))
+
+
 def wait_while_read(seconds: float) -> None:
     """Wait, unless the reader of stdout is gone.
 

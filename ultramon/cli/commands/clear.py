@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from ultramon.cli.caller import caller_id
-from ultramon.cli.output import ExitCode, plural, print_json
+from ultramon.cli.output import plural, print_result
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 
 
 @click.command("clear")
 @click.argument("agent")
 @store_options
-def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
+def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     """Cancel the stale notices about an agent that was cleared.
 
     Notices about it that have not been received are cancelled, and earlier readings lead to no new
@@ -26,15 +26,9 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     backend = open_store(state_dir)
     agent_id = find_agent_id(backend, agent)
     cancelled = cancel_notices(agent_id, caller_id(), backend=backend)
-    if json:
-        print_json(
-            {
-                "agentId": agent_id,
-                "cancelled": cancelled.deleted,
-                "inFlight": cancelled.in_flight,
-            }
-        )
-        return ExitCode.OK
     in_flight = f", {cancelled.in_flight} in flight" if cancelled.in_flight else ""
-    click.echo(f"Cleared {agent_id}: {plural(cancelled.deleted, 'notice')} cancelled{in_flight}")
-    return ExitCode.OK
+    print_result(
+        {"agentId": agent_id, "cancelled": cancelled.deleted, "inFlight": cancelled.in_flight},
+        f"Cleared {agent_id}: {plural(cancelled.deleted, 'notice')} cancelled{in_flight}",
+        as_json=json,
+    )

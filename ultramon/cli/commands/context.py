@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.caller import resolve_agent
-from ultramon.cli.output import ExitCode, field, moment, print_json, sanitize_values, tokens
+from ultramon.cli.output import field, moment, print_json, sanitize_values, tokens
 from ultramon.cli.selection import open_store, store_options
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CACHED_SECONDS = 600.0
 @click.argument("agent", required=False)
 @click.option("--details", is_flag=True, help="Show everything known about it.")
 @store_options
-def command(*, agent: str | None, details: bool, state_dir: str | None, json: bool) -> ExitCode:
+def command(*, agent: str | None, details: bool, state_dir: str | None, json: bool) -> None:
     """Show how full an agent's window is, as a percentage.
 
     Before the first reading it is `unknown`; a reading of ten minutes ago or more comes with its
@@ -42,7 +42,6 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
         click.echo("\n".join(_details(shown)))
     else:
         click.echo(_brief(shown, SYSTEM_CLOCK.now()))
-    return ExitCode.OK
 
 
 def _brief(shown: ContextSnapshot, now: float) -> str:

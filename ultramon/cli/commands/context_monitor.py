@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from ultramon.backends.registry import registry_of
 from ultramon.cli.caller import caller_id, require_caller
-from ultramon.cli.output import CommandFailed, ExitCode, age, field, print_json, say
+from ultramon.cli.output import CommandFailed, age, field, print_json, print_result, say
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.system.environment import disabled
 
@@ -65,7 +65,7 @@ def command(
     notify: str | None,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+) -> None:
     """Enable, disable or list notices about agents.
 
     `enable` sends notices about AGENT to a recipient, and re-arms every threshold; `disable` ends
@@ -81,7 +81,8 @@ def command(
     if action not in ACTIONS:
         raise CommandFailed(f"Unknown action {action!r}. Use: {', '.join(ACTIONS)}")
     if action == "status":
-        return _status(open_store(state_dir), as_json=json)
+        _status(open_store(state_dir), as_json=json)
+        return
     chosen = _chosen(context) if action == "enable" else None
     caller = caller_id()
     if agent is None or (action == "enable" and notify is None):
@@ -94,11 +95,12 @@ def command(
         from ultramon.routing import unregister
 
         cancelled = unregister(target, caller, backend=backend)
-        if json:
-            print_json({"agentId": target, "enabled": False, "wasEnabled": cancelled is not None})
-        else:
-            click.echo(f"Context monitoring disabled for {target}")
-        return ExitCode.OK
+        print_result(
+            {"agentId": target, "enabled": False, "wasEnabled": cancelled is not None},
+            f"Context monitoring disabled for {target}",
+            as_json=json,
+        )
+        return
     made = None
     if not disabled():
         from ultramon.routing import register
@@ -124,7 +126,6 @@ def command(
         click.echo(f"Context monitoring enabled — notifications → self ({caller})")
     else:
         click.echo(f"Context monitoring enabled for {target} — notifications → {made.notify_id}")
-    return ExitCode.OK
 
 
 def _chosen(context: click.Context) -> str | None:
@@ -155,7 +156,7 @@ def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | No
     return None if record is None else with_critical(Ladder.from_json(record.ladder), ratio)
 
 
-def _status(backend: Backend, *, as_json: bool) -> ExitCode:
+def _status(backend: Backend, *, as_json: bool) -> None:
     from ultramon.errors import UltramonError
     from ultramon.fleet.snapshot import take_snapshot
     from ultramon.routing import registrations
@@ -163,19 +164,17 @@ def _status(backend: Backend, *, as_json: bool) -> ExitCode:
     typed = registrations(backend=backend)
     if as_json:
         print_json({"monitored": [one.model_dump(mode="json", by_alias=True) for one in typed]})
-        return ExitCode.OK
+        return
     if not typed:
         click.echo("No sessions currently registered for context monitoring.")
-        return ExitCode.OK
+        return
     rows: list[tuple[str, ...]] = [_TITLES]
     for one in registry_of(backend).registrations():
-        name = thresholds = reading = "?"
         try:
             shown = take_snapshot(one.agent_id, backend, one)
+            name, thresholds, reading = shown.label, _thresholds(shown), _reading(shown)
         except UltramonError:
-            pass  # deleted or unreadable, and still registered
-        else:
-            name, thresholds, reading = shown.label or "", _thresholds(shown), _reading(shown)
+            name = thresholds = reading = "?"  # deleted or unreadable, and still registered
         rows.append(tuple(map(field, (one.agent_id, name, one.notify_id, thresholds, reading))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -183,7 +182,6 @@ def _status(backend: Backend, *, as_json: bool) -> ExitCode:
     ]
     lines.insert(1, "-" * max(len(line.rstrip()) for line in lines))
     click.echo("\n".join(line.rstrip() for line in lines))
-    return ExitCode.OK
 
 
 def _thresholds(shown: ContextSnapshot) -> str:

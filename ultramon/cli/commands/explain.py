@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, sanitize_values
+from ultramon.cli.output import CommandFailed, field, print_json, sanitize_values
 from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.system.terminal_text import sanitize
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("agent")
 @store_options
-def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
+def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     """Explain an agent's percentage.
 
     Where the tokens come from (last report, estimate since, calibration), which limits were
@@ -47,14 +47,12 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> ExitCode:
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
         reason = str(error).partition("\n")[0]
-        raise CommandFailed(f"{field(stored.agent_id)}: its values make no sense: {reason}") from (
-            error
-        )
+        name = field(stored.agent_id)
+        raise CommandFailed(f"{name}: its values make no sense: {reason}") from error
     if json:
         print_json(explanation.model_dump(mode="json", by_alias=True))
     else:
         click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
-    return ExitCode.OK
 
 
 def _session_tokens_left(record: StateRecord) -> int | None:

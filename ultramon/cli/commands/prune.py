@@ -6,9 +6,8 @@ import re
 
 import click
 
-from ultramon.cli.output import ExitCode, plural, print_json, say
+from ultramon.cli.output import plural, print_result, say
 from ultramon.cli.selection import open_store, store_options
-from ultramon.system.terminal_text import sanitize
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
@@ -45,7 +44,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 @store_options
 def command(
     *, older_than: float, events_older_than: float, dry_run: bool, state_dir: str | None, json: bool
-) -> ExitCode:
+) -> None:
     """Delete old agents and events.
 
     Deletes agents that ended, and lost ones (their process is gone, or they were silent beyond
@@ -63,11 +62,7 @@ def command(
         host=this_host(),
         dry_run=dry_run,
     )
-    if json:
-        print_json({"agents": pruned, "dryRun": dry_run})
-        return ExitCode.OK
-    for agent_id in pruned:
-        click.echo(sanitize(agent_id))
-    count = plural(len(pruned), "agent")
-    say(f"{count} would be deleted" if dry_run else f"{count} deleted")
-    return ExitCode.OK
+    print_result({"agents": pruned, "dryRun": dry_run}, *pruned, as_json=json)
+    if not json:
+        count = plural(len(pruned), "agent")
+        say(f"{count} would be deleted" if dry_run else f"{count} deleted")

@@ -8,11 +8,11 @@ import click
 
 from ultramon.cli.output import (
     CommandFailed,
-    ExitCode,
     age,
     field,
     moment,
     print_json,
+    print_result,
     sanitize_values,
     say,
 )
@@ -33,7 +33,7 @@ _DEPTHS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 @click.command("depth")
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
-def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
     """Count the messages of each recipient.
 
     AGENT is the id of a recipient; without one all are shown.
@@ -41,8 +41,8 @@ def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> Exit
     now = SYSTEM_CLOCK.now()
     depths = [one for one in _queue(state_dir).depth(now=now) if _is_wanted(one, agents)]
     if json:
-        print_json({"recipients": [_depth_json(one._asdict()) for one in depths]})
-        return ExitCode.OK
+        print_json({"recipients": [_depth_json(one) for one in depths]})
+        return
     for one in depths:
         counts = [f"{getattr(one, name):,} {name}" for name in _DEPTHS if getattr(one, name)]
         if one.oldest_at is not None:
@@ -50,13 +50,12 @@ def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> Exit
         click.echo(f"{field(one.recipient)}  {', '.join(counts)}")
     if not depths:
         say("nothing waits")
-    return ExitCode.OK
 
 
 @click.command("dead")
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
-def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
     """List the messages that were not acknowledged in five attempts.
 
     Each comes with its number. AGENT is the id of a recipient; without one all are shown.
@@ -64,7 +63,7 @@ def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitC
     found = [one for one in _queue(state_dir).dead() if _is_wanted(one, agents)]
     if json:
         print_json({"dead": [sanitize_values(_dead_json(one)) for one in found]})
-        return ExitCode.OK
+        return
     for one in found:
         reason = field(one.last_error) or "no reason given"
         sender = f" from {field(one.sender)}" if one.sender else ""
@@ -74,30 +73,29 @@ def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> ExitC
         )
     if not found:
         say("no dead messages")
-    return ExitCode.OK
 
 
 @click.command("retry")
 @click.argument("numbers", metavar="MESSAGE...", nargs=-1)
 @store_options
-def retry(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+def retry(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> None:
     """Give dead messages five new attempts.
 
     MESSAGE is a number that `ultramon queue dead` shows.
     """
     queue, now = _queue(state_dir), SYSTEM_CLOCK.now()
-    return _change(lambda number: queue.retry(number, now=now), numbers, "is tried again", json)
+    _change(lambda number: queue.retry(number, now=now), numbers, "is tried again", json)
 
 
 @click.command("drop")
 @click.argument("numbers", metavar="MESSAGE...", nargs=-1)
 @store_options
-def drop(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> ExitCode:
+def drop(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> None:
     """Delete dead messages.
 
     MESSAGE is a number that `ultramon queue dead` shows.
     """
-    return _change(_queue(state_dir).drop, numbers, "dropped", json)
+    _change(_queue(state_dir).drop, numbers, "dropped", json)
 
 
 def _queue(state_dir: str | None) -> Queue:
@@ -112,20 +110,16 @@ def _is_wanted(one: Depth | Message, agents: tuple[str, ...]) -> bool:
 
 def _change(
     change: Callable[[int], bool], texts: tuple[str, ...], done_word: str, as_json: bool
-) -> ExitCode:
+) -> None:
     numbers = [_number(text) for text in texts]
     if not numbers:
         raise click.UsageError("give the numbers that `ultramon queue dead` shows")
     done = [number for number in numbers if change(number)]
     missed = [number for number in numbers if number not in done]
-    if as_json:
-        print_json({"done": done, "notDead": missed})
-    else:
-        for number in done:
-            click.echo(f"{number} {done_word}")
+    lines = (f"{number} {done_word}" for number in done)
+    print_result({"done": done, "notDead": missed}, *lines, as_json=as_json)
     if missed:
         raise CommandFailed(f"not dead, or replaced: {', '.join(map(str, missed))}")
-    return ExitCode.OK
 
 
 def _number(text: str) -> int:
@@ -134,9 +128,10 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _depth_json(depth: dict[str, Any]) -> dict[str, Any]:
-    oldest_at = depth.pop("oldest_at")
-    return {**depth, "oldestAt": None if oldest_at is None else format_time(oldest_at)}
+def _depth_json(depth: Depth) -> dict[str, Any]:
+    counts = {name: getattr(depth, name) for name in _DEPTHS}
+    oldest_at = None if depth.oldest_at is None else format_time(depth.oldest_at)
+    return {"recipient": depth.recipient, **counts, "oldestAt": oldest_at}
 
 
 def _dead_json(message: Message) -> dict[str, Any]:

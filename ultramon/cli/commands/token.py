@@ -8,9 +8,8 @@ import shlex
 import click
 
 from ultramon.cli.caller import caller_id, resolve_agent
-from ultramon.cli.output import ExitCode, plural, print_json, say
+from ultramon.cli.output import plural, print_result, say
 from ultramon.cli.selection import directory_of, open_store, store_options
-from ultramon.system.terminal_text import sanitize
 
 
 @click.command("mint")
@@ -24,7 +23,7 @@ from ultramon.system.terminal_text import sanitize
     help="Write the token to this file, readable by this user alone, instead of printing it.",
 )
 @store_options
-def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bool) -> ExitCode:
+def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bool) -> None:
     """Make a token of an agent, and print it once.
 
     With --file the line is printed that hands the file to a process. The token is good until the
@@ -40,25 +39,20 @@ def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bo
     agent_id = resolve_agent(backend, agent, "ultramon token mint")
     token = mint_token(agent_id, caller_id(), backend=backend)
     if path is None:
-        if json:
-            print_json({"agentId": agent_id, "token": token})
-        else:
-            click.echo(token)
-        return ExitCode.OK
+        print_result({"agentId": agent_id, "token": token}, token, as_json=json)
+        return
     path = os.path.abspath(path)
     write_token(path, token)
-    if json:
-        print_json({"agentId": agent_id, "path": path})
-    else:
+    if not json:
         say(f"The token of {agent_id} is in {path}")
-        click.echo(sanitize(f"export {TOKEN_FILE}={shlex.quote(path)}"))
-    return ExitCode.OK
+    line = f"export {TOKEN_FILE}={shlex.quote(path)}"
+    print_result({"agentId": agent_id, "path": path}, line, as_json=json)
 
 
 @click.command("revoke")
 @click.argument("agent", required=False)
 @store_options
-def revoke(*, agent: str | None, state_dir: str | None, json: bool) -> ExitCode:
+def revoke(*, agent: str | None, state_dir: str | None, json: bool) -> None:
     """Revoke all tokens of an agent.
 
     AGENT and the right to do so are as for `ultramon token mint`.
@@ -68,45 +62,38 @@ def revoke(*, agent: str | None, state_dir: str | None, json: bool) -> ExitCode:
     backend = open_store(state_dir)
     agent_id = resolve_agent(backend, agent, "ultramon token revoke")
     revoked = revoke_tokens(agent_id, caller_id(), backend=backend)
-    if json:
-        print_json({"agentId": agent_id, "revoked": revoked})
-    else:
-        click.echo(f"Revoked {plural(revoked, 'token')} of {agent_id}")
-    return ExitCode.OK
+    line = f"Revoked {plural(revoked, 'token')} of {agent_id}"
+    print_result({"agentId": agent_id, "revoked": revoked}, line, as_json=json)
 
 
 @click.command("admin")
 @store_options
-def admin(*, state_dir: str | None, json: bool) -> ExitCode:
+def admin(*, state_dir: str | None, json: bool) -> None:
     """Print the path of the file with the admin's token.
 
     The file is made where it is missing.
     """
     from ultramon.tokens import ADMIN_TOKEN
 
-    return _print_secret_path(ADMIN_TOKEN, state_dir, as_json=json)
+    _print_secret_path(ADMIN_TOKEN, state_dir, as_json=json)
 
 
 @click.command("hook")
 @store_options
-def hook(*, state_dir: str | None, json: bool) -> ExitCode:
+def hook(*, state_dir: str | None, json: bool) -> None:
     """Print the path of the file with the secret of hook scripts.
 
     The file is made where it is missing.
     """
     from ultramon.tokens import HOOK_SECRET
 
-    return _print_secret_path(HOOK_SECRET, state_dir, as_json=json)
+    _print_secret_path(HOOK_SECRET, state_dir, as_json=json)
 
 
-def _print_secret_path(name: str, state_dir: str | None, *, as_json: bool) -> ExitCode:
+def _print_secret_path(name: str, state_dir: str | None, *, as_json: bool) -> None:
     from ultramon.tokens import secret_path, server_secret
 
     directory = directory_of(open_store(state_dir))
     server_secret(directory, name)
     path = secret_path(directory, name)
-    if as_json:
-        print_json({"path": path})
-    else:
-        click.echo(sanitize(path))
-    return ExitCode.OK
+    print_result({"path": path}, path, as_json=as_json)

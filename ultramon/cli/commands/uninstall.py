@@ -13,7 +13,7 @@ from ultramon.cli.commands.install import (
     layer_options,
     named_host,
 )
-from ultramon.cli.output import ExitCode, say
+from ultramon.cli.output import say
 from ultramon.cli.selection import json_option, state_dir_option
 
 
@@ -40,7 +40,7 @@ def command(
     dry_run: bool,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+) -> None:
     """Take what install put there out again.
 
     Where nothing else was changed since, the settings get their old bytes back; else only the
@@ -63,4 +63,3 @@ def command(
         say(f"{plan.path} would be restored; nothing was written")
     else:
         say(f"taken out of {plan.path}")
-    return ExitCode.OK
