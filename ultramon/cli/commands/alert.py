@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 import click
 
@@ -29,15 +30,13 @@ from ultramon.errors import ConfigurationError
 @json_option
 def command(
     *,
-    force: bool,
-    command: str | None,
-    every: int | None,
     no_alert: bool,
     history: bool,
     session: str | None,
     directory: str | None,
     state_dir: str | None,
     json: bool,
+    **options: Any,
 ) -> int:
     """Alert an agent on stderr, once per limit that its window crosses.
 
@@ -56,19 +55,18 @@ def command(
     try:
         session = find_session(session, directory, path)
         if history:
-            return _show_history(session, directory, state_dir, json=json)
+            _show_history(session, directory, state_dir, json=json)
+            return ExitCode.OK
         config = AlertConfig()
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     outcome = check_and_alert_context(
-        force=force,
-        command=command,
-        every=every,
         session=session,
         directory=directory,
         stream=StringIO() if json else None,
         config=config,
         state_dir=path,
+        **options,
     )
     if json:
         print_json(outcome.to_json())
@@ -77,7 +75,7 @@ def command(
 
 def _show_history(
     session: str | None, directory: str | None, state_dir: str | None, *, json: bool
-) -> ExitCode:
+) -> None:
     from ultramon import check_context
     from ultramon.cli.commands.events import pages
     from ultramon.cli.event_line import event_line
@@ -92,4 +90,3 @@ def _show_history(
                 shown += 1
     if not shown and not json:
         say("no alerts" if session is None else f"no alerts of {session}")
-    return ExitCode.OK

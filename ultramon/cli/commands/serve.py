@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.output import ExitCode, json_line, say
+from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 from ultramon.errors import MissingExtraError
 from ultramon.system.terminal_text import sanitize
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "httpx", "starlette", "uvicorn"))
+_FILE = click.Path(exists=True, dir_okay=False)
 _MAX_LINE_CHARS = 20_000  # a traceback is one line of them
 
 
@@ -41,17 +42,12 @@ class LineFormatter(logging.Formatter):
     help="Port to listen on; 0 = any free one.",
 )
 @click.option(
-    "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Serve HTTPS with this certificate chain (PEM).",
+    "--tls-cert", "certfile", type=_FILE, help="Serve HTTPS with this certificate chain (PEM)."
 )
-@click.option(
-    "--tls-key",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Its key, where it is not in the same file.",
-)
+@click.option("--tls-key", "keyfile", type=_FILE, help="Its key, where it is not in the same file.")
 @click.option(
     "--allow-host",
+    "names",
     multiple=True,
     metavar="NAME",
     help="Answer requests for this host name too; its port is --port unless given.",
@@ -60,30 +56,30 @@ class LineFormatter(logging.Formatter):
 @store_options
 def command(
     *,
-    host: str,
-    port: int,
-    tls_cert: str | None,
-    tls_key: str | None,
-    allow_host: tuple[str, ...],
+    certfile: str | None,
+    keyfile: str | None,
     log_requests: bool,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+    **address: Any,
+) -> None:
     """Serve the HTTP API until Ctrl-C or SIGTERM.
 
     Callers authenticate: the admin token and the secret of hook scripts are files in the state
     directory that only this user can read. One server runs per state directory. With --json its
     address goes to stdout, as one line.
     """
-    if tls_key is not None and tls_cert is None:
+    from ultramon.tokens import ADMIN_TOKEN, secret_path
+
+    if keyfile is not None and certfile is None:
         raise click.UsageError("--tls-key needs --tls-cert")
-    serve, admin_token_path = _import_server()
+    serve = _import_server()
     backend = open_store(state_dir)
     directory = state_dir_given(state_dir) or directory_of(backend)
     _log_to_stderr(log_requests=log_requests)
 
     def say_where(facts: dict[str, Any]) -> None:
-        token_path = admin_token_path(directory)
+        token_path = secret_path(directory, ADMIN_TOKEN)
         if json:
             click.echo(json_line({**facts, "adminTokenFile": token_path}))
             return
@@ -93,17 +89,14 @@ def command(
     serve(
         backend,
         directory,
-        host=host,
-        port=port,
-        names=allow_host,
-        certfile=tls_cert,
-        keyfile=tls_key,
+        certfile=certfile,
+        keyfile=keyfile,
         on_listening=say_where,
+        **address,
     )
-    return ExitCode.OK
 
 
-def _import_server() -> tuple[Callable[..., None], Callable[[str], str]]:
+def _import_server() -> Callable[..., None]:
     try:
         from ultramon.server.main import serve
     except ModuleNotFoundError as error:
@@ -111,9 +104,7 @@ def _import_server() -> tuple[Callable[..., None], Callable[[str], str]]:
         if package not in _OF_THE_EXTRA:
             raise
         raise MissingExtraError("ultramon serve", package, "server") from error
-    from ultramon.tokens import ADMIN_TOKEN, secret_path
-
-    return serve, lambda directory: secret_path(directory, ADMIN_TOKEN)
+    return serve
 
 
 def _log_to_stderr(*, log_requests: bool) -> None:
