@@ -17,18 +17,13 @@ from ultramon.state.record import short_id
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.overview import Overview
 
 _MAX_NAME_CHARS = 24
 _pressure = attrgetter("pressure")
-
-
-class _Part(NamedTuple):
-    text: str
-    colour: str = ""
 
 
 def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
@@ -44,7 +39,7 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     survey = _list(backend.list_agents(run)) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
-        _coloured(part) if color else _escaped(part.text) for part in _parts(survey)
+        _written(text, colour if color else "") for text, colour in _parts(survey)
     )
 
 
@@ -75,21 +70,23 @@ def _ask(overview: Overview, run: str | None) -> _Survey:
     return _Survey(verdicts, min(seen, key=_pressure, default=None), len(unreadable))
 
 
-def _parts(survey: _Survey) -> list[_Part]:
+def _parts(survey: _Survey) -> Iterator[tuple[str, str]]:
+    """Yield texts, each with its colour."""
     verdicts, nearest = survey.verdicts, survey.nearest
     living = verdicts[ALIVE] + verdicts[STALE]
-    parts = [_Part(f"um {living} agent{'' if living == 1 else 's'}")]
+    yield f"um {living} agent{'' if living == 1 else 's'}", ""
     if nearest is not None:
         is_known = nearest.record.threshold_status is not None
         colour = action_style(nearest.record.action).removeprefix("bold ") if is_known else ""
-        parts.append(_Part(_fullness(nearest), colour))
-    if verdicts[STALE]:
-        parts.append(_Part(f"{verdicts[STALE]} stale", "yellow"))
-    if verdicts[LOST]:
-        parts.append(_Part(f"{verdicts[LOST]} lost", "red"))
-    if survey.unreadable:
-        parts.append(_Part(f"{survey.unreadable} unreadable", "yellow"))
-    return parts
+        yield _fullness(nearest), colour
+    problems = (
+        (verdicts[STALE], "stale", "yellow"),
+        (verdicts[LOST], "lost", "red"),
+        (survey.unreadable, "unreadable", "yellow"),
+    )
+    for count, what, colour in problems:
+        if count:
+            yield f"{count} {what}", colour
 
 
 def _fullness(one: ObservedAgent) -> str:
@@ -101,11 +98,7 @@ def _fullness(one: ObservedAgent) -> str:
     return f"{name} {int(record.usage_ratio * 100 + 1e-9)}% {field(record.threshold_status)}"
 
 
-def _escaped(text: str) -> str:
+def _written(text: str, colour: str) -> str:
     # tmux expands what a command printed once more.
-    return text.replace("#", "##")
-
-
-def _coloured(part: _Part) -> str:
-    text = _escaped(part.text)
-    return f"#[fg={part.colour}]{text}#[default]" if part.colour else text
+    text = text.replace("#", "##")
+    return f"#[fg={colour}]{text}#[default]" if colour else text
