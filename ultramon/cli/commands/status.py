@@ -15,7 +15,6 @@ from ultramon.cli.agent_list import (
     unreadable_json,
 )
 from ultramon.cli.output import (
-    ExitCode,
     action_style,
     age,
     field,
@@ -31,12 +30,7 @@ from ultramon.cli.output import (
     turns,
     usage_bar,
 )
-from ultramon.cli.selection import (
-    find_agent,
-    limit_option,
-    open_store,
-    store_options,
-)
+from ultramon.cli.selection import find_agent, limit_option, open_store, store_options
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable
 from ultramon.state.record import short_id
@@ -44,6 +38,7 @@ from ultramon.state.record import short_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from rich.console import Console
     from rich.table import Table
 
     from ultramon.cli.agent_list import AgentList
@@ -73,7 +68,7 @@ def command(
     limit: int | None,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+) -> None:
     """Show how full every agent's window is, the most urgent first.
 
     AGENT is an id, the beginning of one, or a label; without it all living agents are shown. Lost
@@ -86,7 +81,7 @@ def command(
             print_json(agents_json(seen, unreadable))
         else:
             print_agents(seen, unreadable, 0)
-        return ExitCode.OK
+        return
     if limit is None and not json and sys.stdout.isatty():
         limit = MAX_ROWS
     agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
@@ -98,7 +93,6 @@ def command(
         agent_list.refresh(limit)
         print_agents((agent_list.seen + earlier)[:limit], agent_list.unreadable, agent_list.hidden)
     print_left_out(agent_list)
-    return ExitCode.OK
 
 
 def _stream(
@@ -122,12 +116,7 @@ def print_agents(
     """Print agents as a table, and on stderr what the table leaves out."""
     if seen:
         console = make_console()
-        ascii_only = console.options.ascii_only
-        console.print(
-            status_table(
-                seen, console.width, ascii_only=ascii_only, with_heartbeats=with_heartbeats
-            )
-        )
+        console.print(status_table(seen, console, with_heartbeats=with_heartbeats))
     for problem in unreadable:
         say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")
     if hidden:
@@ -227,22 +216,21 @@ _COLUMNS = (
 
 
 def status_table(
-    seen: list[ObservedAgent], width: int, *, ascii_only: bool, with_heartbeats: bool = False
+    seen: list[ObservedAgent], console: Console, *, with_heartbeats: bool = False
 ) -> Table:
-    """Draw agents as a table with as many columns as the width allows.
+    """Draw agents as a table with as many columns as the console has room for.
 
     Args:
         seen: In the order of the rows.
-        width: Of the terminal, in cells.
-        ascii_only: Draw bars without block characters.
+        console: Where the table goes.
         with_heartbeats: Show how long ago each agent beat.
     """
     columns = [
         column
         for column in _COLUMNS
-        if width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
+        if console.width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
     ]
-    return draw_table(seen, columns, Look(width >= _WIDE, ascii_only))
+    return draw_table(seen, columns, Look(console.width >= _WIDE, console.options.ascii_only))
 
 
 def draw_table(seen: list[ObservedAgent], columns: Collection[Column], look: Look) -> Table:

@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from ultramon.cli.agent_list import agents_json, open_agent_list
 from ultramon.cli.commands.status import print_agents, print_left_out, status_table
-from ultramon.cli.output import ExitCode, json_line, make_console, moment, percent, wait_while_read
+from ultramon.cli.output import json_line, make_console, moment, percent, wait_while_read
 from ultramon.cli.selection import limit_option, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.system.terminal_text import sanitize
@@ -69,7 +69,7 @@ def command(
     limit: int | None,
     state_dir: str | None,
     json: bool,
-) -> ExitCode:
+) -> None:
     """Watch how full every agent's window is, the most urgent first.
 
     q and Ctrl-C end it. Where stdout is no terminal, the table is printed again when something
@@ -84,7 +84,7 @@ def command(
         from ultramon.cli.tmux_line import tmux_line
 
         click.echo(tmux_line(state_dir, run, color=color))
-        return ExitCode.OK
+        return
     is_drawn = output_format == "table" and not once and _can_draw()
     agent_list = open_agent_list(
         open_store(state_dir),
@@ -93,74 +93,48 @@ def command(
         is_cut=is_drawn or once or limit is not None,
         with_news=notify != "none",
     )
-    bell = Bell(notify)
     pause = None if once else interval
-    try:
-        if output_format == "json":
-            _print_changes(agent_list, bell, _print_json, _facts, limit=limit, interval=pause)
-        elif not is_drawn:
-            _print_changes(agent_list, bell, _print_table, _gist, limit=limit, interval=pause)
+    with suppress(KeyboardInterrupt):
+        if is_drawn:
+            _watch_live(agent_list, notify, make_console(), limit, interval)
         else:
-            _watch_live(agent_list, bell, make_console(), limit, interval)
-    except KeyboardInterrupt:
-        pass
-    return ExitCode.OK
+            _print_changes(agent_list, notify, limit, pause, as_json=output_format == "json")
 
 
-class Bell:
-    """Notifies a person at the terminal when an agent reaches a rung.
-
-    Args:
-        kind: ``none``, ``bell`` or ``osc9``.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        streams = (sys.stdout, sys.stderr)
-        self._terminal = next((stream for stream in streams if stream.isatty()), None)
-
-    def ring(self, crossings: list[tuple[ObservedAgent, str]]) -> None:
-        """Ring once for each."""
-        if self._kind == "none" or self._terminal is None or not crossings:
-            return
-        for one, rung in crossings:
-            share = percent(one.record.usage_ratio)
-            words = sanitize(f"ultramon: {one.record.agent_id} {rung} {share}", max_chars=200)
-            self._terminal.write("\a" if self._kind == "bell" else f"\x1b]9;{words}\x1b\\")
-        self._terminal.flush()
+def _ring(kind: str, crossings: list[tuple[ObservedAgent, str]]) -> None:
+    """Ring the bell of the terminal, or ask it for a notification, once for each rung reached."""
+    terminal = next((stream for stream in (sys.stdout, sys.stderr) if stream.isatty()), None)
+    if terminal is None or not crossings:
+        return
+    for one, rung in crossings:
+        share = percent(one.record.usage_ratio)
+        words = sanitize(f"ultramon: {one.record.agent_id} {rung} {share}", max_chars=200)
+        terminal.write("\a" if kind == "bell" else f"\x1b]9;{words}\x1b\\")
+    terminal.flush()
 
 
 def _print_changes(
-    agent_list: AgentList,
-    bell: Bell,
-    show: Callable[[AgentList, bool], None],
-    content: Callable[[ObservedAgent], object],
-    *,
-    limit: int | None,
-    interval: float | None,
+    agent_list: AgentList, notify: str, limit: int | None, interval: float | None, *, as_json: bool
 ) -> None:
     """Print the agents again whenever their content changes; once without an interval."""
+    content = _facts if as_json else _gist
     last: object = None
     while True:
-        bell.ring(agent_list.refresh(limit))
-        now = [content(one) for one in agent_list.seen], agent_list.unreadable
+        _ring(notify, agent_list.refresh(limit))
+        seen, unreadable = agent_list.seen, agent_list.unreadable
+        now = [content(one) for one in seen], unreadable
         if now != last:
-            show(agent_list, interval is not None)
             last = now
+            if as_json:
+                click.echo(json_line(agents_json(seen, unreadable)))
+            else:
+                if interval is not None:
+                    click.echo(f"--- {moment(time.time())}")
+                print_agents(seen, unreadable, agent_list.hidden, with_heartbeats=True)
+                print_left_out(agent_list)
         if interval is None:
             return
         wait_while_read(interval)
-
-
-def _print_json(agent_list: AgentList, goes_on: bool) -> None:
-    click.echo(json_line(agents_json(agent_list.seen, agent_list.unreadable)))
-
-
-def _print_table(agent_list: AgentList, goes_on: bool) -> None:
-    if goes_on:
-        click.echo(f"--- {moment(time.time())}")
-    print_agents(agent_list.seen, agent_list.unreadable, agent_list.hidden, with_heartbeats=True)
-    print_left_out(agent_list)
 
 
 def _facts(one: ObservedAgent) -> object:
@@ -184,19 +158,16 @@ def _can_draw() -> bool:
 
 
 def _watch_live(
-    agent_list: AgentList, bell: Bell, console: Console, limit: int | None, interval: float
+    agent_list: AgentList, notify: str, console: Console, limit: int | None, interval: float
 ) -> None:
     """Draw the agents on the whole terminal until a signal ends it; q counts as Ctrl-C."""
-    while True:
-        ended_by = _draw(agent_list, bell, console, limit, interval)
-        if ended_by == signal.SIGINT:
-            return
+    while (ended_by := _draw(agent_list, notify, console, limit, interval)) != signal.SIGINT:
         # The terminal is restored; now the signal does what it does to any program.
         os.kill(os.getpid(), ended_by)
 
 
 def _draw(
-    agent_list: AgentList, bell: Bell, console: Console, limit: int | None, interval: float
+    agent_list: AgentList, notify: str, console: Console, limit: int | None, interval: float
 ) -> int:
     from rich.live import Live
 
@@ -211,14 +182,13 @@ def _draw(
     )
     with _terminal() as wait, live:
         while True:
-            bell.ring(agent_list.refresh(min(limit or console.height, console.height)))
+            _ring(notify, agent_list.refresh(min(limit or console.height, console.height)))
             frame = _frame(agent_list, console)
             lines = console.size, console.render_lines(frame)
             if lines != drawn:
                 live.update(frame, refresh=True)
                 drawn = lines
-            ended_by = wait(interval)
-            if ended_by is not None:
+            if (ended_by := wait(interval)) is not None:
                 return ended_by
 
 
@@ -232,12 +202,7 @@ def _frame(agent_list: AgentList, console: Console) -> RenderableType:
     ]
     # The table's head, an empty line and the summary take three lines.
     room = max(console.height - len(problems) - 3, 1)
-    table = status_table(
-        agent_list.seen[:room],
-        console.width,
-        ascii_only=console.options.ascii_only,
-        with_heartbeats=True,
-    )
+    table = status_table(agent_list.seen[:room], console, with_heartbeats=True)
     beyond = agent_list.left_out + max(len(agent_list.seen) - room, 0)
     summary = Text(_summary(agent_list, beyond), "dim", no_wrap=True)
     rows: list[RenderableType] = [table, Text("")] if agent_list.seen else []
@@ -296,8 +261,7 @@ def _terminal() -> Iterator[Callable[[float], int | None]]:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 undo.callback(signal.signal, number, signal.signal(number, lambda *_: None))
         if keyboard is not None:
-            undo.callback(
-                termios.tcsetattr, keyboard, termios.TCSADRAIN, termios.tcgetattr(keyboard)
-            )
+            before = termios.tcgetattr(keyboard)
+            undo.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
             tty.setcbreak(keyboard, termios.TCSADRAIN)
         yield wait
