@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, observe
-from ultramon.state.record import StateRecord
+from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
@@ -131,20 +132,15 @@ class AgentList:
         before, after = self._rungs, {}
         crossings = []
         for one in self._everyone:
-            epoch, rungs = after[one.record.agent_id] = one.record.epoch, one.rungs_reached
-            if before is None:
-                continue
-            known_epoch, known = before.get(one.record.agent_id, (epoch, {}))
-            crossings += [
-                (one, rung)
-                for rung, count in rungs.items()
-                if count > (known.get(rung, 0) if known_epoch == epoch else 0)
-            ]
+            agent_id, epoch, rungs = one.record.agent_id, one.record.epoch, one.rungs_reached
+            after[agent_id] = epoch, rungs
+            if before is not None:
+                known_epoch, known = before.get(agent_id, (epoch, {}))
+                known = known if known_epoch == epoch else {}
+                crossings += [(one, rung) for rung in rungs if rungs[rung] > known.get(rung, 0)]
         # An agent that cannot be read for a moment has not reached its rungs anew afterwards.
         unread = {agent.agent_id for agent in self.unreadable}
-        after.update(
-            (agent_id, old) for agent_id, old in (before or {}).items() if agent_id in unread
-        )
+        after.update((name, old) for name, old in (before or {}).items() if name in unread)
         self._rungs = after
         return crossings
 
@@ -185,16 +181,11 @@ class PagedAgentList(AgentList):
         while (page := self._backend.events(self._cursor)).events:
             self._cursor = page.cursor
             for event in page.events:
-                if event["type"] != "context_threshold_reached" or (
-                    self._run not in (None, event["run"])
-                ):
-                    continue
-                try:
-                    stored = self._backend.load(event["agentId"])
-                except UltramonError:
-                    continue  # gone, or unreadable
-                seen, _ = look_at([stored])
-                yield from ((one, event["level"]) for one in seen)
+                is_ours = self._run in (None, event["run"])
+                if is_ours and event["type"] == "context_threshold_reached":
+                    with suppress(UltramonError):  # gone, or unreadable
+                        seen, _ = look_at([self._backend.load(event["agentId"])])
+                        yield from ((one, event["level"]) for one in seen)
 
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
@@ -205,14 +196,10 @@ def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Un
 def _sorted(
     observed: Iterable[ObservedAgent | Unreadable],
 ) -> tuple[list[ObservedAgent], list[Unreadable]]:
-    seen: list[ObservedAgent] = []
-    unreadable: list[Unreadable] = []
-    for one in observed:
-        if isinstance(one, ObservedAgent):
-            seen.append(one)
-        else:
-            unreadable.append(one)
-    return sorted(seen, key=lambda one: one.urgency), unreadable
+    everyone = list(observed)
+    seen = [one for one in everyone if isinstance(one, ObservedAgent)]
+    seen.sort(key=lambda one: one.urgency)
+    return seen, [one for one in everyone if isinstance(one, Unreadable)]
 
 
 def _observe(agents: Iterable[StoredAgent], *, whole: bool) -> Iterator[ObservedAgent | Unreadable]:
@@ -253,35 +240,24 @@ def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
             started[event["agentId"]] = event
         elif event["type"] in ("agent_stopped", "agent_lost"):
             ended[event["agentId"]] = event
-    return [
-        _life_in_journal(started.get(agent_id, event), event)
-        for agent_id, event in ended.items()
-        if _is_in_another_run(backend, agent_id, run)
-    ]
-
-
-def _is_in_another_run(backend: Backend, agent_id: str, run: str) -> bool:
-    try:
-        record = backend.load(agent_id).record
-    except (AgentNotFoundError, StateError):
-        return False
-    return record is not None and record.run != run
+    lives = []
+    for agent_id, event in ended.items():
+        with suppress(AgentNotFoundError, StateError):
+            now = backend.load(agent_id).record
+            if now is not None and now.run != run:
+                lives.append(_life_in_journal(started.get(agent_id, event), event))
+    return lives
 
 
 def _life_in_journal(started: dict[str, Any], ended: dict[str, Any]) -> ObservedAgent:
     at = parse_time(ended["occurredAt"]) or 0.0
+    facts = ("run", "session_id", "generation", "epoch", "outcome", "exit")
     record = StateRecord(
         ended["agentId"],
-        run=ended["run"],
-        session_id=ended["sessionId"],
-        generation=ended["generation"],
-        epoch=ended["epoch"],
+        **{name: ended.get(FIELD_NAMES[name]) for name in facts},
         started_at=parse_time(started["occurredAt"]) or 0.0,
         last_heartbeat=at,
         last_activity=at,
-        active=False,
-        outcome=ended.get("outcome"),
-        exit=ended.get("exit"),
         limit_source="unknown",
         tokens_source="unknown",
         action="none",

@@ -181,18 +181,17 @@ def say(text: str) -> None:
     click.echo(sanitize(text), err=True)
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console() -> Console:
     """Return a console that prints text unchanged: no markup, emoji codes or highlighting.
 
     Lines in a pipe may be 160 cells long.
     """
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
     width = None
-    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdigit():
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         width = _PIPE_WIDTH
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def make_table() -> Table:
