@@ -85,7 +85,7 @@ class AgentList:
     def stream(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Look again and yield the agents shown as JSON, none of them kept.
 
-        At its end all attributes but `seen` are up to date.
+        At its end, or at the limit, all attributes but `seen` are up to date.
         """
         self.seen = []
         return (shown for _, shown in self._look(limit))
@@ -93,12 +93,12 @@ class AgentList:
     def _look(self, limit: int | None) -> Iterator[tuple[ObservedAgent, dict[str, Any]]]:
         """Yield what is shown; count the rest."""
         self.unreadable = []
-        present, left = self._present(limit)
+        present, self.left_out = self._present(limit)
         shown = 0
         for one in present:
             if shown == limit:
                 break
-            left -= 1
+            self.left_out = max(self.left_out - 1, 0)
             if isinstance(one, Unreadable):
                 self.unreadable.append(one)
                 continue
@@ -109,7 +109,6 @@ class AgentList:
             else:
                 shown += 1
                 yield one, checked
-        self.left_out = max(left, 0)
 
     def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
         """Return the agents that may be shown, most urgent first, and their number."""

@@ -62,10 +62,6 @@ def _handoff(event: dict[str, Any]) -> str:
     return ", ".join([field(handoff["reason"]), *counts])
 
 
-def _dead_letter(event: dict[str, Any]) -> str:
-    return f"message {event['n']:d} could not be delivered"
-
-
 def _audit(event: dict[str, Any]) -> str:
     claimed = event["claimed"]
     as_whom = "" if claimed is None else f" as {field(claimed)}"
@@ -86,7 +82,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "agent_recovered": None,
     "agent_lost": _end,
     "agent_expired": _end,
-    "dead_letter": _dead_letter,
+    "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
     "audit": _audit,
 }
 EVENT_TYPES = tuple(_WORDS)

@@ -35,9 +35,8 @@ def state_dir_option(
     )
 
 
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--json`` to a command."""
-    return click.option("--json", is_flag=True, help="Print JSON instead of text.")(command)
+json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
+"""Adds ``--json`` to a command."""
 
 
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -69,8 +69,8 @@ def command(
                 if not follow:
                     break
                 wait_for_change(mark, before, _READ_SECONDS)
-    if not (shown or json or follow):
-        say("no messages")
+        if not (shown or json):
+            say("no messages")
 
 
 def _recipient(backend: Backend, agent: str | None) -> str:

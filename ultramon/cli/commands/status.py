@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -36,7 +37,7 @@ from ultramon.state.observed import ObservedAgent, Unreadable
 from ultramon.state.record import short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from rich.console import Console
     from rich.table import Table
@@ -87,23 +88,14 @@ def command(
     agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = _stream(agent_list, earlier, limit)
-        print_json_list("agents", agents, lambda: unreadable_json(agent_list.unreadable))
+        agents = chain(agent_list.stream(limit), (one.to_json() for one in earlier))
+        print_json_list(
+            "agents", islice(agents, limit), lambda: unreadable_json(agent_list.unreadable)
+        )
     else:
         agent_list.refresh(limit)
         print_agents((agent_list.seen + earlier)[:limit], agent_list.unreadable, agent_list.hidden)
     print_left_out(agent_list)
-
-
-def _stream(
-    agent_list: AgentList, earlier: list[ObservedAgent], limit: int | None
-) -> Iterator[dict[str, Any]]:
-    """Yield the agents of a list to its end, which counts the rest, then earlier lives."""
-    shown = 0
-    for shown, one in enumerate(agent_list.stream(limit), 1):  # noqa: B007
-        yield one
-    left = None if limit is None else limit - shown
-    yield from (one.to_json() for one in earlier[:left])
 
 
 def print_agents(
