@@ -23,24 +23,19 @@ if TYPE_CHECKING:
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a session: ``--session``, ``--directory``, ``--state-dir``."""
-    options = (
-        click.option(
-            "--session",
-            metavar="ID",
-            envvar="ULTRAMON_AGENT_ID",
-            help="The session.  [default: the one in .current-session of the project directory]",
-        ),
-        click.option(
-            "--directory",
-            metavar="DIR",
-            envvar="ULTRAMON_ALERT_DIR",
-            help="The project directory.  [default: .ultramon]",
-        ),
-        state_dir_option(),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    command = state_dir_option()(command)
+    command = click.option(
+        "--directory",
+        metavar="DIR",
+        envvar="ULTRAMON_ALERT_DIR",
+        help="The project directory.  [default: .ultramon]",
+    )(command)
+    return click.option(
+        "--session",
+        metavar="ID",
+        envvar="ULTRAMON_AGENT_ID",
+        help="The session.  [default: the one in .current-session of the project directory]",
+    )(command)
 
 
 def find_session(session: str | None, directory: str | None, state_dir: str | None) -> str | None:

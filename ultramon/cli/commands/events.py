@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.commands.prune import Duration
+from ultramon.cli.commands.prune import duration
 from ultramon.cli.event_line import EVENT_TYPES, event_line
 from ultramon.cli.output import json_line, say, until_interrupted, wait_for_change
 from ultramon.cli.selection import find_agent_id, open_store, store_options
@@ -22,32 +22,24 @@ _READ_SECONDS = 2.0
 """Two writes in one tick of the file system's clock leave the same mark, so read anyway."""
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
-    """A time, given as RFC 3339 or as a time span before now; becomes epoch seconds."""
+def _moment(text: str) -> float:
+    """Return the epoch seconds of a time, given as RFC 3339 or as a time span before now."""
+    at = parse_time(text)
+    if at is not None:
+        return at
+    from ultramon.system.clock import SYSTEM_CLOCK
 
-    name = "time"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return epoch seconds."""
-        if isinstance(value, int | float):
-            return value
-        at = parse_time(value)
-        if at is not None:
-            return at
-        from ultramon.system.clock import SYSTEM_CLOCK
-
-        try:
-            return SYSTEM_CLOCK.now() - Duration().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value} is neither like 2h nor like 2026-11-21T20:28:51Z", param, ctx)
+    try:
+        return SYSTEM_CLOCK.now() - duration(text)
+    except click.BadParameter:
+        allowed = "neither like 2h nor like 2026-11-21T20:28:51Z"
+        raise click.BadParameter(f"{text} is {allowed}") from None
 
 
 @click.command("events")
 @click.option(
     "--since",
-    type=Moment(),
+    type=_moment,
     metavar="DURATION|TIME",
     help="Only events since then, e.g. 2h or 2026-11-21T20:28:51Z.  [default: everything]",
 )

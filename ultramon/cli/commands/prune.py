@@ -13,32 +13,27 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
-    """A time span such as ``90s``, ``12h`` or ``7d``, in seconds."""
+def duration(text: str) -> float:
+    """Return the seconds of a time span such as ``90s``, ``12h`` or ``7d``.
 
-    name = "duration"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds."""
-        if isinstance(value, int | float):
-            return value
-        match = _DURATION.fullmatch(value)
-        if match is None:
-            self.fail(f"{value} is not a number followed by s, m, h, d or w, e.g. 7d", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
+    Raises:
+        click.BadParameter: It is none.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"{text} is not a number followed by s, m, h, d or w, e.g. 7d")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @click.command("prune")
 @click.option(
     "--older-than",
-    type=Duration(),
+    type=duration,
     default="7d",
     help="Delete agents that ended or were lost this long ago.",
 )
 @click.option(
-    "--events-older-than", type=Duration(), default="30d", help="Delete events of this age."
+    "--events-older-than", type=duration, default="30d", help="Delete events of this age."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @store_options

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 _DEPTHS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 
 
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise click.UsageError(f"{sanitize(text)} is no number of a message")
+    return int(text)
+
+
 @click.command("depth")
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
@@ -76,9 +82,9 @@ def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
 
 
 @click.command("retry")
-@click.argument("numbers", metavar="MESSAGE...", nargs=-1)
+@click.argument("numbers", metavar="MESSAGE...", nargs=-1, type=_number)
 @store_options
-def retry(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> None:
+def retry(*, numbers: tuple[int, ...], state_dir: str | None, json: bool) -> None:
     """Give dead messages five new attempts.
 
     MESSAGE is a number that `ultramon queue dead` shows.
@@ -88,9 +94,9 @@ def retry(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> Non
 
 
 @click.command("drop")
-@click.argument("numbers", metavar="MESSAGE...", nargs=-1)
+@click.argument("numbers", metavar="MESSAGE...", nargs=-1, type=_number)
 @store_options
-def drop(*, numbers: tuple[str, ...], state_dir: str | None, json: bool) -> None:
+def drop(*, numbers: tuple[int, ...], state_dir: str | None, json: bool) -> None:
     """Delete dead messages.
 
     MESSAGE is a number that `ultramon queue dead` shows.
@@ -109,9 +115,8 @@ def _is_wanted(one: Depth | Message, agents: tuple[str, ...]) -> bool:
 
 
 def _change(
-    change: Callable[[int], bool], texts: tuple[str, ...], done_word: str, as_json: bool
+    change: Callable[[int], bool], numbers: tuple[int, ...], done_word: str, as_json: bool
 ) -> None:
-    numbers = [_number(text) for text in texts]
     if not numbers:
         raise click.UsageError("give the numbers that `ultramon queue dead` shows")
     done = [number for number in numbers if change(number)]
@@ -120,12 +125,6 @@ def _change(
     print_result({"done": done, "notDead": missed}, *lines, as_json=as_json)
     if missed:
         raise CommandFailed(f"not dead, or replaced: {', '.join(map(str, missed))}")
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise click.UsageError(f"{sanitize(text)} is no number of a message")
-    return int(text)
 
 
 def _depth_json(depth: Depth) -> dict[str, Any]:
