@@ -36,7 +36,7 @@ def open_agent_list(
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is None or not is_cut:
         return AgentList(backend, run, show_all=show_all, with_news=with_news)
-    return PagedAgentList(backend, overview, run, show_all=show_all, with_news=with_news)
+    return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)
 
 
 class AgentList:
@@ -67,7 +67,7 @@ class AgentList:
         self._marks: dict[str, Any] = {}
         self._stored: dict[str, StoredAgent] = {}
         self._everyone: list[ObservedAgent] = []
-        self._rungs: dict[str, tuple[int, dict[str, int]]] | None = None
+        self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
 
     def refresh(self, limit: int | None = None) -> list[tuple[ObservedAgent, str]]:
         """Look again.
@@ -128,19 +128,17 @@ class AgentList:
         return present, len(present)
 
     def _news(self) -> Iterable[tuple[ObservedAgent, str]]:
-        before, after = self._rungs, {}
-        crossings = []
-        for one in self._everyone:
-            agent_id, epoch, rungs = one.record.agent_id, one.record.epoch, one.rungs_reached
-            after[agent_id] = epoch, rungs
-            if before is not None:
-                known_epoch, known = before.get(agent_id, (epoch, {}))
-                known = known if known_epoch == epoch else {}
-                crossings += [(one, rung) for rung in rungs if rungs[rung] > known.get(rung, 0)]
+        before = self._rungs
         # An agent that cannot be read for a moment has not reached its rungs anew afterwards.
         unread = {agent.agent_id for agent in self.unreadable}
-        after.update((name, old) for name, old in (before or {}).items() if name in unread)
-        self._rungs = after
+        self._rungs = {key: rungs for key, rungs in (before or {}).items() if key[0] in unread}
+        crossings = []
+        for one in self._everyone:
+            key, rungs = (one.record.agent_id, one.record.epoch), one.rungs_reached
+            self._rungs[key] = rungs
+            if before is not None:
+                known = before.get(key, {})
+                crossings += [(one, rung) for rung in rungs if rungs[rung] > known.get(rung, 0)]
         return crossings
 
 
@@ -148,15 +146,9 @@ class PagedAgentList(AgentList):
     """The most urgent agents only, sorted, judged and counted by the store itself."""
 
     def __init__(
-        self,
-        backend: Backend,
-        overview: Overview,
-        run: str | None,
-        *,
-        show_all: bool,
-        with_news: bool,
+        self, overview: Overview, backend: Backend, run: str | None, **choices: bool
     ) -> None:
-        super().__init__(backend, run, show_all=show_all, with_news=with_news)
+        super().__init__(backend, run, **choices)
         self._overview = overview
         self._cursor: str | None = None
 
