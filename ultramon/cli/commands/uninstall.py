@@ -24,10 +24,9 @@ from ultramon.cli.selection import json_option, state_dir_option
     "--plugin",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    show_envvar=True,
     help="Delete a plugin folder that was written by install.",
 )
-@click.option("--dry-run", is_flag=True, show_envvar=True, help="Only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @state_dir_option()
 @json_option
 def command(

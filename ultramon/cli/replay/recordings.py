@@ -159,10 +159,9 @@ def _first_objects(head: bytes) -> list[dict[str, Any]]:
             objects.append(decode_object(line))
         except ValueError:
             break
-    if not objects and lines and len(lines[0]) >= _HEAD_BYTES - 1:
-        start = lines[0].lstrip()
-        if start.startswith(b'{"text":"') or start.startswith(b'{"text": "'):
-            return [{"text": ""}]
+    is_cut = not objects and lines and len(lines[0]) >= _HEAD_BYTES - 1
+    if is_cut and lines[0].lstrip().startswith((b'{"text":"', b'{"text": "')):
+        return [{"text": ""}]
     return objects
 
 
