@@ -17,7 +17,7 @@ from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 
 PATIENCE_SECONDS = 30
-TAKES_SCREEN, LEAVES_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+TAKES_SCREEN, LEAVES_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l\x1b[?25h"
 AGES = {"heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq"}
 
 
@@ -300,7 +300,7 @@ def test_a_hostile_state_cannot_touch_the_terminal(watch, tmp_path):
     terminal.child.send("q")
     assert terminal.end() == (0, None)
     raw = re.sub(r"\x1b\]9;ultramon: evil [\x20-\x7e]*\x1b\\", "", terminal.raw.decode(), count=1)
-    plain = re.sub(r"\x1b\[(\?(1049|25)[hl]|H|[0-9;]*m)", "", raw)
+    plain = re.sub(r"\x1b\[(\?(1049|25)[hl]|[0-9;]*[Hm])", "", raw)
     assert set(re.findall(r"[^\x20-\x7e]", plain)) <= set("\r\n…█▏▎▍▌▋▊▉")
 
 

@@ -169,25 +169,17 @@ def _watch_live(
 def _draw(
     agent_list: AgentList, notify: str, console: Console, limit: int | None, interval: float
 ) -> int:
-    from rich.live import Live
-
     drawn: object = None
-    # The alternate screen is painted over, not erased first, and survives any resize.
-    live = Live(
-        console=console,
-        screen=True,
-        auto_refresh=False,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    with _terminal() as wait, live:
+    with _terminal() as wait, console.screen():
         while True:
             _ring(notify, agent_list.refresh(min(limit or console.height, console.height)))
-            frame = _frame(agent_list, console)
-            lines = console.size, console.render_lines(frame)
-            if lines != drawn:
-                live.update(frame, refresh=True)
-                drawn = lines
+            # The alternate screen is painted over, not erased first, and survives any resize.
+            lines = console.render_lines(
+                _frame(agent_list, console), console.options.update_height(console.height)
+            )
+            if (console.size, lines) != drawn:
+                console.update_screen_lines(lines)
+                drawn = console.size, lines
             if (ended_by := wait(interval)) is not None:
                 return ended_by
 
