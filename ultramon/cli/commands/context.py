@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.caller import resolve_agent
-from ultramon.cli.output import field, moment, print_json, sanitize_values, tokens
+from ultramon.cli.output import field, moment, print_result, sanitize_values, tokens
 from ultramon.cli.selection import open_store, store_options
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     agent_id = resolve_agent(backend, agent, "ultramon context")
     registered = registry_of(backend).registrations(agent_id)
     shown = take_snapshot(agent_id, backend, registered[0] if registered else None)
-    if json:
-        print_json(sanitize_values(shown.model_dump(mode="json", by_alias=True)))
-    elif details:
-        click.echo("\n".join(_details(shown)))
-    else:
-        click.echo(_brief(shown, SYSTEM_CLOCK.now()))
+    lines = _details(shown) if details else [_brief(shown, SYSTEM_CLOCK.now())]
+    facts = sanitize_values(shown.model_dump(mode="json", by_alias=True))
+    print_result(facts, *lines, as_json=json)
 
 
 def _brief(shown: ContextSnapshot, now: float) -> str:

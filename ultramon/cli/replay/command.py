@@ -86,21 +86,18 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
         raise CommandFailed("nothing to replay: no recording, no text")
     given = {name: value for name, value in settings.items() if value is not None}
     config = ContextConfig(**given)
+    timelines = (replay(recording, config) for recording in found.recordings)
+    if json:
+        agents = [one.model_dump(mode="json", by_alias=True) for one in timelines]
+        skipped = [{"path": one.path, "reason": one.reason} for one in found.skipped]
+        print_json({"agents": agents, "skipped": skipped})
+        return
     console = make_console()
-    shown: list[dict[str, Any]] = []
-    for number, recording in enumerate(found.recordings):
-        timeline = replay(recording, config)
-        if json:
-            shown.append(timeline.model_dump(mode="json", by_alias=True))
-            continue
+    for number, timeline in enumerate(timelines):
         if number:
             console.print()
         _print_timeline(console, timeline, with_plot=not no_plot)
-    if json:
-        skipped = [{"path": one.path, "reason": one.reason} for one in found.skipped]
-        print_json({"agents": shown, "skipped": skipped})
-    else:
-        _say_skipped(found.skipped)
+    _say_skipped(found.skipped)
 
 
 def _say_skipped(skipped: list[Skipped]) -> None:
