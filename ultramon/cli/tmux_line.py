@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ultramon.cli.agent_list import look_at, without_ended
 from ultramon.cli.output import action_style, field
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.overview import Overview
+
+    # How many there are of each verdict, the living one nearest to its limit, and the unreadable.
+    Survey = tuple[Mapping[str, int], ObservedAgent | None, int]
 
 _MAX_NAME_CHARS = 24
 _pressure = attrgetter("pressure")
@@ -39,25 +42,18 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     survey = _list(backend.list_agents(run)) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
-        _written(text, colour if color else "") for text, colour in _parts(survey)
+        _written(text, colour if color else "") for text, colour in _parts(*survey)
     )
 
 
-class _Survey(NamedTuple):
-    verdicts: Mapping[str, int]
-    nearest: ObservedAgent | None
-    """Of those that live."""
-    unreadable: int
-
-
-def _list(agents: list[StoredAgent]) -> _Survey:
+def _list(agents: list[StoredAgent]) -> Survey:
     seen, unreadable = look_at(agents)
     living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
     verdicts = Counter(one.liveness.verdict for one in seen)
-    return _Survey(verdicts, min(living, key=_pressure, default=None), len(unreadable))
+    return verdicts, min(living, key=_pressure, default=None), len(unreadable)
 
 
-def _ask(overview: Overview, run: str | None) -> _Survey:
+def _ask(overview: Overview, run: str | None) -> Survey:
     """Read only two agents: the nearest is the first one that lives, or the first one beating."""
     from ultramon.system.clock import SYSTEM_CLOCK
 
@@ -67,12 +63,13 @@ def _ask(overview: Overview, run: str | None) -> _Survey:
     seen, unreadable = look_at(
         [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
     )
-    return _Survey(verdicts, min(seen, key=_pressure, default=None), len(unreadable))
+    return verdicts, min(seen, key=_pressure, default=None), len(unreadable)
 
 
-def _parts(survey: _Survey) -> Iterator[tuple[str, str]]:
+def _parts(
+    verdicts: Mapping[str, int], nearest: ObservedAgent | None, unreadable: int
+) -> Iterator[tuple[str, str]]:
     """Yield texts, each with its colour."""
-    verdicts, nearest = survey.verdicts, survey.nearest
     living = verdicts[ALIVE] + verdicts[STALE]
     yield f"um {living} agent{'' if living == 1 else 's'}", ""
     if nearest is not None:
@@ -82,7 +79,7 @@ def _parts(survey: _Survey) -> Iterator[tuple[str, str]]:
     problems = (
         (verdicts[STALE], "stale", "yellow"),
         (verdicts[LOST], "lost", "red"),
-        (survey.unreadable, "unreadable", "yellow"),
+        (unreadable, "unreadable", "yellow"),
     )
     for count, what, colour in problems:
         if count:
