@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -86,10 +87,8 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
         SeveralFound: Several fit.
         StateCorruptError: Its state cannot be read.
     """
-    try:
+    with suppress(AgentNotFoundError, InvalidAgentIdError):
         return backend.load(name)
-    except (AgentNotFoundError, InvalidAgentIdError):
-        pass
     # Loading raises what is wrong with a state that the list only mentions.
     return backend.load(find_agent_id(backend, name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,10 +48,9 @@ def find_session(session: str | None, directory: str | None, state_dir: str | No
         return session
     if check_context(session=session, directory=directory, state_dir=state_dir).source:
         return session
-    try:
-        return find_agent_id(open_store(state_dir), session)
-    except UltramonError:
-        return session
+    with suppress(UltramonError):
+        session = find_agent_id(open_store(state_dir), session)
+    return session
 
 
 @click.command("check")

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from ultramon.fleet.snapshot import ContextSnapshot
 
 ACTIONS = ("enable", "disable", "status")
-_THRESHOLD_OPTIONS = {
-    "thresholds": "--threshold",
-    "critical_threshold": "--critical-threshold",
-    "use_default_thresholds": "--use-default-thresholds",
-}
+_THRESHOLD_OPTIONS = ("thresholds", "critical_threshold", "use_default_thresholds")
 _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
 
 
@@ -141,7 +137,8 @@ def _chosen(context: click.Context) -> str | None:
             if context.params[name] and context.get_parameter_source(name) is source
         ]
         if len(given) > 1:
-            options = " and ".join(_THRESHOLD_OPTIONS[name] for name in given)
+            flags = {option.name: option.opts[0] for option in context.command.params}
+            options = " and ".join(flags[name] for name in given)
             raise click.UsageError(f"{options} cannot be combined: give one of them")
         if given:
             return given[0]

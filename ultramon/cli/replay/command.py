@@ -178,7 +178,8 @@ def _events_table(timeline: Timeline) -> Table:
     events.sort(key=lambda event: (event.position, hasattr(event, "level")))
     for event in events[:_MAX_ROWS]:
         when = event.at.strftime(clock) if event.at else f"reading {event.position + 1:,}"
-        table.add_row(when, *(Text(*cell) for cell in _event_cells(event)))
+        what, style, count, share, how = _cells(event)
+        table.add_row(when, Text(what, style), tokens(count), Text(share, style), Text(how))
     total = timeline.crossing_count + timeline.compaction_count + timeline.overflow_count
     if total > _MAX_ROWS:
         table.add_row("", f"{total - _MAX_ROWS:,} more in --json")
@@ -187,27 +188,26 @@ def _events_table(timeline: Timeline) -> Table:
     return table
 
 
-def _event_cells(event: Crossing | Compaction | Overflow) -> list[tuple[str, str]]:
-    """Return the cells (event, tokens, usage, source), each with its style."""
+def _cells(event: Crossing | Compaction | Overflow) -> tuple[str, str, int | None, str, str]:
+    """Return what happened, its style, the tokens, the usage, and the source."""
     from ultramon.cli.replay.timeline import Crossing, Overflow
 
     if isinstance(event, Overflow):
         how = "the last reading; the next request was refused as too large"
-        return [("overflow", "bold red"), (tokens(event.tokens), ""), ("", ""), (how, "")]
+        return "overflow", "bold red", event.tokens, "", how
     if isinstance(event, Crossing):
-        style = action_style(event.action)
         how = event.tokens_source
         if event.turns_left is not None:
             left = f"{turns(event.turns_left)} left before {event.next_rung}"
             how += f", {left if event.turns_left else f'the next turn reaches {event.next_rung}'}"
         elif event.next_rung is not None:
             how += f", pace towards {event.next_rung} not known yet"
-        count, share = tokens(event.tokens), percent(event.usage_ratio)
-        return [(event.level, style), (count, ""), (share, style), (how, "")]
+        share = percent(event.usage_ratio)
+        return event.level, action_style(event.action), event.tokens, share, how
     is_stated = event.reason == "boundary"
     how = f"{field(event.trigger)} boundary".lstrip() if is_stated else "fall of the reports"
     how += f", from {tokens(event.tokens_before)}"
-    return [("compaction", "cyan"), (tokens(event.tokens_after), ""), ("", ""), (how, "")]
+    return "compaction", "cyan", event.tokens_after, "", how
 
 
 def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
