@@ -1,7 +1,8 @@
 """The command line: one module per command, imported when the command is called.
 
-Data goes to stdout, words go to stderr. No module of a command imports pydantic, transitions or
-rich at module level, so that `--version`, `--help` and completion answer at once.
+Data goes to stdout, words go to stderr. A command returns its exit code; None is 0. No module of a
+command imports pydantic, transitions or rich at module level, so that `--version`, `--help` and
+completion answer at once.
 """
 
 from __future__ import annotations
