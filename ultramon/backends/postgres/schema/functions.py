@@ -12,33 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.schema.state_columns import COLUMNS, OF_OWNER
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, INFINITY
 from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-INFINITY = float("inf")
-
-_TYPES = {
-    "generation": "bigint",
-    "seq": "bigint",
-    "schema_version": "integer",
-    "active": "boolean",
-    "urgency": "smallint",
-    "waiting": "boolean",
-    "usage_ratio": "float8",
-    "skew_seconds": "float8",
-    "started_at": "float8",
-    "last_heartbeat": "float8",
-    "stale_after_seconds": "float8",
-    "lost_after_seconds": "float8",
-    "machine": "bigint",
-}
-_ROW = ", ".join(f"{name} {_TYPES.get(name, 'text')}" for name in ("agent_id", *COLUMNS))
-_PUT = COLUMNS[len(OF_OWNER) :]
 
 BEAT = "SELECT * FROM ultramon.beat(%s, %s, %s)"
 """With ids, generations and a time; returns the refused ids. A transaction of its own."""
@@ -97,14 +77,13 @@ FUNCTIONS = (
         audience text, told_epoch bigint, level text)""",
         f"""
         WITH given AS MATERIALIZED (
-            SELECT * FROM json_to_recordset($1) AS g ({_ROW})
+            SELECT * FROM json_populate_recordset(NULL::ultramon.agents, $1)
         ), old AS (
             SELECT g.*, a.generation AS held, a.seq AS newest, a.schema_version AS version
             FROM given g JOIN ultramon.agents a USING (agent_id)
             ORDER BY a.agent_id FOR UPDATE OF a
         ), put AS (
-            UPDATE ultramon.agents a SET seq = old.seq,
-                {", ".join(f"{name} = old.{name}" for name in _PUT)},
+            UPDATE ultramon.agents a SET {", ".join(f"{name} = old.{name}" for name in COLUMNS)},
                 changed = pg_current_xact_id()
             FROM old WHERE a.agent_id = old.agent_id AND held = old.generation
                 AND newest <= old.seq AND version <= {SCHEMA}
@@ -139,8 +118,7 @@ FUNCTIONS = (
         "TABLE (recipient text, over bigint[])",
         f"""
         INSERT INTO ultramon.announcements
-        SELECT * FROM json_to_recordset($1)
-            AS a (agent_id text, audience text, epoch bigint, level text, announced_at float8)
+        SELECT * FROM json_populate_recordset(NULL::ultramon.announcements, $1)
         ON CONFLICT (agent_id, audience) DO UPDATE SET epoch = excluded.epoch,
             level = excluded.level, announced_at = excluded.announced_at;
         INSERT INTO ultramon.messages (recipient, sender, category, priority, text, facts, state,
@@ -149,9 +127,8 @@ FUNCTIONS = (
             at + {EXPIRY_SECONDS}
         FROM json_to_recordset($2) AS m (recipient text, sender text, category text,
             priority smallint, text text, facts text, at float8);
-        PERFORM pg_notify($3, u.recipient)
-        FROM (SELECT DISTINCT v.recipient
-            FROM json_to_recordset($2) AS v (recipient text)) AS u;
+        PERFORM pg_notify($3, v.recipient)
+        FROM json_to_recordset($2) AS v (recipient text) GROUP BY v.recipient;
         RETURN QUERY SELECT u.recipient, ARRAY(
             SELECT m.id FROM ultramon.messages m WHERE m.recipient = u.recipient
                 AND m.category = u.category AND m.state = 0

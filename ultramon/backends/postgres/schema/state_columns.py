@@ -36,9 +36,7 @@ COLUMNS = (
 )
 """The columns of `ultramon.agents` after the id, in the order of `values_of`."""
 
-OF_OWNER = COLUMNS[:3]
-"""The columns that decide whether a state may be replaced."""
-
+INFINITY = float("inf")
 _URGENCIES = {FORCE_RETURN: 2, PREPARE_HANDOFF: 1}
 
 
@@ -75,10 +73,8 @@ def values_of(record: StateRecord, document: bytes, skew_seconds: float) -> tupl
 
 def machine_of(hostname: str, boot_id: str) -> int:
     """Return a number for a host as `ultramon.state.liveness` knows it, in eight signed bytes."""
-    digest = blake2b(
-        compact_json.dumps([hostname, boot_id]).encode("ascii"), digest_size=8
-    ).digest()
-    return int.from_bytes(digest, "big", signed=True)
+    host = compact_json.dumps([hostname, boot_id]).encode("ascii")
+    return int.from_bytes(blake2b(host, digest_size=8).digest(), "big", signed=True)
 
 
 def process_of(pid: int, started_at: str | None) -> str:
@@ -90,11 +86,11 @@ def _number(value: float | None) -> float | None:
     try:
         return None if value is None else float(value)
     except OverflowError:
-        return float("inf")
+        return INFINITY
 
 
 def _lost_after(record: StateRecord) -> float:
     try:
         return float(lost_after(record))
     except OverflowError:
-        return float("inf")
+        return INFINITY

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ultramon.system import compact_json
 
 _MARK = '"'
+Text = TypeVar("Text", str, str | None)
 
 
-def to_column(text: str) -> str:
+def to_column(text: Text) -> Text:
     """Return a text unchanged where possible, else as JSON, which begins with a quote."""
+    if text is None:
+        return text
     if "\x00" not in text and not text.startswith(_MARK):
         try:
             text.encode("utf-8")
@@ -18,6 +23,8 @@ def to_column(text: str) -> str:
     return compact_json.dumps(text)
 
 
-def from_column(column: str) -> str:
+def from_column(column: Text) -> Text:
     """Return the text that `to_column` encoded."""
-    return str(compact_json.loads(column)) if column.startswith(_MARK) else column
+    if column is None or not column.startswith(_MARK):
+        return column
+    return str(compact_json.loads(column))
