@@ -218,7 +218,7 @@ def idle_second(store: Store) -> Step:
     backend = PostgresBackend(store.url)
 
     def look(_: int) -> None:
-        backend._states._requests = {}, float("-inf")
+        backend.states._requests = {}, float("-inf")
         backend.get_request(agent(1))
 
     step = measure(store, "look for requests, once a second and process", look, 1_000)

@@ -147,10 +147,10 @@ class Store:
 
     def fill(self, sample: Sample, agents: int) -> None:
         """Store agents that are all registered with a boss, as if they had started."""
-        states, database = self.backend._states, self.backend.database
+        states, database = self.backend.states, self.backend.database
         bosses = -(-agents // AGENTS_PER_BOSS)
         now = time.time()
-        with database.unchecked() as connection:
+        with database.for_admin() as connection:
             cursor = connection.cursor()
             with cursor.copy(
                 database.sql(f"COPY ultramon.agents (agent_id, {', '.join(COLUMNS)}) FROM STDIN")

@@ -31,6 +31,7 @@ from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.local.state_files import StateDirectory
+from ultramon.backends.postgres.store.event_log import EventLog
 
 owner, method = sys.argv[1].split(".")
 setattr(globals()[owner], method, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
@@ -40,7 +41,7 @@ BEFORE_THE_STATE = [
     ("file", "LocalBackend.start_agent"),
     ("file", "StateDirectory.replace"),
     ("postgres", "PostgresBackend.start_agent"),
-    ("postgres", "PostgresBackend._store_events"),
+    ("postgres", "EventLog.insert"),
 ]
 
 

@@ -34,10 +34,8 @@ class TestPostgresBackend(BackendContract, QueueContract, RegistryContract, Cred
         def tear(backend, agent_id):
             with backend.database.transaction() as connection:
                 connection.execute(
-                    backend.database.sql(
-                        "UPDATE ultramon.agents SET document = 'torn',"
-                        " changed = pg_current_xact_id() WHERE agent_id = %s"
-                    ),
+                    "UPDATE ultramon.agents SET document = 'torn',"
+                    " changed = pg_current_xact_id() WHERE agent_id = %s",
                     (agent_id,),
                 )
 

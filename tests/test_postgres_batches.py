@@ -55,9 +55,7 @@ def register(backend, *names):
 def stored_in(backend):
     """Return of each agent the transaction that wrote its state."""
     with backend.database.connection() as connection:
-        rows = connection.execute(
-            backend.database.sql("SELECT agent_id, changed::text FROM ultramon.agents")
-        ).fetchall()
+        rows = connection.execute("SELECT agent_id, changed::text FROM ultramon.agents").fetchall()
     return dict(rows)
 
 
@@ -107,9 +105,7 @@ def test_what_the_database_cannot_take_keeps_nobody_back(backend):
     """One row that it refuses undoes the whole step; then each is stored by itself."""
     with backend.database.connection() as connection:
         connection.execute(
-            backend.database.sql(
-                "ALTER TABLE ultramon.events ADD CHECK (agent_id <> 'scout-2') NOT VALID"
-            )
+            "ALTER TABLE ultramon.events ADD CHECK (agent_id <> 'scout-2') NOT VALID"
         )
     refusals = backend.record_together([crossing(name) for name in NAMES])
     assert isinstance(refusals[1], StateWriteError)
@@ -153,12 +149,10 @@ def test_a_batch_leaves_no_more_notices_than_may_wait(backend):
     register(backend, "scout-1")
     with backend.database.transaction() as connection:
         connection.execute(
-            backend.database.sql(
-                "INSERT INTO ultramon.messages (recipient, sender, category, priority, text,"
-                " facts, state, attempts, available_at, queued_at, expires_at)"
-                " SELECT 'boss', 'other', 'context_monitor', 0, n::text, '{}', 0, 0, 0, 0, 1e12"
-                " FROM generate_series(1, %s) AS n"
-            ),
+            "INSERT INTO ultramon.messages (recipient, sender, category, priority, text,"
+            " facts, state, attempts, available_at, queued_at, expires_at)"
+            " SELECT 'boss', 'other', 'context_monitor', 0, n::text, '{}', 0, 0, 0, 0, 1e12"
+            " FROM generate_series(1, %s) AS n",
             (MAX_WAITING,),
         )
     backend.record_together([crossing("scout-1")])

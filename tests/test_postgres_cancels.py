@@ -15,6 +15,7 @@ from helpers.postgres_worker import start
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
+from ultramon.backends.postgres.outbox.outbox import MESSAGE, Entry
 from ultramon.notices.message import Cancelled
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import cancel_notices, register, unregister
@@ -116,12 +117,14 @@ def test_a_cancel_waits_for_a_message_that_is_being_stored(direct, postgres_stor
         "sender_epoch": None,
         "said_at": None,
         "category": CONTEXT,
+        "sent_at": SYSTEM_CLOCK.now(),
     }
+    entry = Entry(0, MESSAGE, "boss", message)
     other = PostgresBackend(postgres_store)
     other.queue.patience_seconds = 30.0
     with closing(other), ThreadPoolExecutor() as pool:
         with direct.database.transaction() as connection:
-            assert direct.queue.put(connection, message, is_late=False)
+            assert direct.queue.store(connection, entry, is_kept=False)
             cancel = pool.submit(other.queue.cancel_messages_from, AGENT, CONTEXT)
             wait_until(lambda: connection.execute(waiting).fetchall())
         assert cancel.result() == Cancelled(1, 0)

@@ -172,9 +172,7 @@ def test_a_lock_that_somebody_holds_is_no_loss(backend, direct):
     record = start(backend)
     record.seq += 1
     with direct.database.transaction() as connection:
-        connection.execute(
-            direct.database.sql("SELECT 1 FROM ultramon.agents FOR UPDATE")
-        ).fetchall()
+        connection.execute("SELECT 1 FROM ultramon.agents FOR UPDATE").fetchall()
         with pytest.raises(DatabaseAwayError, match=r"is busy: .*lock timeout"):
             backend.record(record, [make_event(n=1)], durable=True)
     wait_until(lambda: is_drained(backend))

@@ -334,11 +334,9 @@ def test_what_the_database_never_takes_is_kept_as_evidence(network, backend, dir
         backend.queue.queue_message(recipient, "hello", now=START)
     with direct.database.transaction(durable=False) as connection:
         connection.execute(
-            direct.database.sql(
-                "INSERT INTO ultramon.messages (recipient, priority, text, facts, state, attempts,"
-                " available_at, queued_at, expires_at) SELECT 'full', 2, 'n', '{}', 0, 0, %s, %s,"
-                " %s FROM generate_series(1, 1000)"
-            ),
+            "INSERT INTO ultramon.messages (recipient, priority, text, facts, state, attempts,"
+            " available_at, queued_at, expires_at) SELECT 'full', 2, 'n', '{}', 0, 0, %s, %s,"
+            " %s FROM generate_series(1, 1000)",
             (START, START, START + 86_400),
         )
     network.accept()

@@ -118,7 +118,7 @@ def test_json_has_the_same_agents(ask, backend):
     assert cut.stderr.startswith("62 less urgent ones left out")
     with backend.database.transaction() as connection:
         connection.execute(
-            backend.database.sql("UPDATE ultramon.agents SET document = 'x' WHERE agent_id = %s"),
+            "UPDATE ultramon.agents SET document = 'x' WHERE agent_id = %s",
             ("gone",),
         )
     torn = json.loads(ask("status", "--json", "--limit", "2").stdout)

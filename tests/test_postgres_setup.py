@@ -25,7 +25,7 @@ from ultramon.backends.postgres.admin.roles import (
     WRITER,
     administrators_sql,
 )
-from ultramon.backends.postgres.admin.setup import initialize, migrate
+from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateSchemaError, StateWriteError
@@ -96,7 +96,7 @@ def test_every_version_has_its_dump():
 def test_an_older_store_keeps_its_rows(version, dumped, opened):
     """States, events, cursor, messages and all else stay, and what comes then is added."""
     store = opened(dumped)
-    assert migrate(store.database) == (int(version.stem.partition("-")[2]), SCHEMA_VERSION)
+    assert migrate(store.database).before == int(version.stem.partition("-")[2])
     first, second = store.list_agents()
     assert (first.agent_id, first.record.label, first.record.outcome) == (
         "scout-1",
@@ -174,7 +174,7 @@ def test_a_newer_store_is_refused(postgres_store, opened):
     for call in (
         lambda: create_context_monitor("scout-1", CONFIG, backend=store).start(),
         lambda: migrate(store.database),
-        lambda: initialize(store.database),
+        lambda: migrate(store.database, create_roles=True),
     ):
         with pytest.raises(StateSchemaError, match=r"version 99 was written by a newer.*upgrade"):
             call()
@@ -219,7 +219,7 @@ def test_every_table_has_its_grants(postgres_store):
 @pytest.fixture
 def as_user(postgres, postgres_store, opened):
     """Open a store that has roles, as a user who has one of them."""
-    initialize(opened(postgres_store).database)
+    migrate(opened(postgres_store).database, create_roles=True)
     names = []
 
     def open_as(role):
@@ -318,7 +318,7 @@ def test_an_admin_does_everything(as_user, opened, postgres_store):
     for table in set(GRANTS) - {"meta", "agents", "heartbeats", "requests"}:
         asked(postgres_store, f"DROP TABLE ultramon.{table}")
     asked(postgres_store, "DROP TABLE ultramon.heartbeats, ultramon.requests, ultramon.agents")
-    assert migrate(store.database) == (0, SCHEMA_VERSION)
+    assert migrate(store.database).before == 0
     owners = asked(
         postgres_store,
         "SELECT relowner::regrole::text FROM pg_class WHERE oid = 'ultramon.agents'::regclass",

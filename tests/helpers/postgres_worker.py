@@ -34,7 +34,7 @@ def append(url: str, name: str, count: str) -> None:
     for n in range(int(count)):
         event = make_event(name, n=n)
         with backend.database.transaction(durable=False) as connection:
-            backend._log.insert(connection, [event])
+            backend.log.insert(connection, [event])
             connection.execute("SELECT pg_sleep(%s)", (chance.choice((0, 0, 0.001, 0.01)),))
     say("done")
 

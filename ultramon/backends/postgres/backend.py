@@ -29,25 +29,19 @@ from ultramon.backends.postgres.store.queue import PostgresQueue
 from ultramon.backends.postgres.store.registry import PostgresRegistry
 from ultramon.backends.postgres.store.states import States
 from ultramon.backends.toolkit import is_over, refuse_living
-from ultramon.errors import (
-    StateSchemaError,
-    StateWriteError,
-    UltramonError,
-)
+from ultramon.errors import StateSchemaError, StateWriteError, UltramonError
 from ultramon.notices import router
 from ultramon.state.event_keys import event_key
-from ultramon.state.record import encode_request, encode_state, refuse_newer
+from ultramon.state.record import encode_state, refuse_newer
 from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build, Changes, Claim, EventPage, StoredAgent, Subscription
+    from ultramon.backends.base import Build, StoredAgent
     from ultramon.backends.postgres.connection.database import Connection
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
-
-    Begun = tuple[StateRecord, list[dict[str, Any]]]
 
 _BATCH = 1_000
 """Events stored in one step at most: a hundred thousand at once would block the others."""
@@ -78,27 +72,27 @@ class PostgresBackend:
         self.url = address.shown
         self.whole_url = url
         self.database = Database(address, max_connections)
-        self._states = States(self.database)
-        self.overview = PostgresOverview(self.database, self._states)
-        self._log = EventLog(self.database)
-        self._messages = messages = MessageRows(self.database, self._log)
-        self.registry = PostgresRegistry(self.database, messages)
-        self._claims = Claims(self.database, self._log, self.registry)
+        self.states = states = States(self.database)
+        self.overview = PostgresOverview(self.database, states)
+        self.log = log = EventLog(self.database)
+        self.messages = MessageRows(self.database, log)
+        self.registry = PostgresRegistry(self.database, self.messages)
+        self.claims = claims = Claims(self.database, log, self.registry)
         self.credentials = PostgresCredentials(self.database)
-        self._batches = Batches(self.database, self._states, messages)
+        self.batches = Batches(self.database, states, self.messages)
         self.outbox = Outbox(self.url, state_directory)
-        delivery = Delivery(
-            self.database,
-            self._states,
-            self._log,
-            self.registry,
-            self._batches,
-            claims=self._claims,
-        )
-        self.queue = PostgresQueue(self.database, messages, self.outbox, delivery.deliver)
-        delivery.queue = self.queue
+        deliver = Delivery(self).deliver
+        self.queue = PostgresQueue(self.database, self.messages, self.outbox, deliver)
         self._sender = self.queue.sender
         self._kept: dict[str, set[str]] = {}
+        # Verbs of `Backend` that one part carries out alone.
+        self.load, self.list_agents, self.changes = states.load, states.list_agents, states.changes
+        self.put_request, self.get_request = states.put_request, states.get_request
+        self.events, self.change_mark = log.events, log.change_mark
+        self.subscribe, self.acknowledge = log.subscribe, log.acknowledge
+        self.unsubscribe = log.unsubscribe
+        self.claim_handoff, self.pending_claims = claims.claim_handoff, claims.pending_claims
+        self.settle_claim = claims.settle_claim
         _alive.add(self)
 
     def after_fork(self) -> None:
@@ -127,7 +121,7 @@ class PostgresBackend:
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
     ) -> None:
         with self.database.transaction(within_seconds=START_TIMEOUT_SECONDS) as connection:
-            generation, stored = self._states.lock(connection, agent_id)
+            generation, stored = self.states.lock(connection, agent_id)
             former = None if stored is None else stored.record
             if stored is not None and stored.problem is not None:
                 self._set_aside(connection, stored)
@@ -138,15 +132,16 @@ class PostgresBackend:
                     refuse_living(former, beat, now, host)
             record, events = build(former, generation + 1)
             record.pending = None
-            self._claims.confirm(connection, record)
-            self._states.put(connection, record, now)
-            self._store_events(connection, record, events)
+            self.claims.confirm(connection, record)
+            self.states.put(connection, record, now)
+            new = self.log.insert(connection, events)
+            router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
 
     def _set_aside(self, connection: Connection, stored: StoredAgent) -> None:
         """Keep an unreadable state as evidence before it is replaced."""
         if isinstance(stored.problem, StateSchemaError):
             raise stored.problem
-        self._states.set_aside(connection, stored.agent_id, wall_clock())
+        self.states.set_aside(connection, stored.agent_id, wall_clock())
         _log.warning("agent %s: %s; set aside", stored.agent_id, stored.problem)
 
     def record(
@@ -165,7 +160,7 @@ class PostgresBackend:
     def record_together(self, saves: Sequence[Save]) -> list[UltramonError | None]:
         """See `RecordsTogether.record_together`. During an outage as `record`, for each."""
         try:
-            refusals = self._batches.store(saves)
+            refusals = self.batches.store(saves)
         except DatabaseAwayError:
             for save in saves:
                 if save.events or save.durable:
@@ -199,31 +194,12 @@ class PostgresBackend:
         self.outbox.forget([entry for entry in entries if is_unstarted(entry)])
         self._sender.wake()
 
-    def _store_events(
-        self, connection: Connection, record: StateRecord, events: Sequence[dict[str, Any]]
-    ) -> None:
-        """Store the events of a state within its transaction, and the notices they lead to."""
-        new = self._log.insert(connection, events)
-        router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
-
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """See `Backend.heartbeat`."""
-        lost = self._states.heartbeat(beats, now)
+        lost = self.states.heartbeat(beats, now)
         if self.outbox.may_wait():
             self._sender.wake()
         return lost
-
-    def load(self, agent_id: str) -> StoredAgent:
-        """See `Backend.load`."""
-        return self._states.load(agent_id)
-
-    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        """See `Backend.list_agents`."""
-        return self._states.list_agents(run)
-
-    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
-        """See `Backend.changes`."""
-        return self._states.changes(run, seen)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
@@ -231,59 +207,8 @@ class PostgresBackend:
         """See `Backend.append_events`."""
         for start in range(0, len(events), _BATCH):
             with self.database.transaction() as connection:
-                new = self._log.insert(connection, events[start : start + _BATCH])
+                new = self.log.insert(connection, events[start : start + _BATCH])
                 router.route_noted(self.registry.rows(connection), new, records)
-
-    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
-        """See `Backend.events`."""
-        return self._log.tail(after, limit)
-
-    def change_mark(self) -> object:
-        """See `Backend.change_mark`."""
-        return self._log.change_mark()
-
-    def subscribe(
-        self, name: str, holder: str, *, now: float, lease_seconds: float
-    ) -> Subscription | None:
-        """See `Backend.subscribe`."""
-        return self._log.subscribe(name, holder, now, lease_seconds)
-
-    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """See `Backend.acknowledge`."""
-        return self._log.acknowledge(name, holder, cursor, memory)
-
-    def unsubscribe(self, name: str, holder: str) -> None:
-        """See `Backend.unsubscribe`."""
-        self._log.unsubscribe(name, holder)
-
-    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
-        """See `Backend.put_request`."""
-        document = None if request is None else encode_request(request, self.url).decode("ascii")
-        self._states.put_request(agent_id, document)
-
-    def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """See `Backend.get_request`."""
-        return self._states.get_request(agent_id)
-
-    def claim_handoff(
-        self,
-        handoff_id: str,
-        agent_id: str,
-        successor_id: str,
-        *,
-        now: float,
-        claimant: str | None = None,
-    ) -> str:
-        """See `Backend.claim_handoff`."""
-        return self._claims.claim(handoff_id, agent_id, successor_id, now, claimant)
-
-    def pending_claims(self) -> list[Claim]:
-        """See `Backend.pending_claims`."""
-        return self._claims.pending()
-
-    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
-        """See `Backend.settle_claim`."""
-        return self._claims.settle(claim, handoff_ready)
 
     def prune(
         self,
@@ -305,18 +230,18 @@ class PostgresBackend:
         if not dry_run:
             lent = self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS)
             with lent as connection:
-                self._log.prune(connection, events_before)
-                self._messages.prune(connection, events_before)
-                self._states.forget_deleted(connection, now)
+                self.log.prune(connection, events_before)
+                self.messages.prune(connection, events_before)
+                self.states.forget_deleted(connection, now)
         return pruned
 
     def _prune_agent(self, agent_id: str, before: float, now: float, host: HostIdentity) -> bool:
         with self.database.transaction() as connection:
-            _, stored = self._states.lock(connection, agent_id)
+            _, stored = self.states.lock(connection, agent_id)
             # It may have been started again, or have beaten, since it was listed.
             if stored is None or not is_over(stored, before, now, host):
                 return False
-            self._states.delete(connection, agent_id, now)
+            self.states.delete(connection, agent_id, now)
         return True
 
     def close(self) -> None:

@@ -163,36 +163,35 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
         return _set_up_local(backend, is_init=with_roles, as_json=as_json)
     from ultramon.backends.health import WARNING
     from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
-    from ultramon.backends.postgres.admin.setup import initialize, migrate
+    from ultramon.backends.postgres.admin.setup import migrate
+    from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 
     database = store.database
     facts = read_facts(database)
     refused = refusals(facts)
     if refused:
         raise CommandFailed("; ".join(_line(one) for one in refused))
-    if with_roles:
-        before, after, roles = initialize(database)
-        made = {"rolesCreated": roles.created, "rolesMissing": roles.missing}
-    else:
-        before, after = migrate(database)
-        made = {}
+    before, roles = migrate(database, create_roles=with_roles)
+    created, missing = roles if with_roles and roles else ([], [])
     if as_json:
-        print_json({"url": backend.url, "versionBefore": before, "version": after, **made})
+        made = {"rolesCreated": created, "rolesMissing": missing} if with_roles else {}
+        versions = {"versionBefore": before, "version": SCHEMA_VERSION}
+        print_json({"url": backend.url, **versions, **made})
     else:
         schema = database.address.schema
         if before == 0:
-            click.echo(f"Made the tables of version {after} in the schema {schema}")
-        elif before < after:
-            click.echo(f"Brought the tables in {schema} from version {before} to {after}")
+            click.echo(f"Made the tables of version {SCHEMA_VERSION} in the schema {schema}")
+        elif before < SCHEMA_VERSION:
+            click.echo(f"Brought the tables in {schema} from version {before} to {SCHEMA_VERSION}")
         else:
-            click.echo(f"The tables in the schema {schema} have version {after} already")
+            click.echo(f"The tables in the schema {schema} have version {SCHEMA_VERSION} already")
         if facts.foreign:
             click.echo(f"Numbered {facts.foreign} restored events and cursors anew")
-        if made.get("rolesCreated"):
-            click.echo(f"Created the roles {', '.join(made['rolesCreated'])}")
-    if made.get("rolesMissing"):
+        if created:
+            click.echo(f"Created the roles {', '.join(created)}")
+    if missing:
         say(
-            f"Warning: no roles {', '.join(made['rolesMissing'])}: {facts.user} may create none; "
+            f"Warning: no roles {', '.join(missing)}: {facts.user} may create none; "
             "an administrator can run what `ultramon backend init --print-sql` prints"
         )
     for finding in examine(facts):

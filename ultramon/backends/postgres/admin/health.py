@@ -116,7 +116,7 @@ def read_facts(database: Database) -> Facts:
         StateWriteError: The server does not answer.
     """
     try:
-        with database.unchecked() as connection:
+        with database.for_admin() as connection:
             return _read_facts(connection, database)
     except DatabaseAwayError as error:
         if "certificate verify failed" not in error.reason:
@@ -131,7 +131,7 @@ def _read_facts(connection: Connection, database: Database) -> Facts:
     now = (before + time.time()) / 2
     info = connection.info
     version = _tables_version(connection, database)
-    role, lacks = _role(connection, database) if version else (None, ())
+    role, lacks = _role(connection) if version else (None, ())
     # Of an older version too: `migrate` brings it up to date and numbers its rows at once.
     is_readable = 0 < (version or 0) <= SCHEMA_VERSION and role is not None
     return Facts(
@@ -143,14 +143,14 @@ def _read_facts(connection: Connection, database: Database) -> Facts:
         tables_version=version,
         role=role,
         lacks=lacks,
-        foreign=count_foreign(connection, database) if is_readable else 0,
+        foreign=count_foreign(connection) if is_readable else 0,
         oldest_writer=find_oldest_writer(connection),
         **settings,
     )
 
 
 def _tables_version(connection: Connection, database: Database) -> int | None:
-    if connection.execute(_MAY_READ, (database.address.schema,)).fetchone() == (False,):
+    if connection.execute(_MAY_READ, (connection.address.schema,)).fetchone() == (False,):
         return None
     try:
         return stored_version(connection, database)
@@ -158,16 +158,14 @@ def _tables_version(connection: Connection, database: Database) -> int | None:
         return SCHEMA_VERSION + 1
 
 
-def _role(connection: Connection, database: Database) -> tuple[str | None, tuple[str, ...]]:
+def _role(connection: Connection) -> tuple[str | None, tuple[str, ...]]:
     """Return the highest role whose rights this user has, and the missing rights of the next."""
     lacks: tuple[str, ...] = ()
     for role in (ADMIN, WRITER, READER):
         rights = {table: rights_of(role, table).partition(" (")[0] for table in GRANTS}
-        wanted = [
-            (table, one) for table, all_ in rights.items() if all_ for one in all_.split(", ")
-        ]
+        wanted = [(table, one) for table in GRANTS for one in rights[table].split(", ") if one]
         tables, names = map(list, zip(*wanted, strict=True))
-        found = connection.execute(_LACKING, (tables, names, database.address.schema))
+        found = connection.execute(_LACKING, (tables, names, connection.address.schema))
         missing = tuple(name for (name,) in found)
         if not missing:
             return role, lacks

@@ -56,7 +56,6 @@ class Roles(NamedTuple):
     created: list[str]
     missing: list[str]
     """Roles that do not exist, because this user may create none."""
-    user: str
 
 
 def rights_of(role: str, table: str) -> str:
@@ -109,32 +108,29 @@ def administrators_sql(schema: str) -> str:
     return "".join(f"{statement};\n" for statement in ("BEGIN", *statements, "COMMIT"))
 
 
-def set_up_roles(connection: Connection, schema: str, *, create: bool) -> Roles:
+def set_up_roles(connection: Connection, *, create: bool) -> Roles:
     """Give the roles their rights on a store, within the transaction that made its tables.
 
     Args:
         connection: Of a user that owns the tables.
-        schema: Holds them.
         create: Create missing roles, if this user may.
     """
-    row = connection.execute(
-        "SELECT current_user::text, rolsuper OR rolcreaterole,"
+    [(may_create, right, existing)] = connection.execute(
+        "SELECT rolsuper OR rolcreaterole,"
         # Since 16 the creator of a role is its member, and may all the same not act as it.
         " CASE WHEN current_setting('server_version_num')::int >= 160000"
         "  THEN 'SET' ELSE 'MEMBER' END,"
         " ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%s))"
         " FROM pg_roles WHERE rolname = current_user",
         (list(ROLES),),
-    ).fetchone()
-    assert row is not None
-    user, may_create, right, existing = row
+    )
     missing = [role for role in ROLES if role not in existing]
     created, missing = (missing, []) if create and may_create else ([], missing)
     present = [role for role in ROLES if role not in missing]
     if present:
-        statements = [*map(_create_sql, created), *grants_sql(schema, present)]
+        statements = [*map(_create_sql, created), *grants_sql(connection.address.schema, present)]
         connection.execute("; ".join(statements))
     may_own = "SELECT pg_has_role(%s, %s)"
     if ADMIN in present and connection.execute(may_own, (ADMIN, right)).fetchone() == (True,):
-        connection.execute("; ".join(_ownership_sql(schema)))
-    return Roles(created, missing, user)
+        connection.execute("; ".join(_ownership_sql(connection.address.schema)))
+    return Roles(created, missing)

@@ -54,9 +54,9 @@ def measure(database: Database) -> dict[str, Any]:
         cursor = connection.cursor(row_factory=dict_row)
 
         def rows(query: str, *arguments: str) -> list[dict[str, Any]]:
-            return cursor.execute(database.sql(query), arguments).fetchall()
+            return cursor.execute(connection.address.sql(query), arguments).fetchall()
 
-        tables = rows(_TABLES, database.address.schema)
+        tables = rows(_TABLES, connection.address.schema)
         for table in tables:
             table["vacuumedAt"] = table["vacuumedAt"] and format_time(table["vacuumedAt"])
         writer = find_oldest_writer(connection)
@@ -66,5 +66,5 @@ def measure(database: Database) -> dict[str, Any]:
             "tailHolder": writer and writer._asdict(),
             "connections": rows(_CONNECTIONS)[0],
             "tables": tables,
-            "indexes": rows(_INDEXES, database.address.schema),
+            "indexes": rows(_INDEXES, connection.address.schema),
         }

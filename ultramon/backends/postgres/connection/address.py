@@ -50,6 +50,10 @@ class Address(NamedTuple):
     schema: str
     """The schema that holds the tables."""
 
+    def sql(self, statement: str) -> str:
+        """Return a statement with ``ultramon.`` replaced by the schema."""
+        return statement.replace("ultramon.", f'"{self.schema}".')
+
 
 def parse_address(url: str, source: str = "argument") -> Address:
     """Parse the URL of a database.

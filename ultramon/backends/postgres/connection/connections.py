@@ -19,8 +19,10 @@ import psycopg
 from psycopg.pq import ConnStatus, TransactionStatus
 
 if TYPE_CHECKING:
-    from psycopg.abc import PQGen
+    from psycopg.abc import Params, PQGen
     from psycopg.errors import Diagnostic
+
+    from ultramon.backends.postgres.connection.address import Address
 
     Result = TypeVar("Result")
 
@@ -35,7 +37,10 @@ _MOST_READS = 10
 class Session(psycopg.Connection[tuple[Any, ...]]):
     """A connection that fails when the server falls silent, which TCP alone would wait out.
 
+    In its statements ``ultramon.`` stands for the schema of the store.
+
     Attributes:
+        address: Where the store is.
         silence_seconds: How long an answer may take to begin, or to go on.
         deadline: Monotonic time of the last wait for an answer.
         clock_offset: Between wall clock and monotonic clock when the server's clock was read; None
@@ -44,6 +49,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         last_words: The server's message when it ended the idle session.
     """
 
+    address: Address
     silence_seconds = SILENCE_SECONDS
     deadline = float("inf")
     clock_offset: float | None = None
@@ -52,6 +58,12 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     def __del__(self, *_: Any) -> None:
         """Emit no warning: an idle connection ends with the program."""
+
+    def execute(
+        self, query: Any, params: Params | None = None, **given: Any
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Execute a statement. See `psycopg.Connection.execute`."""
+        return super().execute(self.address.sql(query), params, **given)
 
     def wait(self, gen: PQGen[Result], *args: Any, **given: Any) -> Result:
         """Drive one exchange with the server. See `psycopg.Connection.wait`."""
@@ -101,15 +113,15 @@ class Connections:
     """Lends connections of one pool.
 
     Args:
-        conninfo: For the driver.
+        address: Where the database is.
         most: How many there may be at a time.
     """
 
     # Sockets that a forked copy shares with its parent must be neither used nor closed there.
     _inherited: list[object] = []  # noqa: RUF012 - shared on purpose
 
-    def __init__(self, conninfo: str, most: int) -> None:
-        self._conninfo = conninfo
+    def __init__(self, address: Address, most: int) -> None:
+        self._address = address
         self._most = most
         self._reset()
 
@@ -190,7 +202,9 @@ class Connections:
         error: Exception | None = psycopg.OperationalError("connecting was interrupted")
         try:
             # No statement is prepared: behind a pooler each may meet another session.
-            session = Session.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+            conninfo = self._address.conninfo
+            session = Session.connect(conninfo, autocommit=True, prepare_threshold=None)
+            session.address = self._address
             words: list[str] = []
             session.last_words = words
             session.add_notice_handler(partial(_note_end, words))

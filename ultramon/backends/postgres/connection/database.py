@@ -17,10 +17,11 @@ from ultramon.errors import StateSchemaError, StateWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from ultramon.backends.postgres.connection.address import Address
 
-    Connection = psycopg.Connection[tuple[Any, ...]]
+    Connection = Session
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -64,17 +65,19 @@ class Database:
     def __init__(self, address: Address, max_connections: int = MAX_CONNECTIONS) -> None:
         self.address = address
         self.skew_seconds = 0.0
-        self._connections = Connections(address.conninfo, max_connections)
+        self._connections = Connections(address, max_connections)
         self._was_connected = False
-        self._statements: dict[str, str] = {}
+        self.sql = address.sql
 
-    def sql(self, statement: str) -> str:
-        """Return a statement with ``ultramon.`` replaced by the schema of this store."""
-        known = self._statements.get(statement)
-        if known is None:
-            known = statement.replace("ultramon.", f'"{self.address.schema}".')
-            self._statements[statement] = known
-        return known
+    def select(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
+        """Return the rows that a query finds. Raises as `connection`."""
+        with self.connection() as connection:
+            return connection.execute(query, arguments).fetchall()
+
+    def change(self, statement: str, *arguments: object) -> int:
+        """Return how many rows a statement changed, durably. Raises as `transaction`."""
+        with self.transaction() as connection:
+            return connection.execute(statement, arguments).rowcount
 
     @contextmanager
     def connection(
@@ -83,6 +86,7 @@ class Database:
         *,
         silence_seconds: float = SILENCE_SECONDS,
         within_seconds: float = float("inf"),
+        is_checked: bool = True,
     ) -> Iterator[Connection]:
         """Lend a connection; each statement is a transaction of its own.
 
@@ -91,33 +95,13 @@ class Database:
                 first one this long.
             silence_seconds: How long to wait for an answer to begin, or to go on.
             within_seconds: How long all of it may take, if there is a limit.
+            is_checked: False = the database may have no tables yet, or those of another version.
 
         Raises:
             DatabaseAwayError: The database cannot be reached, fell silent, or has too much to do.
             StateWriteError: The database refused.
             StateSchemaError: Its tables are of another version.
         """
-        lent = self.unchecked(
-            timeout_seconds, silence_seconds=silence_seconds, within_seconds=within_seconds
-        )
-        with lent as connection:
-            assert isinstance(connection, Session)
-            offset = time.time() - time.monotonic()
-            known = connection.clock_offset
-            if known is None or abs(offset - known) > _JUMP_SECONDS:
-                self._check(connection)
-                connection.clock_offset = offset
-            yield connection
-
-    @contextmanager
-    def unchecked(
-        self,
-        timeout_seconds: float = 5.0,
-        *,
-        silence_seconds: float = LONG_SILENCE_SECONDS,
-        within_seconds: float = float("inf"),
-    ) -> Iterator[Connection]:
-        """Lend a connection to a database that may have no tables yet. See `connection`."""
         deadline = time.monotonic() + within_seconds
         try:
             session = self._connections.lend(
@@ -129,6 +113,8 @@ class Database:
         self._was_connected = True
         session.silence_seconds, session.deadline = silence_seconds, deadline
         try:
+            if is_checked:
+                self._check(session)
             yield session
         except (pg.QueryCanceled, pg.LockNotAvailable, pg.DeadlockDetected) as error:
             raise self._away("is busy", error) from error
@@ -146,6 +132,10 @@ class Database:
             raise self._away("refused", error) from error
         finally:
             self._connections.give_back(session)
+
+    def for_admin(self) -> AbstractContextManager[Connection]:
+        """Lend a connection to a database that may have no tables yet. See `connection`."""
+        return self.connection(silence_seconds=LONG_SILENCE_SECONDS, is_checked=False)
 
     @contextmanager
     def transaction(
@@ -199,22 +189,30 @@ class Database:
         """Leave the connections of the parent alone in a forked copy."""
         self._connections.after_fork()
 
-    def _check(self, connection: Connection) -> None:
-        """Read the server's clock, and make sure that its tables are of this version."""
+    def _check(self, session: Session) -> None:
+        """Read the server's clock, and make sure that its tables are of this version.
+
+        Once a connection, and again when this host's clock was set.
+        """
+        offset = time.time() - time.monotonic()
+        known = session.clock_offset
+        if known is not None and abs(offset - known) <= _JUMP_SECONDS:
+            return
         before = time.time()
-        row = connection.execute(
-            self.sql(
-                "SELECT extract(epoch FROM clock_timestamp())::float8,"
-                " (SELECT value FROM ultramon.meta WHERE key = 'schema_version')"
-            )
-        ).fetchone()
+        [(server_at, version)] = session.execute(
+            "SELECT extract(epoch FROM clock_timestamp())::float8,"
+            " (SELECT value FROM ultramon.meta WHERE key = 'schema_version')"
+        )
         after = time.time()
-        assert row is not None
-        server_at, version = row
         self._set_skew(server_at - (before + after) / 2)
         if version is None or int(version) < SCHEMA_VERSION:
             raise self._unprepared(f"its tables have version {version}")
-        if int(version) > SCHEMA_VERSION:
+        self.refuse_newer(int(version))
+        session.clock_offset = offset
+
+    def refuse_newer(self, version: int) -> None:
+        """Raise `StateSchemaError` for tables of a version that this ultramon does not know."""
+        if version > SCHEMA_VERSION:
             raise StoreNotReadyError(
                 self.address.shown,
                 f"version {version} was written by a newer ultramon, this one knows"

@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.connection.database import DatabaseAwayError, StoreNotReadyError
-from ultramon.backends.postgres.outbox.outbox import LOOK_SECONDS
+from ultramon.backends.postgres.outbox.outbox import LOOK_SECONDS, Entry
 from ultramon.errors import StateError, UltramonError
 from ultramon.system.locks import LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.postgres.outbox.outbox import Entry, Outbox
+    from ultramon.backends.postgres.outbox.outbox import Outbox
 
     Deliver = Callable[[Sequence[Entry]], Sequence[Entry]]
 
@@ -32,44 +33,17 @@ _FAREWELL_SECONDS = 2.0
 _NOT_NOW = (DatabaseAwayError, StoreNotReadyError)
 
 
-class Order(NamedTuple):
-    """A message or cancel for the database."""
-
-    kind: str
-    """As of an `Entry`."""
-    agent_id: str
-    """As of an `Entry`."""
-    body: dict[str, Any]
-    """JSON values."""
-
-
-class _Job:
-    """An order on its way."""
-
-    __slots__ = ("answer", "done", "error", "order")
-
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.answer: Any = None
-        self.error: UltramonError | None = DatabaseAwayError("outbox", "not sent yet")
-        self.done = threading.Event()
-
-
 class Sender:
     """Carries out orders one after the other, and empties the outbox.
 
     Args:
         outbox: Where entries wait during an outage.
-        carry_out: Carries out an order; its result is returned to the sender.
+        carry_out: Carries out an order, an entry that is not kept; its result is returned to the
+            sender.
         deliver: Stores entries of the outbox as one step; returns those that must stay there.
     """
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        carry_out: Callable[[Order], Any],
-        deliver: Deliver,
-    ) -> None:
+    def __init__(self, outbox: Outbox, carry_out: Callable[[Entry], Any], deliver: Deliver) -> None:
         self._outbox = outbox
         self._carry_out = carry_out
         self._deliver = deliver
@@ -77,16 +51,20 @@ class Sender:
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[tuple[Entry, Future[Any]]] = deque()
         self._thread: threading.Thread | None = None
         self._is_woken = False
         self._trouble = ""
 
-    def send(self, order: Order, wait_seconds: float) -> Any:
+    def send(self, kind: str, agent_id: str, body: dict[str, Any], wait_seconds: float) -> Any:
         """Carry an order out now, or keep it on this host until the database takes it.
 
+        It may be carried out twice: its outcome may be unknown when it is kept.
+
         Args:
-            order: May be carried out twice: its outcome may be unknown when it is kept.
+            kind: As of an `Entry`.
+            agent_id: As of an `Entry`.
+            body: JSON values.
             wait_seconds: How long to wait for the database.
 
         Returns:
@@ -95,19 +73,14 @@ class Sender:
         Raises:
             UltramonError: The database refused it, or this host's disk did.
         """
-        job = _Job(order)
+        done: Future[Any] = Future()
         with self._changed:
-            self._jobs.append(job)
+            self._jobs.append((Entry(0, kind, agent_id, body), done))
             self._wake()
-        if not job.done.wait(wait_seconds):
-            with self._changed:
-                if job in self._jobs:
-                    self._jobs.remove(job)
-        if job.done.is_set() and not isinstance(job.error, _NOT_NOW):
-            if job.error is not None:
-                raise job.error
-            return job.answer
-        self._outbox.put(*order)
+        wait([done], wait_seconds)
+        if not done.cancel() and done.done() and not isinstance(done.exception(), _NOT_NOW):
+            return done.result()
+        self._outbox.put(kind, agent_id, body)
         self.wake()
         return 0
 
@@ -134,9 +107,17 @@ class Sender:
             is_last = self._rest(LOOK_SECONDS if is_clear else RETRY_SECONDS)
             is_clear = self.drain()
             while job := self._next():
-                # Behind those that wait: orders arrive in the order in which they were given.
-                is_clear = is_clear and self._do(job)
-                job.done.set()
+                order, done = job
+                if not done.set_running_or_notify_cancel():
+                    continue
+                try:
+                    # Behind those that wait: orders arrive in the order in which they were given.
+                    if not is_clear:
+                        raise DatabaseAwayError("outbox", "not sent yet")
+                    done.set_result(self._carry_out(order))
+                except UltramonError as error:
+                    is_clear = not isinstance(error, _NOT_NOW)
+                    done.set_exception(error)
 
     def _rest(self, seconds: float) -> bool:
         """Wait for work; return whether the thread is to end."""
@@ -147,18 +128,9 @@ class Sender:
             self._is_woken = False
             return self._thread is not me
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> tuple[Entry, Future[Any]] | None:
         with self._changed:
             return self._jobs.popleft() if self._jobs else None
-
-    def _do(self, job: _Job) -> bool:
-        try:
-            job.answer = self._carry_out(job.order)
-            job.error = None
-        except UltramonError as error:
-            job.error = error
-            return not isinstance(error, _NOT_NOW)
-        return True
 
     def drain(self) -> bool:
         """Deliver the waiting entries, the oldest first, as long as the database takes them.
@@ -176,7 +148,9 @@ class Sender:
         except _NOT_NOW:
             return False
         except StateError as error:
-            self._complain(error)
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("what was kept during an outage waits on: %s", error)
             return False
         if count:
             _log.info("%d entries kept during an outage are stored now", count)
@@ -204,11 +178,6 @@ class Sender:
         if done:
             self._outbox.forget(done)
         return len(done)
-
-    def _complain(self, error: StateError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            _log.warning("what was kept during an outage waits on: %s", error)
 
     def close(self) -> None:
         """Send what can be sent within two seconds, and end the thread."""

@@ -23,7 +23,7 @@ from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ultramon.backends.base import Save
     from ultramon.backends.postgres.connection.database import Connection, Database
@@ -58,6 +58,13 @@ class _Written:
     def __init__(self) -> None:
         self.announcements: list[tuple[str, str, int, str, float]] = []
         self.notices: list[_Notice] = []
+
+    def withdraw(self, is_stale: Callable[[_Notice], bool]) -> int:
+        """Drop notices again; return how many."""
+        kept = [notice for notice in self.notices if not is_stale(notice)]
+        count = len(self.notices) - len(kept)
+        self.notices = kept
+        return count
 
 
 class _BatchRows(PostgresRows):
@@ -116,22 +123,17 @@ class _BatchRows(PostgresRows):
 
     def cancel(self, sender: str, category: str) -> Cancelled:
         """See `RouteRows.cancel`."""
-        written, kind = self._written, to_column(category)
-        kept = [one for one in written.notices if (one.sender, one.category) != (sender, kind)]
-        cancelled = len(written.notices) - len(kept)
-        written.notices = kept
+        stale = (sender, to_column(category))
+        withdrawn = self._written.withdraw(lambda one: (one.sender, one.category) == stale)
         deleted, in_flight = super().cancel(sender, category)
-        return Cancelled(deleted + cancelled, in_flight)
+        return Cancelled(deleted + withdrawn, in_flight)
 
     def cancel_levels(self, sender: str) -> bool:
         """See `RouteRows.cancel_levels`."""
-        written = self._written
-        kept = [
-            one for one in written.notices if one.sender != sender or LEVEL_FACT not in one.facts
-        ]
-        is_cancelled = len(kept) < len(written.notices)
-        written.notices = kept
-        return super().cancel_levels(sender) or is_cancelled
+        withdrawn = self._written.withdraw(
+            lambda one: one.sender == sender and LEVEL_FACT in one.facts
+        )
+        return super().cancel_levels(sender) or withdrawn > 0
 
     def hasten(self, recipient: str, sender: str, delivery: str) -> None:
         """See `RouteRows.hasten`."""
@@ -180,7 +182,6 @@ class Batches:
 
     def __init__(self, database: Database, states: States, messages: MessageRows) -> None:
         self._database = database
-        self._sql = database.sql
         self._states = states
         self._messages = messages
 
@@ -212,7 +213,7 @@ class Batches:
         with self._database.transaction(durable=durable) as connection:
             found: dict[str, list[tuple[Any, ...]]] = {}
             arguments = as_rows(_AGENT, rows), as_rows(_EVENT, _events_of(saves))
-            for row in connection.execute(self._sql(functions.STORE), arguments):
+            for row in connection.execute(functions.STORE, arguments):
                 found.setdefault(row[0], []).append(row)
             written = _Written()
             for number, save in enumerate(saves):
@@ -272,15 +273,12 @@ class Batches:
     def _write(self, connection: Connection, written: _Written) -> None:
         if not written.announcements and not written.notices:
             return
-        rows = connection.execute(
-            self._sql(functions.TELL),
-            (
-                as_rows(_ANNOUNCEMENT, written.announcements),
-                as_rows(_Notice._fields, written.notices),
-                self._database.address.schema,
-            ),
+        announcements = as_rows(_ANNOUNCEMENT, written.announcements)
+        notices = as_rows(_Notice._fields, written.notices)
+        told = connection.execute(
+            functions.TELL, (announcements, notices, connection.address.schema)
         )
-        for recipient, over in rows.fetchall():
+        for recipient, over in told.fetchall():
             if over:
                 self._messages.drop(connection, recipient, over)
 

@@ -34,25 +34,27 @@ class Claims:
 
     def __init__(self, database: Database, log: EventLog, registry: PostgresRegistry) -> None:
         self._database = database
-        self._sql = database.sql
         self._log = log
         self._registry = registry
 
-    def claim(
-        self, handoff_id: str, agent_id: str, successor_id: str, now: float, claimant: str | None
+    def claim_handoff(
+        self,
+        handoff_id: str,
+        agent_id: str,
+        successor_id: str,
+        *,
+        now: float,
+        claimant: str | None = None,
     ) -> str:
         """See `Backend.claim_handoff`."""
         at = self._database.to_server(now)
         with self._database.transaction() as connection:
-            connection.execute(
-                self._sql(_CLAIM), (handoff_id, agent_id, successor_id, at, claimant)
-            )
-            row = connection.execute(
-                self._sql("SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s"),
+            connection.execute(_CLAIM, (handoff_id, agent_id, successor_id, at, claimant))
+            [(holder,)] = connection.execute(
+                "SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s",
                 (handoff_id,),
-            ).fetchone()
-        assert row is not None
-        return str(row[0])
+            )
+        return str(holder)
 
     def confirm(self, connection: Connection, record: StateRecord) -> None:
         """Confirm the claim of an agent within the transaction that stores its first state.
@@ -67,56 +69,43 @@ class Claims:
             return
         at = self._database.to_server(record.last_heartbeat)
         connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.handoff_claims"
-                " (handoff_id, agent_id, successor_id, claimed_at) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (handoff_id) DO NOTHING"
-            ),
+            "INSERT INTO ultramon.handoff_claims"
+            " (handoff_id, agent_id, successor_id, claimed_at) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (handoff_id) DO NOTHING",
             (handoff_id, record.predecessor_id or "", record.agent_id, at),
         )
-        row = connection.execute(
-            self._sql(
-                "UPDATE ultramon.handoff_claims SET status ="
-                " CASE WHEN status = 'pending' AND successor_id = %s THEN 'confirmed'"
-                " ELSE status END"
-                " WHERE handoff_id = %s RETURNING agent_id, successor_id, status"
-            ),
+        [held] = connection.execute(
+            "UPDATE ultramon.handoff_claims SET status ="
+            " CASE WHEN status = 'pending' AND successor_id = %s THEN 'confirmed' ELSE status END"
+            " WHERE handoff_id = %s RETURNING agent_id, successor_id, status",
             (record.agent_id, handoff_id),
-        ).fetchone()
-        assert row is not None
-        raise_if_taken(record, *row)
+        )
+        raise_if_taken(record, *held)
 
-    def pending(self) -> list[Claim]:
+    def pending_claims(self) -> list[Claim]:
         """See `Backend.pending_claims`."""
-        with self._database.connection() as connection:
-            rows = connection.execute(self._sql(_PENDING)).fetchall()
-        from_server = self._database.from_server
+        rows, from_server = self._database.select(_PENDING), self._database.from_server
         return [
             Claim(
                 handoff_id,
                 agent_id,
                 successor_id,
-                from_server(claimed_at),
+                from_server(at),
                 claimant,
                 number,
                 find_offer(payloads, handoff_id),
             )
-            for handoff_id, agent_id, successor_id, claimed_at, claimant, number, payloads in rows
+            for handoff_id, agent_id, successor_id, at, claimant, number, payloads in rows
         ]
 
-    def settle(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
+    def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`; a state and its confirmation are stored as one step."""
+        status = "confirmed" if handoff_ready is None else "released"
         with self._database.transaction() as connection:
             done = connection.execute(
-                self._sql(
-                    "UPDATE ultramon.handoff_claims SET status = %s"
-                    " WHERE handoff_id = %s AND number = %s AND status = 'pending'"
-                ),
-                (
-                    "confirmed" if handoff_ready is None else "released",
-                    claim.handoff_id,
-                    claim.number,
-                ),
+                "UPDATE ultramon.handoff_claims SET status = %s"
+                " WHERE handoff_id = %s AND number = %s AND status = 'pending'",
+                (status, claim.handoff_id, claim.number),
             )
             if done.rowcount and handoff_ready is not None:
                 new = self._log.insert(connection, [handoff_ready])

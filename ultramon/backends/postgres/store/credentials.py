@@ -9,6 +9,8 @@ from ultramon.backends.credentials import Credential
 if TYPE_CHECKING:
     from ultramon.backends.postgres.connection.database import Database
 
+_COLUMNS = ", ".join(Credential._fields)
+
 
 class PostgresCredentials:
     """See `ultramon.backends.credentials.Credentials`.
@@ -19,7 +21,6 @@ class PostgresCredentials:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = database.sql
 
     def mint(
         self,
@@ -33,62 +34,39 @@ class PostgresCredentials:
     ) -> None:
         """See `Credentials.mint`."""
         to_server = self._database.to_server
+        # `now` as it was passed: it is compared with the start of the agent's life.
+        credential = (token_hash, agent_id, generation, minted_by, now, to_server(expires_at))
         with self._database.transaction() as connection:
             connection.execute(
-                self._sql(
-                    "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
-                    " OR agent_id = %s AND generation < %s"
-                ),
+                "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
+                " OR agent_id = %s AND generation < %s",
                 (to_server(now), agent_id, generation),
             )
             connection.execute(
-                self._sql(
-                    "INSERT INTO ultramon.credentials"
-                    " (token_hash, agent_id, generation, minted_by, minted_at, expires_at)"
-                    " VALUES (%s, %s, %s, %s, %s, %s)"
-                ),
-                (
-                    token_hash,
-                    agent_id,
-                    generation,
-                    minted_by,
-                    # As it was passed: it is compared with the start of the agent's life.
-                    now,
-                    to_server(expires_at),
-                ),
+                f"INSERT INTO ultramon.credentials ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)",
+                credential,
             )
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
-        from_server = self._database.from_server
-        with self._database.connection() as connection:
-            row = connection.execute(
-                self._sql(
-                    "SELECT token_hash, agent_id, generation, minted_by, minted_at, expires_at"
-                    " FROM ultramon.credentials WHERE token_hash = %s"
-                ),
-                (token_hash,),
-            ).fetchone()
-        if row is None:
+        query = f"SELECT {_COLUMNS} FROM ultramon.credentials WHERE token_hash = %s"
+        rows = self._database.select(query, token_hash)
+        if not rows:
             return None
-        found = Credential(*row)
-        return found._replace(expires_at=from_server(found.expires_at))
+        found = Credential(*rows[0])
+        return found._replace(expires_at=self._database.from_server(found.expires_at))
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """See `Credentials.renew`."""
-        with self._database.transaction() as connection:
-            done = connection.execute(
-                self._sql(
-                    "UPDATE ultramon.credentials SET expires_at = greatest(expires_at, %s)"
-                    " WHERE token_hash = %s"
-                ),
-                (self._database.to_server(expires_at), token_hash),
-            )
-            return done.rowcount == 1
+        statement = (
+            "UPDATE ultramon.credentials SET expires_at = greatest(expires_at, %s)"
+            " WHERE token_hash = %s"
+        )
+        at = self._database.to_server(expires_at)
+        return self._database.change(statement, at, token_hash) == 1
 
     def revoke(self, agent_id: str) -> int:
         """See `Credentials.revoke`."""
-        with self._database.transaction() as connection:
-            return connection.execute(
-                self._sql("DELETE FROM ultramon.credentials WHERE agent_id = %s"), (agent_id,)
-            ).rowcount
+        return self._database.change(
+            "DELETE FROM ultramon.credentials WHERE agent_id = %s", agent_id
+        )

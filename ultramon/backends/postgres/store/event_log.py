@@ -31,7 +31,6 @@ class EventLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = database.sql
 
     def insert(
         self,
@@ -45,18 +44,16 @@ class EventLog:
         by_key = keyed(events, key_of)
         rows = [event_row(key, event) for key, event in by_key.items()]
         stored = connection.execute(
-            self._sql(
-                f"INSERT INTO ultramon.events ({EVENT_COLUMNS})"
-                " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
-                " %s::text[]) ON CONFLICT (key) DO NOTHING RETURNING key"
-            ),
+            f"INSERT INTO ultramon.events ({EVENT_COLUMNS})"
+            " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
+            " %s::text[]) ON CONFLICT (key) DO NOTHING RETURNING key",
             tuple(map(list, zip(*rows, strict=True))),
-        ).fetchall()
+        )
         fresh = {key for (key,) in stored}
         return [event for key, event in by_key.items() if key in fresh]
 
-    def tail(self, after: str | None, limit: int) -> EventPage:
-        """Read events in commit order. See `Backend.events`.
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        """See `Backend.events`.
 
         Ids are assigned before commits: only below the oldest running transaction none can appear
         any more.
@@ -65,17 +62,16 @@ class EventLog:
         if not _CURSOR.fullmatch(cursor):
             raise ConfigurationError("after", cursor, CURSORS)
         txid, _, position = cursor.partition(":")
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(
-                    # By the column: `txid` alone would mean the text that is returned.
-                    "SELECT txid::text, id, payload FROM ultramon.events AS e"
-                    " WHERE (txid, id) > (%s::xid8, %s::bigint)"
-                    " AND txid < pg_snapshot_xmin(pg_current_snapshot())"
-                    " ORDER BY e.txid, e.id LIMIT %s"
-                ),
-                (txid, position, limit),
-            ).fetchall()
+        rows = self._database.select(
+            # By the column: `txid` alone would mean the text that is returned.
+            "SELECT txid::text, id, payload FROM ultramon.events AS e"
+            " WHERE (txid, id) > (%s::xid8, %s::bigint)"
+            " AND txid < pg_snapshot_xmin(pg_current_snapshot())"
+            " ORDER BY e.txid, e.id LIMIT %s",
+            txid,
+            position,
+            limit,
+        )
         cursors = [f"{txid}:{position}" for txid, position, _ in rows]
         events = [compact_json.loads(payload) for _, _, payload in rows]
         return EventPage(events, cursors[-1] if cursors else cursor, cursors)
@@ -85,72 +81,51 @@ class EventLog:
 
         Not the transactions that have ended: each heartbeat would make all readers look.
         """
-        with self._database.connection() as connection:
-            return connection.execute(
-                self._sql(
-                    "SELECT txid::text, id FROM ultramon.events AS e"
-                    " WHERE txid < pg_snapshot_xmin(pg_current_snapshot())"
-                    " ORDER BY e.txid DESC, e.id DESC LIMIT 1"
-                )
-            ).fetchone()
+        return self._database.select(
+            "SELECT txid::text, id FROM ultramon.events AS e"
+            " WHERE txid < pg_snapshot_xmin(pg_current_snapshot())"
+            " ORDER BY e.txid DESC, e.id DESC LIMIT 1"
+        )
 
     def subscribe(
-        self, name: str, holder: str, now: float, lease_seconds: float
+        self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
-        """Become or stay the holder of a consumer name. See `Backend.subscribe`."""
+        """See `Backend.subscribe`."""
         now = self._database.to_server(now)
         with self._database.transaction() as connection:
             connection.execute(
-                self._sql(
-                    "INSERT INTO ultramon.consumers VALUES (%s, NULL, '{}', NULL, 0)"
-                    " ON CONFLICT (name) DO NOTHING"
-                ),
+                "INSERT INTO ultramon.consumers VALUES (%s, NULL, '{}', NULL, 0)"
+                " ON CONFLICT (name) DO NOTHING",
                 (name,),
             )
-            row = connection.execute(
-                self._sql(
-                    "SELECT holder, lease_until, cursor, memory FROM ultramon.consumers"
-                    " WHERE name = %s FOR UPDATE"
-                ),
+            [(other, lease_until, cursor, memory)] = connection.execute(
+                "SELECT holder, lease_until, cursor, memory FROM ultramon.consumers"
+                " WHERE name = %s FOR UPDATE",
                 (name,),
-            ).fetchone()
-            assert row is not None
-            other, lease_until, cursor, memory = row
+            )
             if other not in (None, holder) and lease_until > now and not is_gone(other):
                 return None
             connection.execute(
-                self._sql(
-                    "UPDATE ultramon.consumers SET holder = %s, lease_until = %s WHERE name = %s"
-                ),
+                "UPDATE ultramon.consumers SET holder = %s, lease_until = %s WHERE name = %s",
                 (holder, now + lease_seconds, name),
             )
         return Subscription(cursor, compact_json.loads(memory))
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """Store a consumer's cursor and memory. See `Backend.acknowledge`."""
-        with self._database.transaction() as connection:
-            done = connection.execute(
-                self._sql(
-                    "UPDATE ultramon.consumers SET cursor = %s, memory = %s"
-                    " WHERE name = %s AND holder = %s"
-                ),
-                (cursor, compact_json.dumps(memory), name, holder),
-            )
-            return done.rowcount == 1
+        """See `Backend.acknowledge`."""
+        statement = (
+            "UPDATE ultramon.consumers SET cursor = %s, memory = %s WHERE name = %s AND holder = %s"
+        )
+        known = compact_json.dumps(memory)
+        return self._database.change(statement, cursor, known, name, holder) == 1
 
     def unsubscribe(self, name: str, holder: str) -> None:
-        """End the lease of a name. See `Backend.unsubscribe`."""
-        with self._database.transaction() as connection:
-            connection.execute(
-                self._sql(
-                    "UPDATE ultramon.consumers SET holder = NULL WHERE name = %s AND holder = %s"
-                ),
-                (name, holder),
-            )
+        """See `Backend.unsubscribe`."""
+        statement = "UPDATE ultramon.consumers SET holder = NULL WHERE name = %s AND holder = %s"
+        self._database.change(statement, name, holder)
 
     def prune(self, connection: Connection, before: float) -> None:
         """Delete events older than a time of this host's clock."""
         connection.execute(
-            self._sql("DELETE FROM ultramon.events WHERE occurred_at < %s"),
-            (format_time(before),),
+            "DELETE FROM ultramon.events WHERE occurred_at < %s", (format_time(before),)
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.local.message_rows import DELIVERED
+from ultramon.backends.local.message_rows import DELIVERED, read_message
 from ultramon.backends.postgres.schema.text_columns import from_column, to_column
 from ultramon.errors import QueueFullError
-from ultramon.notices.message import Cancelled, Message
+from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.event_log import EventLog
+    from ultramon.notices.message import Message
 
-COLUMNS = (
-    "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
-    " expires_at, last_error"
-)
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
 EXPIRED = "state IN (0, 4) AND expires_at <= %s"
+_ONCE = "ON CONFLICT (recipient, dedupe_key) WHERE dedupe_key IS NOT NULL AND state IN (0, 1, 4)"
 _CANCELLED = "ultramon cancelled "
 """Begins the dedupe key of the row with the last cancel of a sender's category."""
 _CANCELLED_SECONDS = 366 * 86_400.0
@@ -45,7 +43,6 @@ class MessageRows:
 
     def __init__(self, database: Database, log: EventLog) -> None:
         self._database = database
-        self._sql = database.sql
         self._log = log
 
     def insert(
@@ -68,17 +65,12 @@ class MessageRows:
             QueueFullError: The messages without a category are too many; none is ever dropped.
         """
         now = self._database.to_server(now)
-        key = None if dedupe_key is None else to_column(dedupe_key)
-        kind = None if category is None else to_column(category)
-        row = connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.messages (recipient, sender, category, priority, text,"
-                " facts, dedupe_key, state, attempts, available_at, queued_at, expires_at)"
-                " VALUES (%s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s, %s)"
-                " ON CONFLICT (recipient, dedupe_key)"
-                " WHERE dedupe_key IS NOT NULL AND state IN (0, 1, 4)"
-                " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id, xmax = 0"
-            ),
+        kind = to_column(category)
+        [(message_id, is_new)] = connection.execute(
+            "INSERT INTO ultramon.messages (recipient, sender, category, priority, text, facts,"
+            " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
+            f" VALUES (%s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s, %s) {_ONCE}"
+            " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id, xmax = 0",
             (
                 recipient,
                 sender,
@@ -86,43 +78,35 @@ class MessageRows:
                 DELIVERIES.index(delivery),
                 to_column(text),
                 compact_json.dumps(facts or {}),
-                key,
+                to_column(dedupe_key),
                 now,
                 now,
                 now + expires_seconds,
             ),
-        ).fetchone()
-        assert row is not None
-        message_id, is_new = row
+        )
         if is_new:
-            self._announce(connection, recipient, category, kind)
+            self._make_room(connection, recipient, kind)
         return int(message_id)
 
-    def _announce(
-        self, connection: Connection, recipient: str, category: str | None, kind: str | None
-    ) -> None:
-        """Notify listeners, and make room for a message that is one too many."""
+    def _make_room(self, connection: Connection, recipient: str, kind: str | None) -> None:
+        """Notify listeners of a message, and drop one that is too many."""
         # A hint only: listeners poll anyway. Channels belong to the database, not to a schema.
-        row = connection.execute(
-            self._sql(
-                "SELECT pg_notify(%s, %s), (SELECT id FROM ultramon.messages"
-                " WHERE recipient = %s AND category IS NOT DISTINCT FROM %s AND state = 0"
-                " ORDER BY id DESC LIMIT 1 OFFSET %s)"
-            ),
-            (self._database.address.schema, recipient, recipient, kind, MAX_WAITING),
-        ).fetchone()
-        assert row is not None
-        if row[1] is None:
+        [(_, over)] = connection.execute(
+            "SELECT pg_notify(%s, %s), (SELECT id FROM ultramon.messages"
+            " WHERE recipient = %s AND category IS NOT DISTINCT FROM %s AND state = 0"
+            " ORDER BY id DESC LIMIT 1 OFFSET %s)",
+            (connection.address.schema, recipient, recipient, kind, MAX_WAITING),
+        )
+        if over is None:
             return
-        if category is None:
+        if kind is None:
             raise QueueFullError(recipient, MAX_WAITING)
-        self.drop(connection, recipient, [row[1]])
+        self.drop(connection, recipient, [over])
 
     def drop(self, connection: Connection, recipient: str, message_ids: list[int]) -> None:
         """Delete messages that are too many, and count them, unless they were claimed by now."""
         done = connection.execute(
-            self._sql("DELETE FROM ultramon.messages WHERE id = ANY(%s) AND state = 0"),
-            (message_ids,),
+            "DELETE FROM ultramon.messages WHERE id = ANY(%s) AND state = 0", (message_ids,)
         )
         self._count_loss(connection, recipient, "dropped", done.rowcount)
 
@@ -143,20 +127,14 @@ class MessageRows:
         self._lock_category(connection, "pg_advisory_xact_lock", sender, kind)
         which = "WHERE sender = %s AND category = %s AND queued_at <= %s AND state"
         said = (sender, kind, at if is_kept else float("inf"))
-        deleted = connection.execute(self._sql(f"DELETE FROM ultramon.messages {which} = 0"), said)
-        claimed = connection.execute(
-            self._sql(f"UPDATE ultramon.messages SET state = 3 {which} = 1"), said
-        )
+        deleted = connection.execute(f"DELETE FROM ultramon.messages {which} = 0", said)
+        claimed = connection.execute(f"UPDATE ultramon.messages SET state = 3 {which} = 1", said)
         connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.messages AS m (recipient, priority, text, facts, dedupe_key,"
-                " state, attempts, available_at, queued_at, expires_at)"
-                " VALUES (%s, 0, '', '{}', %s, %s, 0, %s, %s, %s)"
-                " ON CONFLICT (recipient, dedupe_key)"
-                " WHERE dedupe_key IS NOT NULL AND state IN (0, 1, 4)"
-                " DO UPDATE SET queued_at = greatest(m.queued_at, excluded.queued_at),"
-                " expires_at = greatest(m.expires_at, excluded.expires_at)"
-            ),
+            "INSERT INTO ultramon.messages AS m (recipient, priority, text, facts, dedupe_key,"
+            " state, attempts, available_at, queued_at, expires_at)"
+            f" VALUES (%s, 0, '', '{{}}', %s, %s, 0, %s, %s, %s) {_ONCE}"
+            " DO UPDATE SET queued_at = greatest(m.queued_at, excluded.queued_at),"
+            " expires_at = greatest(m.expires_at, excluded.expires_at)",
             (sender, f"{_CANCELLED}{kind}", DELIVERED, at, at, at + _CANCELLED_SECONDS),
         )
         return Cancelled(deleted.rowcount, claimed.rowcount)
@@ -178,10 +156,8 @@ class MessageRows:
         if sent_at is None:
             return False
         found = connection.execute(
-            self._sql(
-                "SELECT 1 FROM ultramon.messages WHERE recipient = %s AND dedupe_key = %s"
-                " AND state = 4 AND queued_at >= %s"
-            ),
+            "SELECT 1 FROM ultramon.messages WHERE recipient = %s AND dedupe_key = %s"
+            " AND state = 4 AND queued_at >= %s",
             (sender, f"{_CANCELLED}{kind}", self._database.to_server(sent_at)),
         )
         return found.fetchone() is not None
@@ -189,42 +165,38 @@ class MessageRows:
     def _lock_category(self, connection: Connection, lock: str, sender: str, kind: str) -> None:
         """Make a cancel either find a message that is being stored, or be seen by it."""
         connection.execute(
-            self._sql(f"SELECT {lock}(hashtextextended(%s || ' ' || %s, 0))"),
-            (f"{_CANCELLED}{sender}", kind),
+            f"SELECT {lock}(hashtextextended(%s || ' ' || %s, 0))", (f"{_CANCELLED}{sender}", kind)
         )
 
     def _count_loss(self, connection: Connection, recipient: str, reason: str, count: int) -> None:
         connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.message_losses AS l VALUES (%s, %s, %s)"
-                " ON CONFLICT (recipient, reason) DO UPDATE SET count = l.count + excluded.count"
-            ),
+            "INSERT INTO ultramon.message_losses AS l VALUES (%s, %s, %s)"
+            " ON CONFLICT (recipient, reason) DO UPDATE SET count = l.count + excluded.count",
             (recipient, reason, count),
         )
 
     def mark_dead(
-        self, connection: Connection, message_id: int, recipient: str, now: float
+        self, connection: Connection, message_id: int, recipient: str, error: str, now: float
     ) -> None:
         """Mark a message dead, and store that as an event of its recipient."""
         connection.execute(
-            self._sql("UPDATE ultramon.messages SET state = 2, claim_token = NULL WHERE id = %s"),
-            (message_id,),
+            "UPDATE ultramon.messages SET state = 2, claim_token = NULL, last_error = %s"
+            " WHERE id = %s",
+            (to_column(error), message_id),
         )
-        row = connection.execute(
-            self._sql("SELECT run FROM ultramon.agents WHERE agent_id = %s"), (recipient,)
-        ).fetchone()
-        run = "default" if row is None else from_column(row[0])
-        event, key = dead_letter(recipient, message_id, run, now)
+        [(run,)] = connection.execute(
+            "SELECT coalesce((SELECT run FROM ultramon.agents WHERE agent_id = %s), 'default')",
+            (recipient,),
+        )
+        event, key = dead_letter(recipient, message_id, from_column(run), now)
         self._log.insert(connection, [event], lambda _: key)
 
     def sweep(self, connection: Connection, now: float) -> None:
         """End expired leases, and delete expired messages."""
         at = self._database.to_server(now)
         rows = connection.execute(
-            self._sql(
-                "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
-                f" WHERE {ENDED} OR {EXPIRED} FOR UPDATE SKIP LOCKED"
-            ),
+            "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
+            f" WHERE {ENDED} OR {EXPIRED} FOR UPDATE SKIP LOCKED",
             (at, at, at),
         ).fetchall()
         gone = []
@@ -235,53 +207,24 @@ class MessageRows:
             if state != 1 or (is_expired and not is_dead):
                 gone.append(message_id)
             elif is_dead:
-                connection.execute(
-                    self._sql(
-                        "UPDATE ultramon.messages SET last_error = 'its claimer went silent'"
-                        " WHERE id = %s"
-                    ),
-                    (message_id,),
-                )
-                self.mark_dead(connection, message_id, recipient, now)
-        connection.execute(self._sql("DELETE FROM ultramon.messages WHERE id = ANY(%s)"), (gone,))
+                error = "its claimer went silent"
+                self.mark_dead(connection, message_id, recipient, error, now)
+        connection.execute("DELETE FROM ultramon.messages WHERE id = ANY(%s)", (gone,))
         connection.execute(
-            self._sql(
-                "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
-                " available_at = claimed_until WHERE id = ANY(%s) AND state = 1"
-            ),
+            "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
+            " available_at = claimed_until WHERE id = ANY(%s) AND state = 1",
             ([row[0] for row in rows],),
         )
 
     def read(self, row: Sequence[Any]) -> Message:
-        """Return the message of a row."""
-        from_server = self._database.from_server
-        (
-            message_id,
-            recipient,
-            sender,
-            category,
-            priority,
-            text,
-            facts,
-            attempts,
-            token,
-            queued_at,
-            expires_at,
-            last_error,
-        ) = row
-        return Message(
-            id=message_id,
-            recipient=recipient,
-            sender=sender,
-            category=None if category is None else from_column(category),
-            delivery=DELIVERIES[priority],
-            text=from_column(text),
-            facts=compact_json.loads(facts),
-            attempts=attempts,
-            claim_token=token or "",
-            queued_at=from_server(queued_at),
-            expires_at=from_server(expires_at),
-            last_error=None if last_error is None else from_column(last_error),
+        """Return the message of a row of `ultramon.backends.local.message_rows.COLUMNS`."""
+        message, from_server = read_message(row), self._database.from_server
+        return message._replace(
+            category=from_column(message.category),
+            text=from_column(message.text),
+            queued_at=from_server(message.queued_at),
+            expires_at=from_server(message.expires_at),
+            last_error=from_column(message.last_error),
         )
 
     def is_superseded(
@@ -295,18 +238,14 @@ class MessageRows:
         if sender_epoch is None and said_at is None:
             return False
         # Locked, so that an epoch that ends either finds this message to cancel, or is seen here.
-        connection.execute(
-            self._sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE"), (sender,)
-        )
-        row = connection.execute(
-            self._sql(
-                "SELECT generation, epoch, cleared_at FROM ultramon.senders WHERE agent_id = %s"
-            ),
+        connection.execute("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE", (sender,))
+        newest = connection.execute(
+            "SELECT generation, epoch, cleared_at FROM ultramon.senders WHERE agent_id = %s",
             (sender,),
         ).fetchone()
-        if row is None:
+        if newest is None:
             return False
-        generation, epoch, cleared_at = row
+        generation, epoch, cleared_at = newest
         if sender_epoch is not None and sender_epoch < (generation, epoch):
             return True
         return said_at is not None and said_at <= self._database.from_server(cleared_at)
@@ -314,6 +253,6 @@ class MessageRows:
     def prune(self, connection: Connection, before: float) -> None:
         """Delete dead messages that were queued before a time."""
         connection.execute(
-            self._sql("DELETE FROM ultramon.messages WHERE state = 2 AND queued_at < %s"),
+            "DELETE FROM ultramon.messages WHERE state = 2 AND queued_at < %s",
             (self._database.to_server(before),),
         )

@@ -21,14 +21,9 @@ from ultramon.system.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.postgres.connection.database import Connection, Database
+    from ultramon.backends.postgres.backend import PostgresBackend
+    from ultramon.backends.postgres.connection.database import Connection
     from ultramon.backends.postgres.outbox.outbox import Entry
-    from ultramon.backends.postgres.store.batches import Batches
-    from ultramon.backends.postgres.store.claims import Claims
-    from ultramon.backends.postgres.store.event_log import EventLog
-    from ultramon.backends.postgres.store.queue import PostgresQueue
-    from ultramon.backends.postgres.store.registry import PostgresRegistry
-    from ultramon.backends.postgres.store.states import States
     from ultramon.state.record import StateRecord
 
     Events = Sequence[dict[str, Any]]
@@ -38,33 +33,11 @@ class Delivery:
     """Stores entries of an outbox.
 
     Args:
-        database: The destination.
-        states: Its agents.
-        log: Its events.
-        registry: Its registrations.
-        batches: Stores states there.
-        claims: Its claims of handoffs.
+        backend: Its parts store them.
     """
 
-    queue: PostgresQueue
-    """Set once it is made: it sends through what delivers."""
-
-    def __init__(
-        self,
-        database: Database,
-        states: States,
-        log: EventLog,
-        registry: PostgresRegistry,
-        batches: Batches,
-        *,
-        claims: Claims,
-    ) -> None:
-        self._database = database
-        self._states = states
-        self._log = log
-        self._registry = registry
-        self._batches = batches
-        self._claims = claims
+    def __init__(self, backend: PostgresBackend) -> None:
+        self._backend = backend
 
     def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
         """Store entries, messages and cancels in their order; idempotent.
@@ -76,16 +49,16 @@ class Delivery:
             DatabaseAwayError: It takes nothing now.
             UltramonError: One of them can never be stored; some may be.
         """
-        messages = [entry for entry in entries if entry.kind != STATE]
-        kept = {entry.id: self._read(entry) for entry in entries if entry.kind == STATE}
-        staying = []
-        with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
-            held = self._find(connection, [save.record.agent_id for save in kept.values()])
-            newest = []
-            for entry in entries:
-                save = kept.get(entry.id)
-                if save is None:
-                    continue
+        database = self._backend.database
+        kept = [(entry, _read(entry)) for entry in entries if entry.kind == STATE]
+        staying, newest = [], []
+        with database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
+            rows = connection.execute(
+                "SELECT agent_id, generation, seq FROM ultramon.agents WHERE agent_id = ANY(%s)",
+                ([entry.agent_id for entry, _ in kept],),
+            )
+            held = {agent_id: (generation, seq) for agent_id, generation, seq in rows}
+            for entry, save in kept:
                 record = save.record
                 generation, seq = held.get(record.agent_id, (None, 0))
                 if not record.generation:
@@ -95,61 +68,30 @@ class Delivery:
                     newest.append(save)
                 else:
                     self._add_events(connection, record, generation, save.events)
-            for entry in messages:
-                self._put(connection, entry)
-        for refusal in self._batches.store(newest, is_kept=True):
+            for entry in entries:
+                if entry.kind != STATE:
+                    self._put(connection, entry)
+        for refusal in self._backend.batches.store(newest, is_kept=True):
             # Taken over at this moment: the next time only its events are stored.
             if refusal is not None:
-                raise DatabaseAwayError(self._database.address.shown, str(refusal))
+                raise DatabaseAwayError(database.address.shown, str(refusal))
         return staying
-
-    def _read(self, entry: Entry) -> Save:
-        try:
-            return Save(decode_state(_document(entry), entry.agent_id), entry.body["events"], True)
-        except (KeyError, AttributeError, UnicodeEncodeError) as error:
-            raise _unreadable(entry, error) from error
 
     def _put(self, connection: Connection, entry: Entry) -> None:
         try:
-            self.queue.replay(connection, entry)
+            self._backend.queue.store(connection, entry, is_kept=True)
         except (KeyError, TypeError) as error:
             raise _unreadable(entry, error) from error
-
-    def _find(self, connection: Connection, agent_ids: list[str]) -> dict[str, tuple[int, int]]:
-        """Return who holds agents, and which state is stored of each: generation and sequence."""
-        rows = connection.execute(
-            self._database.sql(
-                "SELECT agent_id, generation, seq FROM ultramon.agents WHERE agent_id = ANY(%s)"
-            ),
-            (agent_ids,),
-        ).fetchall()
-        return {agent_id: (generation, seq) for agent_id, generation, seq in rows}
 
     def _add_events(
         self, connection: Connection, record: StateRecord, generation: int | None, events: Events
     ) -> None:
         """Store the events of a state that is not the newest."""
         if generation is not None and generation != record.generation:
-            events = self._before_takeover(connection, record, generation, events)
-        new = self._log.insert(connection, events)
-        rows = self._registry.rows(connection, new, is_kept=True)
+            events = _before_takeover(connection, record, generation, events)
+        new = self._backend.log.insert(connection, events)
+        rows = self._backend.registry.rows(connection, new, is_kept=True)
         router.route_noted(rows, new, [record])
-
-    def _before_takeover(
-        self, connection: Connection, record: StateRecord, generation: int, events: Events
-    ) -> Events:
-        """Return the events from before another owner took the agent over."""
-        rows = connection.execute(
-            self._database.sql(
-                "SELECT occurred_at FROM ultramon.events WHERE agent_id = %s"
-                " AND type = 'agent_started' AND starts_with(key, %s) ORDER BY id LIMIT 1"
-            ),
-            (record.agent_id, f"{record.agent_id}/{generation}/"),
-        ).fetchall()
-        taken_at = parse_time(rows[0][0]) if rows else None
-        if taken_at is None:
-            return events
-        return [event for event in events if (parse_time(event["occurredAt"]) or 0.0) <= taken_at]
 
     def _start(self, connection: Connection, record: StateRecord, events: Events) -> bool:
         """Store an agent that was never stored, once its owner can no longer do that itself.
@@ -162,7 +104,8 @@ class Delivery:
             started = None if record.pid is None else process_started_at(record.pid)
             if started is not None and started == record.pid_started_at:
                 return False
-        generation, stored = self._states.lock(connection, record.agent_id)
+        backend = self._backend
+        generation, stored = backend.states.lock(connection, record.agent_id)
         former = None if stored is None else stored.record
         is_stored = former is not None and former.start_id == record.start_id is not None
         if former is not None and not is_stored:
@@ -174,12 +117,34 @@ class Delivery:
         if former is not None and is_stored and _age_of(record) < _age_of(former):
             self._add_events(connection, record, generation, events)
             return True
-        self._claims.confirm(connection, record)
-        self._states.put(connection, record, record.last_heartbeat)
-        new = self._log.insert(connection, events)
-        rows = self._registry.rows(connection, new, is_kept=True)
+        backend.claims.confirm(connection, record)
+        backend.states.put(connection, record, record.last_heartbeat)
+        new = backend.log.insert(connection, events)
+        rows = backend.registry.rows(connection, new, is_kept=True)
         router.route(rows, record, new, record.last_heartbeat)
         return True
+
+
+def _before_takeover(
+    connection: Connection, record: StateRecord, generation: int, events: Events
+) -> Events:
+    """Return the events from before another owner took the agent over."""
+    start = connection.execute(
+        "SELECT occurred_at FROM ultramon.events WHERE agent_id = %s"
+        " AND type = 'agent_started' AND starts_with(key, %s) ORDER BY id LIMIT 1",
+        (record.agent_id, f"{record.agent_id}/{generation}/"),
+    ).fetchone()
+    taken_at = None if start is None else parse_time(start[0])
+    if taken_at is None:
+        return events
+    return [event for event in events if (parse_time(event["occurredAt"]) or 0.0) <= taken_at]
+
+
+def _read(entry: Entry) -> Save:
+    try:
+        return Save(decode_state(_document(entry), entry.agent_id), entry.body["events"], True)
+    except (KeyError, AttributeError, UnicodeEncodeError) as error:
+        raise _unreadable(entry, error) from error
 
 
 def _age_of(record: StateRecord) -> tuple[int, float]:

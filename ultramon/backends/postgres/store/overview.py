@@ -35,7 +35,10 @@ _SUSPECTS = f"""
         FROM ultramon.agents WHERE active)
     LIMIT {_MANY}
 """
-_ON_GONE = "a.machine = %(machine)s AND a.process = ANY (%(gone)s)"
+_GONE_AGENTS = f"""
+    SELECT agent_id FROM ultramon.agents
+    WHERE active AND machine = %(machine)s AND process = ANY (%(gone)s) LIMIT {_MANY}
+"""
 
 # Of those, `judged` says in SQL what `ultramon.state.liveness.judge` says. Which processes are gone
 # only their own host knows: that was asked before.
@@ -94,7 +97,6 @@ class PostgresOverview:
 
     def __init__(self, database: Database, states: States) -> None:
         self._database = database
-        self._sql = database.sql
         self._states = states
 
     def page(
@@ -110,7 +112,7 @@ class PostgresOverview:
         """See `Overview.page`."""
         with self._database.transaction(durable=False) as connection:
             values: dict[str, Any] = {
-                "run": None if run is None else to_column(run),
+                "run": to_column(run),
                 "now": self._database.to_server(now),
                 "skew": self._database.skew_seconds,
                 "machine": machine_of(host.hostname, host.boot_id),
@@ -120,9 +122,9 @@ class PostgresOverview:
             }
             values["gone"] = self._gone(connection, host, values)
             values["suspects"] = self._suspects(connection, values)
-            row = connection.execute(self._sql(_PAGE), values).fetchone()
-        assert row is not None
-        agent_ids, active, stale, lost, ended, oldest_running = row
+            [(agent_ids, active, stale, lost, ended, oldest_running)] = connection.execute(
+                _PAGE, values
+            )
         counts = {ALIVE: active - stale - lost, STALE: stale, LOST: lost, ENDED: ended}
         return Page(self._read(agent_ids), counts, f"{oldest_running}:0")
 
@@ -131,25 +133,17 @@ class PostgresOverview:
     ) -> list[str]:
         """Return the processes of agents on this host that do not run any more."""
         rows = connection.execute(
-            self._sql(
-                "SELECT DISTINCT process FROM ultramon.agents"
-                " WHERE active AND machine = %(machine)s AND process IS NOT NULL"
-            ),
+            "SELECT DISTINCT process FROM ultramon.agents"
+            " WHERE active AND machine = %(machine)s AND process IS NOT NULL",
             values,
-        ).fetchall()
+        )
         return [process for (process,) in rows if _is_gone(process, host)]
 
     def _suspects(self, connection: Connection, values: dict[str, Any]) -> list[str] | None:
         """Return the agents that may not be alive; None for too many."""
-        found = connection.execute(self._sql(_SUSPECTS), values).fetchall()
+        found = connection.execute(_SUSPECTS, values).fetchall()
         if values["gone"]:
-            found += connection.execute(
-                self._sql(
-                    f"SELECT agent_id FROM ultramon.agents a WHERE a.active AND {_ON_GONE}"
-                    f" LIMIT {_MANY}"
-                ),
-                values,
-            ).fetchall()
+            found += connection.execute(_GONE_AGENTS, values).fetchall()
         return None if len(found) >= _MANY else [agent_id for (agent_id,) in found]
 
     def _read(self, agent_ids: Sequence[str]) -> Iterator[StoredAgent]:
@@ -161,25 +155,17 @@ class PostgresOverview:
         # No id holds a character from DEL on, and in the order of bytes that one comes last.
         first = to_column(prefix)
         return self._find(
-            "(agent_id >= %(first)s AND agent_id < %(last)s)"
-            " OR (shown_id >= %(first)s AND shown_id < %(last)s)",
-            first=first,
-            last=first + "\x7f",
+            "agent_id >= %s AND agent_id < %s OR shown_id >= %s AND shown_id < %s",
+            *(first, f"{first}\x7f") * 2,
         )
 
     def find_by_label(self, label: str) -> list[str]:
         """See `Overview.find_by_label`."""
-        return self._find("label = %(label)s", label=to_column(label))
+        return self._find("label = %s", to_column(label))
 
-    def _find(self, condition: str, **values: str) -> list[str]:
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(
-                    f"SELECT agent_id FROM ultramon.agents WHERE {condition} ORDER BY agent_id"
-                ),
-                values,
-            ).fetchall()
-        return [agent_id for (agent_id,) in rows]
+    def _find(self, condition: str, *values: str) -> list[str]:
+        query = f"SELECT agent_id FROM ultramon.agents WHERE {condition} ORDER BY agent_id"
+        return [agent_id for (agent_id,) in self._database.select(query, *values)]
 
 
 def _is_gone(process: str, host: HostIdentity) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.local.message_rows import IS_NOTICE
+from ultramon.backends.local.message_rows import CANCELLED, COLUMNS, IS_NOTICE
 from ultramon.backends.postgres.connection.database import CONNECT_SECONDS
 from ultramon.backends.postgres.connection.listener import Listener
-from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE
-from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Order, Sender
+from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE, Entry
+from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Sender
 from ultramon.backends.postgres.schema.text_columns import to_column
-from ultramon.backends.postgres.store.message_rows import COLUMNS, ENDED, EXPIRED
+from ultramon.backends.postgres.store.message_rows import ENDED, EXPIRED
 from ultramon.backends.queue import Depth
 from ultramon.notices.message import Cancelled, Message
 from ultramon.notices.message_rules import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.postgres.connection.database import Connection, Database
-    from ultramon.backends.postgres.outbox.outbox import Entry, Outbox
+    from ultramon.backends.postgres.outbox.outbox import Outbox
     from ultramon.backends.postgres.outbox.sender import Deliver
     from ultramon.backends.postgres.store.message_rows import MessageRows
 
@@ -71,6 +71,19 @@ _OVERTAKING = f"""
         WHERE sender = m.sender AND {IS_NOTICE} AND state IN (0, 1) AND recipient = m.recipient
             AND id < m.id AND expires_at > %(at)s AND id <> ALL(%(ids)s))
 """
+_DEPTH = """
+    SELECT recipient, sum(ready)::int, sum(waiting)::int, sum(claimed)::int, sum(dead)::int,
+        sum(dropped)::int, sum(expired)::int, min(oldest)
+    FROM (
+        SELECT recipient, (state = 0 AND available_at <= %s)::int AS ready,
+            (state = 0 AND available_at > %s)::int AS waiting, (state IN (1, 3))::int AS claimed,
+            (state = 2)::int AS dead, 0 AS dropped, 0 AS expired,
+            CASE WHEN state IN (0, 1) THEN queued_at - %s END AS oldest
+        FROM ultramon.messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= %s)
+        UNION ALL SELECT recipient, 0, 0, 0, 0, CASE reason WHEN 'dropped' THEN count ELSE 0 END,
+            CASE reason WHEN 'expired' THEN count ELSE 0 END, NULL FROM ultramon.message_losses
+    ) AS rows GROUP BY recipient ORDER BY recipient
+"""
 
 
 class PostgresQueue:
@@ -92,7 +105,6 @@ class PostgresQueue:
     ) -> None:
         self.patience_seconds = SEND_WAIT_SECONDS
         self._database = database
-        self._sql = database.sql
         self._rows = rows
         self.sender = Sender(outbox, self._carry_out, deliver)
         self._listener = Listener(database.address)
@@ -138,48 +150,45 @@ class PostgresQueue:
             # By the clock of cancels, whatever `now` is.
             "sent_at": wall_clock(),
         }
-        stored: int | None = self.sender.send(
-            Order(MESSAGE, recipient, message), self.patience_seconds
-        )
+        stored: int | None = self.sender.send(MESSAGE, recipient, message, self.patience_seconds)
         return stored
 
-    def _carry_out(self, order: Order) -> int | Cancelled | None:
+    def _carry_out(self, order: Entry) -> int | Cancelled | None:
         with self._database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
-            if order.kind == CANCEL:
-                return self._rows.cancel(connection, **order.body, is_kept=False)
-            # Later its sender takes it for kept, and others may have cancelled it since.
-            is_late = wall_clock() >= order.body["sent_at"] + self.patience_seconds
-            return self.put(connection, order.body, is_late=is_late)
+            return self.store(connection, order, is_kept=False)
 
-    def replay(self, connection: Connection, entry: Entry) -> None:
-        """Carry out an entry of the outbox within a transaction."""
-        if entry.kind == CANCEL:
-            self._rows.cancel(connection, **entry.body, is_kept=True)
-        else:
-            self.put(connection, entry.body, is_late=True)
-
-    def put(self, connection: Connection, message: dict[str, Any], *, is_late: bool) -> int | None:
-        """Store a message that was checked; return its id, None when it is refused as stale.
+    def store(
+        self, connection: Connection, entry: Entry, *, is_kept: bool
+    ) -> int | Cancelled | None:
+        """Carry out a cancel, or store a message that was checked, within a transaction.
 
         Args:
             connection: Within a transaction.
-            message: The arguments of `queue_message`, and ``sent_at``.
-            is_late: Whether its sender gave up waiting; then `MessageRows.is_cancelled` decides.
+            entry: Its body is that of a cancel, or the arguments of `queue_message` and
+                ``sent_at``.
+            is_kept: Whether it was kept on a host until now.
+
+        Returns:
+            What was cancelled, or the id of the message; None when it is refused as stale.
         """
-        given = dict(message)
-        sent_at = given.pop("sent_at", None)  # an older version kept messages without
-        sender, epoch, said_at = given["sender"], given.pop("sender_epoch"), given.pop("said_at")
+        if entry.kind == CANCEL:
+            return self._rows.cancel(connection, **entry.body, is_kept=is_kept)
+        message = dict(entry.body)
+        sent_at = message.pop("sent_at", None)  # an older version kept messages without
+        if not is_kept and wall_clock() < sent_at + self.patience_seconds:
+            # Later its sender takes it for kept, and others may have cancelled it since.
+            sent_at = None
+        epoch, said_at = message.pop("sender_epoch"), message.pop("said_at")
+        sender, category = message["sender"], message["category"]
         if sender is not None:
-            if self._rows.is_superseded(
-                connection, sender, None if epoch is None else tuple(epoch), said_at
-            ):
+            sender_epoch = None if epoch is None else tuple(epoch)
+            if self._rows.is_superseded(connection, sender, sender_epoch, said_at):
                 return None
-            category = given["category"]
             if category is not None and self._rows.is_cancelled(
-                connection, sender, category, sent_at if is_late else None
+                connection, sender, category, sent_at
             ):
                 return None
-        return self._rows.insert(connection, **given)
+        return self._rows.insert(connection, **message)
 
     def claim(
         self,
@@ -192,53 +201,44 @@ class PostgresQueue:
     ) -> list[Message]:
         """See `Queue.claim`."""
         at = self._database.to_server(now)
-        with self._database.connection() as connection:
-            [(waits, ended, expired)] = connection.execute(
-                self._sql(
-                    "SELECT EXISTS (SELECT 1 FROM ultramon.messages WHERE recipient = %s"
-                    "  AND state = 0 AND available_at <= %s),"
-                    f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {ENDED}),"
-                    f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {EXPIRED})"
-                ),
-                (recipient, at, at, at),
-            ).fetchall()
+        [(waits, ended, expired)] = self._database.select(
+            "SELECT EXISTS (SELECT 1 FROM ultramon.messages WHERE recipient = %s"
+            "  AND state = 0 AND available_at <= %s),"
+            f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {ENDED}),"
+            f" EXISTS (SELECT 1 FROM ultramon.messages WHERE {EXPIRED})",
+            recipient,
+            at,
+            at,
+            at,
+        )
         if not waits and not ended:
             return []
-        priorities = [DELIVERIES.index(delivery) for delivery in deliveries]
+        wanted = {
+            "recipient": recipient,
+            "at": at,
+            "priorities": [DELIVERIES.index(delivery) for delivery in deliveries],
+            "limit": min(limit, MAX_BATCH),
+        }
         with self._database.transaction() as connection:
             if ended or expired:
                 self._rows.sweep(connection, now)
-            ready = connection.execute(
-                self._sql(_READY),
-                {
-                    "recipient": recipient,
-                    "at": at,
-                    "priorities": priorities,
-                    "limit": min(limit, MAX_BATCH),
-                },
-            ).fetchall()
+            ready = connection.execute(_READY, wanted).fetchall()
             ids = harmless([(message_id, attempts) for message_id, attempts, _ in ready])
             if any(is_notice for _, _, is_notice in ready):
-                overtaking = connection.execute(self._sql(_OVERTAKING), {"ids": ids, "at": at})
+                overtaking = connection.execute(_OVERTAKING, {"ids": ids, "at": at})
                 early = {message_id for (message_id,) in overtaking}
                 ids = [message_id for message_id in ids if message_id not in early]
             rows = connection.execute(
-                self._sql(
-                    "UPDATE ultramon.messages SET state = 1, attempts = attempts + 1,"
-                    " claim_token = %s, claimed_until = %s WHERE id = ANY(%s)"
-                    f" RETURNING {COLUMNS}"
-                ),
+                "UPDATE ultramon.messages SET state = 1, attempts = attempts + 1,"
+                f" claim_token = %s, claimed_until = %s WHERE id = ANY(%s) RETURNING {COLUMNS}",
                 (random_hex(8), at + lease_seconds, ids),
             ).fetchall()
         return [self._rows.read(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """See `Queue.acknowledge`."""
-        with self._database.connection() as connection:
-            row = connection.execute(
-                self._sql(_ACKNOWLEDGE), (message_id, claim_token, ONCE, ONCE_SECONDS)
-            ).fetchone()
-        return row == (1,)
+        arguments = (message_id, claim_token, ONCE, ONCE_SECONDS)
+        return self._database.select(_ACKNOWLEDGE, *arguments) == [(1,)]
 
     def extend(
         self,
@@ -249,116 +249,87 @@ class PostgresQueue:
         lease_seconds: float = LEASE_SECONDS,
     ) -> bool:
         """See `Queue.extend`."""
-        return self._change(
+        until = self._database.to_server(now) + lease_seconds
+        done = self._database.change(
             "UPDATE ultramon.messages SET claimed_until = %s"
             " WHERE id = %s AND claim_token = %s AND state = 1",
-            (self._database.to_server(now) + lease_seconds, message_id, claim_token),
+            until,
+            message_id,
+            claim_token,
         )
+        return done == 1
 
     def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
         """See `Queue.reject`."""
         with self._database.transaction() as connection:
             row = connection.execute(
-                self._sql(
-                    "SELECT recipient, attempts, state FROM ultramon.messages"
-                    " WHERE id = %s AND claim_token = %s AND state IN (1, 3) FOR UPDATE"
-                ),
+                "SELECT recipient, attempts, state FROM ultramon.messages"
+                " WHERE id = %s AND claim_token = %s AND state IN (1, 3) FOR UPDATE",
                 (message_id, claim_token),
             ).fetchone()
             if row is None:
                 return False
             recipient, attempts, state = row
-            if state == 3:
+            if state == CANCELLED:
+                connection.execute("DELETE FROM ultramon.messages WHERE id = %s", (message_id,))
+            elif attempts >= MAX_ATTEMPTS:
+                self._rows.mark_dead(connection, message_id, recipient, error[:500], now)
+            else:
+                at = self._database.to_server(now) + backoff_seconds(attempts)
                 connection.execute(
-                    self._sql("DELETE FROM ultramon.messages WHERE id = %s"), (message_id,)
-                )
-                return True
-            at = self._database.to_server(now)
-            connection.execute(
-                self._sql(
                     "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
-                    " last_error = %s, available_at = %s WHERE id = %s"
-                ),
-                (to_column(error[:500]), at + backoff_seconds(attempts), message_id),
-            )
-            if attempts >= MAX_ATTEMPTS:
-                self._rows.mark_dead(connection, message_id, recipient, now)
+                    " last_error = %s, available_at = %s WHERE id = %s",
+                    (to_column(error[:500]), at, message_id),
+                )
             return True
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`; after the messages that this process sent before."""
         body = {"sender": sender, "category": category, "at": wall_clock()}
         wait_seconds = max(self.patience_seconds, CONNECT_SECONDS)
-        done = self.sender.send(Order(CANCEL, sender, body), wait_seconds)
+        done = self.sender.send(CANCEL, sender, body, wait_seconds)
         return done or Cancelled(0, 0)
 
     def peek(
         self, recipient: str, *, now: float, after: int = 0, limit: int = 100
     ) -> list[Message]:
         """See `Queue.peek`."""
-        return self._select(
-            f"SELECT {COLUMNS} FROM ultramon.messages WHERE recipient = %s"
-            " AND state IN (0, 1) AND id > %s AND expires_at > %s ORDER BY id LIMIT %s",
-            (recipient, after, self._database.to_server(now), limit),
-        )
+        which = "recipient = %s AND state IN (0, 1) AND id > %s AND expires_at > %s"
+        at = self._database.to_server(now)
+        return self._select(f"{which} ORDER BY id LIMIT %s", recipient, after, at, limit)
 
     def dead(self, recipient: str | None = None) -> list[Message]:
         """See `Queue.dead`."""
-        return self._select(
-            f"SELECT {COLUMNS} FROM ultramon.messages WHERE state = 2"
-            " AND (%s::text IS NULL OR recipient = %s) ORDER BY id",
-            (recipient, recipient),
-        )
+        which = "state = 2 AND (%s::text IS NULL OR recipient = %s)"
+        return self._select(f"{which} ORDER BY id", recipient, recipient)
+
+    def _select(self, which: str, *arguments: object) -> list[Message]:
+        query = f"SELECT {COLUMNS} FROM ultramon.messages WHERE {which}"
+        return [self._rows.read(row) for row in self._database.select(query, *arguments)]
 
     def retry(self, message_id: int, *, now: float) -> bool:
         """See `Queue.retry`."""
         at = self._database.to_server(now)
-        return self._change(
+        done = self._database.change(
             "UPDATE ultramon.messages m SET state = 0, attempts = 0, available_at = %s,"
             " expires_at = %s WHERE id = %s AND state = 2 AND NOT EXISTS"
             " (SELECT 1 FROM ultramon.messages o WHERE o.recipient = m.recipient"
             "  AND o.dedupe_key = m.dedupe_key AND o.state IN (0, 1, 4))",
-            (at, at + EXPIRY_SECONDS, message_id),
+            at,
+            at + EXPIRY_SECONDS,
+            message_id,
         )
+        return done == 1
 
     def drop(self, message_id: int) -> bool:
         """See `Queue.drop`."""
-        return self._change(
-            "DELETE FROM ultramon.messages WHERE id = %s AND state = 2", (message_id,)
-        )
-
-    def _change(self, statement: str, arguments: tuple[Any, ...]) -> bool:
-        with self._database.transaction() as connection:
-            return connection.execute(self._sql(statement), arguments).rowcount == 1
+        statement = "DELETE FROM ultramon.messages WHERE id = %s AND state = 2"
+        return self._database.change(statement, message_id) == 1
 
     def depth(self, *, now: float) -> list[Depth]:
         """See `Queue.depth`."""
-        at = self._database.to_server(now)
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(
-                    "SELECT recipient, sum(ready)::int, sum(waiting)::int, sum(claimed)::int,"
-                    " sum(dead)::int, sum(dropped)::int, sum(expired)::int, min(oldest) FROM ("
-                    " SELECT recipient, (state = 0 AND available_at <= %s)::int AS ready,"
-                    "  (state = 0 AND available_at > %s)::int AS waiting,"
-                    "  (state IN (1, 3))::int AS claimed, (state = 2)::int AS dead,"
-                    "  0 AS dropped, 0 AS expired,"
-                    "  CASE WHEN state IN (0, 1) THEN queued_at END AS oldest"
-                    " FROM ultramon.messages"
-                    " WHERE state < 4 AND NOT (state = 0 AND expires_at <= %s)"
-                    " UNION ALL SELECT recipient, 0, 0, 0, 0,"
-                    "  CASE reason WHEN 'dropped' THEN count ELSE 0 END,"
-                    "  CASE reason WHEN 'expired' THEN count ELSE 0 END, NULL"
-                    " FROM ultramon.message_losses"
-                    ") AS rows GROUP BY recipient ORDER BY recipient"
-                ),
-                (at, at, at),
-            ).fetchall()
-        from_server = self._database.from_server
-        return [
-            Depth(*row)._replace(oldest_at=None if row[7] is None else from_server(row[7]))
-            for row in rows
-        ]
+        at, skew_seconds = self._database.to_server(now), self._database.skew_seconds
+        return [Depth(*row) for row in self._database.select(_DEPTH, at, at, skew_seconds, at)]
 
     def close(self) -> None:
         """End its threads; the next call starts them again."""
@@ -369,8 +340,3 @@ class PostgresQueue:
         """Leave threads and locks to the parent in a forked copy."""
         self._listener.after_fork()
         self.sender.after_fork()
-
-    def _select(self, query: str, arguments: tuple[Any, ...]) -> list[Message]:
-        with self._database.connection() as connection:
-            rows = connection.execute(self._sql(query), arguments).fetchall()
-        return [self._rows.read(row) for row in rows]

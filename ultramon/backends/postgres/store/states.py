@@ -12,7 +12,7 @@ from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.state_columns import COLUMNS, values_of
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.errors import AgentNotFoundError, StateError
-from ultramon.state.record import decode_state, encode_state
+from ultramon.state.record import decode_state, encode_request, encode_state
 from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
 
@@ -66,7 +66,6 @@ class States:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = database.sql
         self._requests = _UNASKED
 
     # --- within a transaction
@@ -78,44 +77,34 @@ class States:
             The generation that holds it, 0 for none, and what is stored; None for nothing.
         """
         connection.execute(
-            self._sql("SELECT pg_advisory_xact_lock(hashtextextended('ultramon.' || %s, 0))"),
-            (agent_id,),
+            "SELECT pg_advisory_xact_lock(hashtextextended('ultramon.' || %s, 0))", (agent_id,)
         )
         row = connection.execute(
-            self._sql(f"{_SELECT} WHERE a.agent_id = %s FOR UPDATE OF a"), (agent_id,)
+            f"{_SELECT} WHERE a.agent_id = %s FOR UPDATE OF a", (agent_id,)
         ).fetchone()
         return (0, None) if row is None else (row[4], self.stored(row))
 
     def put(self, connection: Connection, record: StateRecord, now: float) -> None:
         """Store the first state of a new owner, and beat."""
+        connection.execute(_PUT, (record.agent_id, *self.columns(record)))
         connection.execute(
-            self._sql(_PUT),
-            (record.agent_id, *self.columns(record)),
-        )
-        connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.heartbeats (agent_id, generation, at) VALUES (%s, %s, %s)"
-                " ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,"
-                " at = excluded.at, changed = pg_current_xact_id()"
-            ),
+            "INSERT INTO ultramon.heartbeats (agent_id, generation, at) VALUES (%s, %s, %s)"
+            " ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,"
+            " at = excluded.at, changed = pg_current_xact_id()",
             (record.agent_id, record.generation, self._database.to_server(now)),
         )
 
     def set_aside(self, connection: Connection, agent_id: str, now: float) -> None:
         """Keep the document of a locked agent as evidence; the newest three are kept."""
         connection.execute(
-            self._sql(
-                "INSERT INTO ultramon.corrupt_states (agent_id, document, at)"
-                " SELECT agent_id, document, %s FROM ultramon.agents WHERE agent_id = %s"
-            ),
+            "INSERT INTO ultramon.corrupt_states (agent_id, document, at)"
+            " SELECT agent_id, document, %s FROM ultramon.agents WHERE agent_id = %s",
             (self._database.to_server(now), agent_id),
         )
         connection.execute(
-            self._sql(
-                "DELETE FROM ultramon.corrupt_states WHERE agent_id = %s AND id NOT IN"
-                " (SELECT id FROM ultramon.corrupt_states WHERE agent_id = %s"
-                "  ORDER BY id DESC LIMIT %s)"
-            ),
+            "DELETE FROM ultramon.corrupt_states WHERE agent_id = %s AND id NOT IN"
+            " (SELECT id FROM ultramon.corrupt_states WHERE agent_id = %s"
+            "  ORDER BY id DESC LIMIT %s)",
             (agent_id, agent_id, KEPT_CORRUPT_FILES),
         )
 
@@ -143,48 +132,35 @@ class States:
             record = decode(document.encode("ascii", "replace"), self._path(agent_id))
         except StateError as error:
             return StoredAgent(agent_id, None, beat, error)
-        self._set_clock(record, skew_seconds)
+        # The times by which an agent is judged move to the clock of this host.
+        difference = skew_seconds - self._database.skew_seconds
+        if difference:
+            record.last_heartbeat += difference
+            record.last_activity += difference
         return StoredAgent(agent_id, record, beat)
 
     def _path(self, agent_id: str) -> str:
         return f"{self._database.address.shown}#{agent_id}"
 
-    def _set_clock(self, record: StateRecord, skew_seconds: float) -> None:
-        """Move the times by which an agent is judged to the clock of this host."""
-        difference = skew_seconds - self._database.skew_seconds
-        if difference:
-            record.last_heartbeat += difference
-            record.last_activity += difference
-
     def load(self, agent_id: str) -> StoredAgent:
-        """Return one agent. See `Backend.load`."""
-        with self._database.connection() as connection:
-            row = connection.execute(
-                self._sql(f"{_SELECT} WHERE a.agent_id = %s"), (to_column(agent_id),)
-            ).fetchone()
-        if row is None:
+        """See `Backend.load`."""
+        rows = self._database.select(f"{_SELECT} WHERE a.agent_id = %s", to_column(agent_id))
+        if not rows:
             raise AgentNotFoundError(agent_id)
-        stored = self.stored(row)
+        stored = self.stored(rows[0])
         if stored.problem is not None:
             raise stored.problem
         return stored
 
-    def list_agents(self, run: str | None) -> list[StoredAgent]:
-        """Return all agents of a run. See `Backend.list_agents`."""
-        wanted = None if run is None else to_column(run)
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(f"{_SELECT} WHERE %s::text IS NULL OR a.run = %s ORDER BY a.agent_id"),
-                (wanted, wanted),
-            ).fetchall()
-        return [self.stored(row) for row in rows]
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        """See `Backend.list_agents`."""
+        query = f"{_SELECT} WHERE %s::text IS NULL OR a.run = %s ORDER BY a.agent_id"
+        wanted = to_column(run)
+        return [self.stored(row) for row in self._database.select(query, wanted, wanted)]
 
     def read(self, agent_ids: Sequence[str]) -> list[StoredAgent]:
         """Return agents in the order of their ids as given, without those that are not stored."""
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(f"{_SELECT} WHERE a.agent_id = ANY (%s)"), (list(agent_ids),)
-            ).fetchall()
+        rows = self._database.select(f"{_SELECT} WHERE a.agent_id = ANY (%s)", list(agent_ids))
         found = {row[0]: self.stored(row) for row in rows}
         return [found[agent_id] for agent_id in agent_ids if agent_id in found]
 
@@ -232,7 +208,7 @@ class States:
         """Return the beats, agents and names of deleted agents that changed, and the next mark."""
         answers = []
         with self._database.connection() as connection:
-            cursor = connection.execute(self._sql(_LOOK).format(since=since))
+            cursor = connection.execute(_LOOK.format(since=since))
             while True:
                 if cursor.description is not None:
                     answers.append(cursor.fetchall())
@@ -244,54 +220,43 @@ class States:
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """Note that agents live. See `Backend.heartbeat`."""
         # Sorted: two processes that beat for the same agents must not wait for each other.
-        ordered = sorted(dict(beats).items())
-        with self._database.connection() as connection:
-            rows = connection.execute(
-                self._sql(functions.BEAT),
-                (
-                    [agent_id for agent_id, _ in ordered],
-                    [generation for _, generation in ordered],
-                    self._database.to_server(now),
-                ),
-            ).fetchall()
+        held = dict(sorted(beats))
+        at = self._database.to_server(now)
+        rows = self._database.select(functions.BEAT, list(held), list(held.values()), at)
         refused = {agent_id for (agent_id,) in rows}
         return [agent_id for agent_id, _ in beats if agent_id in refused]
 
-    def put_request(self, agent_id: str, document: str | None) -> None:
-        """Leave, replace or withdraw a request. See `Backend.put_request`."""
+    def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
+        """See `Backend.put_request`."""
+        document = None
+        if request is not None:
+            document = encode_request(request, self._database.address.shown).decode("ascii")
         self._requests = _UNASKED
         with self._database.transaction() as connection:
             found = connection.execute(
-                self._sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR KEY SHARE"),
-                (agent_id,),
-            ).fetchone()
-            if found is None:
+                "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR KEY SHARE", (agent_id,)
+            )
+            if found.fetchone() is None:
                 raise AgentNotFoundError(agent_id)
             if document is None:
+                connection.execute("DELETE FROM ultramon.requests WHERE agent_id = %s", (agent_id,))
+            else:
                 connection.execute(
-                    self._sql("DELETE FROM ultramon.requests WHERE agent_id = %s"), (agent_id,)
-                )
-                return
-            connection.execute(
-                self._sql(
                     "INSERT INTO ultramon.requests VALUES (%s, %s)"
-                    " ON CONFLICT (agent_id) DO UPDATE SET document = excluded.document"
-                ),
-                (agent_id, document),
-            )
+                    " ON CONFLICT (agent_id) DO UPDATE SET document = excluded.document",
+                    (agent_id, document),
+                )
 
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """Return the request left for an agent. See `Backend.get_request`.
+        """See `Backend.get_request`.
 
         One question a second serves all agents of this process: there are few requests.
         """
         requests, asked_at = self._requests
         if time.monotonic() - asked_at >= REQUESTS_SECONDS:
-            with self._database.connection() as connection:
-                rows = connection.execute(
-                    self._sql("SELECT agent_id, document FROM ultramon.requests")
-                ).fetchall()
-            requests = dict(rows)
+            requests = dict(
+                self._database.select("SELECT agent_id, document FROM ultramon.requests")
+            )
             self._requests = requests, time.monotonic()
         document = requests.get(agent_id)
         request: dict[str, Any] | None = None if document is None else compact_json.loads(document)
@@ -301,17 +266,15 @@ class States:
         """Delete a locked agent, and leave its name for those who look again."""
         self._requests = _UNASKED
         for table, column in (*BELONGINGS, ("agents", "agent_id")):
-            connection.execute(
-                self._sql(f"DELETE FROM ultramon.{table} WHERE {column} = %s"), (agent_id,)
-            )
+            connection.execute(f"DELETE FROM ultramon.{table} WHERE {column} = %s", (agent_id,))
         connection.execute(
-            self._sql("INSERT INTO ultramon.pruned_agents (agent_id, at) VALUES (%s, %s)"),
+            "INSERT INTO ultramon.pruned_agents (agent_id, at) VALUES (%s, %s)",
             (agent_id, self._database.to_server(now)),
         )
 
     def forget_deleted(self, connection: Connection, now: float) -> None:
         """Forget the names of agents that were deleted long ago."""
         connection.execute(
-            self._sql("DELETE FROM ultramon.pruned_agents WHERE at < %s"),
+            "DELETE FROM ultramon.pruned_agents WHERE at < %s",
             (self._database.to_server(now) - _FORGOTTEN_SECONDS,),
         )
