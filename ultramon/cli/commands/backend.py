@@ -19,7 +19,6 @@ from ultramon.cli.output import (
 )
 from ultramon.cli.selection import open_store, state_dir_given, store_options
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -204,14 +203,13 @@ def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode
     from ultramon.backends.health import migrate_local
     from ultramon.backends.local.backend import LocalBackend
 
-    versions: tuple[int | None, int | None] = None, None
+    before = after = None
     words = f"{backend.url}: there is nothing to make"
     if isinstance(backend, LocalBackend):
         if is_init:
             backend.directory.prepare()
-        versions = migrate_local(backend) or versions
+        before, after = migrate_local(backend) or (None, None)
         words = f"{backend.url}: ready; its journal is made with the first event"
-    before, after = versions
     if after is not None:
         words = f"{backend.url}: its journal has version {after}"
         words += " already" if before == after else f", it had {before}"
@@ -249,16 +247,7 @@ def _measure(backend: Backend) -> dict[str, Any]:
     if store is not None:
         from ultramon.backends.postgres.admin.sizes import measure
 
-        kept = store.outbox.kept()
-        return {
-            **measure(store.database),
-            "outbox": {
-                "states": kept.states,
-                "messages": kept.messages,
-                "refused": kept.refused,
-                "oldestAt": None if kept.oldest_at is None else format_time(kept.oldest_at),
-            },
-        }
+        return measure(store.database, store.outbox)
     if isinstance(backend, LocalBackend):
         return measure_local(backend)
     agents = [agent.record for agent in backend.list_agents() if agent.record is not None]

@@ -11,6 +11,7 @@ from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from ultramon.backends.postgres.connection.database import Database
+    from ultramon.backends.postgres.outbox.outbox import Outbox
 
 # Rows are the server's own estimate, like dead ones: counting all of them would read everything.
 _TABLES = """
@@ -44,12 +45,13 @@ _CONNECTIONS = """
 """
 
 
-def measure(database: Database) -> dict[str, Any]:
+def measure(database: Database, outbox: Outbox) -> dict[str, Any]:
     """Return sizes and counts, as ``backend stats --json`` prints them.
 
     Raises:
         StateWriteError: The database does not answer, or this user may not read it.
     """
+    kept = outbox.kept()
     with database.connection() as connection:
         cursor = connection.cursor(row_factory=dict_row)
 
@@ -67,4 +69,10 @@ def measure(database: Database) -> dict[str, Any]:
             "connections": rows(_CONNECTIONS)[0],
             "tables": tables,
             "indexes": rows(_INDEXES, connection.address.schema),
+            "outbox": {
+                "states": kept.states,
+                "messages": kept.messages,
+                "refused": kept.refused,
+                "oldestAt": kept.oldest_at and format_time(kept.oldest_at),
+            },
         }
