@@ -153,15 +153,15 @@ class Store:
         with database.for_admin() as connection:
             cursor = connection.cursor()
             with cursor.copy(
-                database.sql(f"COPY ultramon.agents (agent_id, {', '.join(COLUMNS)}) FROM STDIN")
+                database.sql(f"COPY ultramon.agents ({', '.join(COLUMNS)}) FROM STDIN")
             ) as rows:
                 for number in range(agents):
                     record = sample.state(number, 1)
-                    rows.write_row((record.agent_id, *states.columns(record)))
+                    rows.write_row(list(states.row(record).values()))
                 for number in range(bosses):
                     record = sample.state(0, 1)
                     record.agent_id, record.parent_id = boss_of(number * AGENTS_PER_BOSS), None
-                    rows.write_row((record.agent_id, *states.columns(record)))
+                    rows.write_row(list(states.row(record).values()))
             names = [agent(number) for number in range(agents)]
             names += [boss_of(number * AGENTS_PER_BOSS) for number in range(bosses)]
             with cursor.copy(

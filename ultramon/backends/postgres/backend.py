@@ -38,8 +38,9 @@ from ultramon.system.environment import state_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build, StoredAgent
+    from ultramon.backends.base import Build
     from ultramon.backends.postgres.connection.database import Connection
+    from ultramon.errors import StateError
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -122,27 +123,25 @@ class PostgresBackend:
     ) -> None:
         with self.database.transaction(within_seconds=START_TIMEOUT_SECONDS) as connection:
             generation, stored = self.states.lock(connection, agent_id)
-            former = None if stored is None else stored.record
-            if stored is not None and stored.problem is not None:
-                self._set_aside(connection, stored)
-            if former is not None:
-                refuse_newer(former, f"{self.url}#{agent_id}")
+            if stored.problem is not None:
+                self._set_aside(connection, agent_id, stored.problem)
+            if stored.record is not None:
+                refuse_newer(stored.record, f"{self.url}#{agent_id}")
                 if not takeover:
-                    beat = None if stored is None else stored.heartbeat_at
-                    refuse_living(former, beat, now, host)
-            record, events = build(former, generation + 1)
+                    refuse_living(stored.record, stored.heartbeat_at, now, host)
+            record, events = build(stored.record, generation + 1)
             record.pending = None
             self.claims.confirm(connection, record)
             self.states.put(connection, record, now)
             new = self.log.insert(connection, events)
             router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
 
-    def _set_aside(self, connection: Connection, stored: StoredAgent) -> None:
+    def _set_aside(self, connection: Connection, agent_id: str, problem: StateError) -> None:
         """Keep an unreadable state as evidence before it is replaced."""
-        if isinstance(stored.problem, StateSchemaError):
-            raise stored.problem
-        self.states.set_aside(connection, stored.agent_id, wall_clock())
-        _log.warning("agent %s: %s; set aside", stored.agent_id, stored.problem)
+        if isinstance(problem, StateSchemaError):
+            raise problem
+        self.states.set_aside(connection, agent_id, wall_clock())
+        _log.warning("agent %s: %s; set aside", agent_id, problem)
 
     def record(
         self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
@@ -220,16 +219,14 @@ class PostgresBackend:
         dry_run: bool,
     ) -> list[str]:
         """See `Backend.prune`."""
-        pruned = []
-        for agent in self.list_agents():
-            if not is_over(agent, agents_before, now, host):
-                continue
-            if not dry_run and not self._prune_agent(agent.agent_id, agents_before, now, host):
-                continue
-            pruned.append(agent.agent_id)
+        pruned = [
+            agent.agent_id
+            for agent in self.list_agents()
+            if is_over(agent, agents_before, now, host)
+            and (dry_run or self._prune_agent(agent.agent_id, agents_before, now, host))
+        ]
         if not dry_run:
-            lent = self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS)
-            with lent as connection:
+            with self.database.transaction(silence_seconds=LONG_SILENCE_SECONDS) as connection:
                 self.log.prune(connection, events_before)
                 self.messages.prune(connection, events_before)
                 self.states.forget_deleted(connection, now)
@@ -239,7 +236,7 @@ class PostgresBackend:
         with self.database.transaction() as connection:
             _, stored = self.states.lock(connection, agent_id)
             # It may have been started again, or have beaten, since it was listed.
-            if stored is None or not is_over(stored, before, now, host):
+            if not is_over(stored, before, now, host):
                 return False
             self.states.delete(connection, agent_id, now)
         return True

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
-from ultramon.state.record import short_id
+from ultramon.state.record import StateRecord, short_id
 from ultramon.system import compact_json
 
-if TYPE_CHECKING:
-    from ultramon.state.record import StateRecord
-
-COLUMNS = (
-    "generation",
-    "seq",
-    "schema_version",
-    "run",
-    "active",
-    "urgency",
-    "waiting",
-    "usage_ratio",
-    "skew_seconds",
-    "started_at",
-    "last_heartbeat",
-    "stale_after_seconds",
-    "lost_after_seconds",
-    "machine",
-    "process",
-    "label",
-    "shown_id",
-    "document",
-)
-"""The columns of `ultramon.agents` after the id, in the order of `values_of`."""
-
-INFINITY = float("inf")
+_INFINITY = "Infinity"
 _URGENCIES = {FORCE_RETURN: 2, PREPARE_HANDOFF: 1}
 
 
-def values_of(record: StateRecord, document: bytes, skew_seconds: float) -> tuple[Any, ...]:
-    """Return the values of a row.
+def row_of(record: StateRecord, document: bytes, skew_seconds: float) -> dict[str, Any]:
+    """Return the row of a state in `ultramon.agents`, as JSON values by column.
 
     Args:
         record: The state.
@@ -49,26 +24,27 @@ def values_of(record: StateRecord, document: bytes, skew_seconds: float) -> tupl
         skew_seconds: How far the server's clock is ahead of the one that the state goes by.
     """
     interval, shown_id = record.heartbeat_interval_seconds, short_id(record)
-    return (
-        record.generation,
-        record.seq,
-        record.schema,
-        to_column(record.run),
-        record.active,
-        _URGENCIES.get(record.action, 0),
-        record.phase == "waiting",
-        _number(record.usage_ratio),
-        skew_seconds,
-        record.started_at,
-        record.last_heartbeat,
-        _number(None if interval is None else STALE_AFTER_INTERVALS * interval),
-        _lost_after(record),
-        machine_of(record.hostname, record.boot_id),
-        None if record.pid is None else process_of(record.pid, record.pid_started_at),
-        None if record.label is None else to_column(record.label),
-        None if shown_id == record.agent_id else shown_id,
-        document.decode("ascii"),
-    )
+    return {
+        "agent_id": record.agent_id,
+        "generation": record.generation,
+        "seq": record.seq,
+        "schema_version": record.schema,
+        "run": to_column(record.run),
+        "active": record.active,
+        "urgency": _URGENCIES.get(record.action, 0),
+        "waiting": record.phase == "waiting",
+        "usage_ratio": _number(record.usage_ratio),
+        "skew_seconds": skew_seconds,
+        "started_at": record.started_at,
+        "last_heartbeat": record.last_heartbeat,
+        "stale_after_seconds": _number(interval and STALE_AFTER_INTERVALS * interval),
+        "lost_after_seconds": _lost_after(record),
+        "machine": machine_of(record.hostname, record.boot_id),
+        "process": None if record.pid is None else process_of(record.pid, record.pid_started_at),
+        "label": to_column(record.label),
+        "shown_id": None if shown_id == record.agent_id else shown_id,
+        "document": document.decode("ascii"),
+    }
 
 
 def machine_of(hostname: str, boot_id: str) -> int:
@@ -82,15 +58,21 @@ def process_of(pid: int, started_at: str | None) -> str:
     return compact_json.dumps([pid, started_at])
 
 
-def _number(value: float | None) -> float | None:
+def _number(value: float | None) -> float | str | None:
+    """Return a number as a column takes it: one that is too large is infinite, which is text."""
     try:
-        return None if value is None else float(value)
+        number = None if value is None else float(value)
     except OverflowError:
-        return INFINITY
+        return _INFINITY
+    return _INFINITY if number == float("inf") else number
 
 
-def _lost_after(record: StateRecord) -> float:
+def _lost_after(record: StateRecord) -> float | str | None:
     try:
-        return float(lost_after(record))
+        return _number(lost_after(record))
     except OverflowError:
-        return INFINITY
+        return _INFINITY
+
+
+COLUMNS = tuple(row_of(StateRecord("any"), b"", 0.0))
+"""The columns of a row, beginning with the id."""

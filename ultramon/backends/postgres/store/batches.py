@@ -12,7 +12,6 @@ from ultramon.backends.local.event_rows import EVENT_COLUMNS, event_row, keyed
 from ultramon.backends.local.message_rows import LEVEL_FACT
 from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.functions import as_rows
-from ultramon.backends.postgres.schema.state_columns import COLUMNS
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.registry import PostgresRows
 from ultramon.errors import FencedError, StateError, StateSchemaError
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     Outcome = UltramonError | None
 
-_AGENT = ("agent_id", *COLUMNS)
 _EVENT = ("owner", *EVENT_COLUMNS.split(", "))
 _ANNOUNCEMENT = ("agent_id", "audience", "epoch", "level", "announced_at")
 _MOST = 200
@@ -203,7 +201,7 @@ class Batches:
         for save in saves:
             save.record.pending = None
             try:
-                rows.append((save.record.agent_id, *self._states.columns(save.record)))
+                rows.append(self._states.row(save.record))
                 outcomes.append(None)
             except StateError as error:
                 outcomes.append(error)
@@ -212,35 +210,32 @@ class Batches:
         durable = any(save.durable or save.events for save in saves)
         with self._database.transaction(durable=durable) as connection:
             found: dict[str, list[tuple[Any, ...]]] = {}
-            arguments = as_rows(_AGENT, rows), as_rows(_EVENT, _events_of(saves))
+            arguments = compact_json.dumps(rows), as_rows(_EVENT, _events_of(saves))
             for row in connection.execute(functions.STORE, arguments):
                 found.setdefault(row[0], []).append(row)
             written = _Written()
             for number, save in enumerate(saves):
-                if outcomes[number] is None:
-                    stored = found.get(save.record.agent_id, [])
-                    outcomes[number] = self._refusal(save.record, stored)
-                    if outcomes[number] is None:
-                        self._route(connection, save, stored, written, is_kept=is_kept)
+                if outcomes[number] is not None:
+                    continue
+                stored = found.get(save.record.agent_id, [])
+                try:
+                    self._check(save.record, stored)
+                except (FencedError, StateSchemaError) as error:
+                    outcomes[number] = error
+                else:
+                    self._route(connection, save, stored, written, is_kept=is_kept)
             self._write(connection, written)
         return outcomes
 
-    def _refusal(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> Outcome:
+    def _check(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> None:
+        """Raise what `Backend.record` does where the database did not take a state."""
         generation, schema = stored[0][1:3] if stored else (None, 0)
         if generation != record.generation:
-            return FencedError(record.agent_id, record.generation, generation)
+            raise FencedError(record.agent_id, record.generation, generation)
         if schema > SCHEMA:
-            return self._newer(record.agent_id)
-        return None
-
-    def _newer(self, agent_id: str) -> Outcome:
-        stored = self._states.load(agent_id).record
-        assert stored is not None
-        try:
-            refuse_newer(stored, f"{self._database.address.shown}#{agent_id}")
-        except StateSchemaError as error:
-            return error
-        return None
+            newer = self._states.load(record.agent_id).record
+            assert newer is not None
+            refuse_newer(newer, f"{self._database.address.shown}#{record.agent_id}")
 
     def _route(
         self,

@@ -106,11 +106,10 @@ class Delivery:
                 return False
         backend = self._backend
         generation, stored = backend.states.lock(connection, record.agent_id)
-        former = None if stored is None else stored.record
+        former = stored.record
         is_stored = former is not None and former.start_id == record.start_id is not None
         if former is not None and not is_stored:
-            beat = None if stored is None else stored.heartbeat_at
-            refuse_living(former, beat, record.last_heartbeat, host)
+            refuse_living(former, stored.heartbeat_at, record.last_heartbeat, host)
         record.generation = generation if is_stored else generation + 1
         for event in events:
             event["generation"] = record.generation

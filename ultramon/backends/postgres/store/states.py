@@ -9,7 +9,7 @@ from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.message_rows import BELONGINGS
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres.schema import functions
-from ultramon.backends.postgres.schema.state_columns import COLUMNS, values_of
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, row_of
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.record import decode_state, encode_request, encode_state
@@ -29,9 +29,9 @@ _SELECT = (
     " FROM ultramon.agents a LEFT JOIN ultramon.heartbeats h USING (agent_id)"
 )
 _PUT = (
-    f"INSERT INTO ultramon.agents (agent_id, {', '.join(COLUMNS)})"
-    f" VALUES (%s{', %s' * len(COLUMNS)}) ON CONFLICT (agent_id) DO UPDATE SET"
-    f" {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)},"
+    f"INSERT INTO ultramon.agents ({', '.join(COLUMNS)})"
+    f" VALUES ({', '.join(f'%({name})s' for name in COLUMNS)}) ON CONFLICT (agent_id) DO UPDATE"
+    f" SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS[1:])},"
     " changed = pg_current_xact_id()"
 )
 # One question and one answer: each further one would cost the way to the server and back.
@@ -70,11 +70,12 @@ class States:
 
     # --- within a transaction
 
-    def lock(self, connection: Connection, agent_id: str) -> tuple[int, StoredAgent | None]:
+    def lock(self, connection: Connection, agent_id: str) -> tuple[int, StoredAgent]:
         """Keep everybody else from an agent until the transaction ends.
 
         Returns:
-            The generation that holds it, 0 for none, and what is stored; None for nothing.
+            The generation that holds it, 0 for none, and what is stored: for nothing an agent with
+            neither record nor problem.
         """
         connection.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended('ultramon.' || %s, 0))", (agent_id,)
@@ -82,11 +83,13 @@ class States:
         row = connection.execute(
             f"{_SELECT} WHERE a.agent_id = %s FOR UPDATE OF a", (agent_id,)
         ).fetchone()
-        return (0, None) if row is None else (row[4], self.stored(row))
+        if row is None:
+            return 0, StoredAgent(agent_id, None, None)
+        return row[4], self.stored(row)
 
     def put(self, connection: Connection, record: StateRecord, now: float) -> None:
         """Store the first state of a new owner, and beat."""
-        connection.execute(_PUT, (record.agent_id, *self.columns(record)))
+        connection.execute(_PUT, self.row(record))
         connection.execute(
             "INSERT INTO ultramon.heartbeats (agent_id, generation, at) VALUES (%s, %s, %s)"
             " ON CONFLICT (agent_id) DO UPDATE SET generation = excluded.generation,"
@@ -108,14 +111,14 @@ class States:
             (agent_id, agent_id, KEPT_CORRUPT_FILES),
         )
 
-    def columns(self, record: StateRecord) -> tuple[Any, ...]:
-        """Return a state as the values of its row, behind the id.
+    def row(self, record: StateRecord) -> dict[str, Any]:
+        """Return the row of a state.
 
         Raises:
             StateWriteError: It is too large, or has no JSON form.
         """
         document = encode_state(record, self._path(record.agent_id))
-        return values_of(record, document, self._database.skew_seconds)
+        return row_of(record, document, self._database.skew_seconds)
 
     # --- reading
 
