@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import weakref
+from functools import partial
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from ultramon.backends.postgres.store.claims import Claims
 from ultramon.backends.postgres.store.credentials import PostgresCredentials
 from ultramon.backends.postgres.store.event_log import EventLog
 from ultramon.backends.postgres.store.message_rows import MessageRows
-from ultramon.backends.postgres.store.outbox_delivery import Delivery, is_unstarted
+from ultramon.backends.postgres.store.outbox_delivery import deliver, is_unstarted
 from ultramon.backends.postgres.store.overview import PostgresOverview
 from ultramon.backends.postgres.store.queue import PostgresQueue
 from ultramon.backends.postgres.store.registry import PostgresRegistry
@@ -82,8 +83,9 @@ class PostgresBackend:
         self.credentials = PostgresCredentials(self.database)
         self.batches = Batches(self.database, states, self.messages)
         self.outbox = Outbox(self.url, state_directory)
-        deliver = Delivery(self).deliver
-        self.queue = PostgresQueue(self.database, self.messages, self.outbox, deliver)
+        self.queue = PostgresQueue(
+            self.database, self.messages, self.outbox, partial(deliver, self)
+        )
         self._sender = self.queue.sender
         self._kept: dict[str, set[str]] = {}
         # Verbs of `Backend` that one part carries out alone.

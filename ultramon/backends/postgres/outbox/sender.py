@@ -141,8 +141,11 @@ class Sender:
         try:
             if not self._outbox.may_wait():
                 return True
+            after = count = 0
             with self._outbox.only_one():
-                count = self._drain()
+                while entries := self._outbox.oldest(after):
+                    after = entries[-1].id
+                    count += self._pass_on(entries)
         except LockedError:
             return False  # another process of this host does it
         except _NOT_NOW:
@@ -155,13 +158,6 @@ class Sender:
         if count:
             _log.info("%d entries kept during an outage are stored now", count)
         return True
-
-    def _drain(self) -> int:
-        after = count = 0
-        while entries := self._outbox.oldest(after):
-            after = entries[-1].id
-            count += self._pass_on(entries)
-        return count
 
     def _pass_on(self, entries: Sequence[Entry]) -> int:
         try:
