@@ -56,7 +56,15 @@ def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool)
     of times.
     """
     backend = _open(url, state_dir)
-    return _print_sql(backend) if print_sql else _set_up(backend, with_roles=True, as_json=json)
+    if not print_sql:
+        return _set_up(backend, with_roles=True, as_json=json)
+    store = _postgres(backend)
+    if store is None:
+        raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
+    from ultramon.backends.postgres.admin.roles import administrators_sql
+
+    click.echo(administrators_sql(store.database.address.schema), nl=False)
+    return ExitCode.OK
 
 
 @click.command("migrate")
@@ -144,16 +152,6 @@ def _postgres(backend: Backend) -> PostgresBackend | None:
     from ultramon.backends.postgres.backend import PostgresBackend
 
     return backend if isinstance(backend, PostgresBackend) else None
-
-
-def _print_sql(backend: Backend) -> ExitCode:
-    store = _postgres(backend)
-    if store is None:
-        raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
-    from ultramon.backends.postgres.admin.roles import administrators_sql
-
-    click.echo(administrators_sql(store.database.address.schema), nl=False)
-    return ExitCode.OK
 
 
 def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:

@@ -25,7 +25,6 @@ OLDEST_SERVER = 130_000
 MAX_SKEW_SECONDS = 5.0
 MAX_TAIL_SECONDS = 60.0
 MAX_CONNECTIONS_RATIO = 0.8
-_CA_ADVICE = "a CA of your own is named by sslrootcert=/path/to/ca.pem in the URL"
 _INIT, _MIGRATE = "`ultramon backend init`", "`ultramon backend migrate`"
 
 
@@ -121,7 +120,8 @@ def read_facts(database: Database) -> Facts:
     except DatabaseAwayError as error:
         if "certificate verify failed" not in error.reason:
             raise
-        raise StateWriteError(error.path, error.reason, _CA_ADVICE) from error
+        advice = "a CA of your own is named by sslrootcert=/path/to/ca.pem in the URL"
+        raise StateWriteError(error.path, error.reason, advice) from error
 
 
 def _read_facts(connection: Connection, database: Database) -> Facts:

@@ -75,10 +75,10 @@ def parse_address(url: str, source: str = "argument") -> Address:
         given = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
+        if parts.scheme not in SCHEMES or parts.fragment or "@" in parts.path:
+            raise ValueError("not the URL of a database")
     except ValueError as error:
         raise ConfigurationError("backend", _HIDDEN, _ALLOWED, source) from error
-    if parts.scheme not in SCHEMES or parts.fragment or "@" in parts.path:
-        raise ConfigurationError("backend", _HIDDEN, _ALLOWED, source)
     schema = given.pop(_SCHEMA_PARAMETER, DEFAULT_SCHEMA)
     if not _SCHEMA_NAME.fullmatch(schema):
         allowed = "1 to 63 of a-z 0-9 _, a letter or _ first, not pg_ first"
