@@ -9,8 +9,6 @@ from ultramon.backends.credentials import Credential
 if TYPE_CHECKING:
     from ultramon.backends.postgres.connection.database import Database
 
-_COLUMNS = ", ".join(Credential._fields)
-
 
 class PostgresCredentials:
     """See `ultramon.backends.credentials.Credentials`.
@@ -21,6 +19,7 @@ class PostgresCredentials:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._sql = database.sql
 
     def mint(
         self,
@@ -34,23 +33,38 @@ class PostgresCredentials:
     ) -> None:
         """See `Credentials.mint`."""
         to_server = self._database.to_server
-        # `now` as it was passed: it is compared with the start of the agent's life.
-        credential = (token_hash, agent_id, generation, minted_by, now, to_server(expires_at))
         with self._database.transaction() as connection:
             connection.execute(
-                "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
-                " OR agent_id = %s AND generation < %s",
+                self._sql(
+                    "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
+                    " OR agent_id = %s AND generation < %s"
+                ),
                 (to_server(now), agent_id, generation),
             )
             connection.execute(
-                f"INSERT INTO ultramon.credentials ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)",
-                credential,
+                self._sql(
+                    "INSERT INTO ultramon.credentials"
+                    " (token_hash, agent_id, generation, minted_by, minted_at, expires_at)"
+                    " VALUES (%s, %s, %s, %s, %s, %s)"
+                ),
+                (
+                    token_hash,
+                    agent_id,
+                    generation,
+                    minted_by,
+                    # As it was passed: it is compared with the start of the agent's life.
+                    now,
+                    to_server(expires_at),
+                ),
             )
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
-        query = f"SELECT {_COLUMNS} FROM ultramon.credentials WHERE token_hash = %s"
-        rows = self._database.select(query, token_hash)
+        rows = self._database.select(
+            "SELECT token_hash, agent_id, generation, minted_by, minted_at, expires_at"
+            " FROM ultramon.credentials WHERE token_hash = %s",
+            token_hash,
+        )
         if not rows:
             return None
         found = Credential(*rows[0])

@@ -35,6 +35,10 @@ _SUSPECTS = f"""
         FROM ultramon.agents WHERE active)
     LIMIT {_MANY}
 """
+_PROCESSES = """
+    SELECT DISTINCT process FROM ultramon.agents
+    WHERE active AND machine = %(machine)s AND process IS NOT NULL
+"""
 _GONE_AGENTS = f"""
     SELECT agent_id FROM ultramon.agents
     WHERE active AND machine = %(machine)s AND process = ANY (%(gone)s) LIMIT {_MANY}
@@ -120,24 +124,14 @@ class PostgresOverview:
                 "skip": skip,
                 "limit": limit,
             }
-            values["gone"] = self._gone(connection, host, values)
+            processes = connection.execute(_PROCESSES, values)
+            values["gone"] = [process for (process,) in processes if _is_gone(process, host)]
             values["suspects"] = self._suspects(connection, values)
             [(agent_ids, active, stale, lost, ended, oldest_running)] = connection.execute(
                 _PAGE, values
             )
         counts = {ALIVE: active - stale - lost, STALE: stale, LOST: lost, ENDED: ended}
         return Page(self._read(agent_ids), counts, f"{oldest_running}:0")
-
-    def _gone(
-        self, connection: Connection, host: HostIdentity, values: dict[str, Any]
-    ) -> list[str]:
-        """Return the processes of agents on this host that do not run any more."""
-        rows = connection.execute(
-            "SELECT DISTINCT process FROM ultramon.agents"
-            " WHERE active AND machine = %(machine)s AND process IS NOT NULL",
-            values,
-        )
-        return [process for (process,) in rows if _is_gone(process, host)]
 
     def _suspects(self, connection: Connection, values: dict[str, Any]) -> list[str] | None:
         """Return the agents that may not be alive; None for too many."""

@@ -126,22 +126,27 @@ class PostgresQueue:
         expires_seconds: float = EXPIRY_SECONDS,
     ) -> int | None:
         """See `Queue.queue_message`."""
-        message: dict[str, Any] = {
+        check_message(
+            recipient,
+            text,
+            sender=sender,
+            category=category,
+            delivery=delivery,
+            expires_seconds=expires_seconds,
+        )
+        message = {
             "recipient": recipient,
             "text": text,
-            "sender": sender,
-            "category": category,
-            "delivery": delivery,
-            "expires_seconds": expires_seconds,
-        }
-        check_message(**message)
-        message |= {
             "now": now,
+            "sender": sender,
             "sender_epoch": sender_epoch,
             "said_at": said_at,
+            "category": category,
+            "delivery": delivery,
             # Whether it was stored may remain unknown: then it is sent again under the same key.
             "dedupe_key": dedupe_key or f"{ONCE}{random_hex(16)}",
             "facts": facts,
+            "expires_seconds": expires_seconds,
             # By the clock of cancels, whatever `now` is.
             "sent_at": wall_clock(),
         }

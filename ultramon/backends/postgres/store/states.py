@@ -17,7 +17,7 @@ from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.state.record import StateRecord
@@ -176,9 +176,11 @@ class States:
         """
         known: dict[str, tuple[str, bool]] = seen.setdefault(SEEN, {})
         beats: dict[str, float] = seen.setdefault(BEATS, {})
-        [beating], rows, gone, [(seen_until,)] = self._ask_since(seen.get(SNAPSHOT, "0"))
+        [(names, times)], rows, gone, [(seen_until,)] = self._ask_since(seen.get(SNAPSHOT, "0"))
         seen[SNAPSHOT] = seen_until
-        beats.update(self._beats_of(*beating))
+        if names is not None:
+            at = (self._database.from_server(float(time)) for time in times.split(" "))
+            beats.update(zip(names.split(" "), at, strict=True))
         changed, removed = [], []
         for agent_id, document, skew_seconds, mark in rows:
             before, shown = known.get(agent_id, ("", False))
@@ -198,14 +200,6 @@ class States:
             if shown:
                 removed.append(agent_id)
         return Changes(changed, removed, beats)
-
-    def _beats_of(self, names: str | None, times: str | None) -> Iterable[tuple[str, float]]:
-        """Return who beat when, by this host's clock."""
-        if names is None or times is None:
-            return ()
-        skew_seconds = self._database.skew_seconds
-        at = (float(time) - skew_seconds for time in times.split(" "))
-        return zip(names.split(" "), at, strict=True)
 
     def _ask_since(self, since: str) -> list[list[tuple[Any, ...]]]:
         """Return the beats, agents and names of deleted agents that changed, and the next mark."""
