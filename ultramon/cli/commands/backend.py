@@ -168,10 +168,12 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
     refused = refusals(facts)
     if refused:
         raise CommandFailed("; ".join(_line(one) for one in refused))
-    before, roles = migrate(database, create_roles=with_roles)
-    created, missing = roles if with_roles and roles else ([], [])
+    if with_roles:
+        before, roles = migrate(database, create_roles=True)
+        made = {"rolesCreated": roles.created, "rolesMissing": roles.missing}
+    else:
+        before, made = migrate(database).before, {}
     if as_json:
-        made = {"rolesCreated": created, "rolesMissing": missing} if with_roles else {}
         versions = {"versionBefore": before, "version": SCHEMA_VERSION}
         print_json({"url": backend.url, **versions, **made})
     else:
@@ -184,11 +186,11 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
             click.echo(f"The tables in the schema {schema} have version {SCHEMA_VERSION} already")
         if facts.foreign:
             click.echo(f"Numbered {facts.foreign} restored events and cursors anew")
-        if created:
-            click.echo(f"Created the roles {', '.join(created)}")
-    if missing:
+        if made.get("rolesCreated"):
+            click.echo(f"Created the roles {', '.join(made['rolesCreated'])}")
+    if made.get("rolesMissing"):
         say(
-            f"Warning: no roles {', '.join(missing)}: {facts.user} may create none; "
+            f"Warning: no roles {', '.join(made['rolesMissing'])}: {facts.user} may create none; "
             "an administrator can run what `ultramon backend init --print-sql` prints"
         )
     for finding in examine(facts):

@@ -31,8 +31,8 @@ class Made(NamedTuple):
 
     before: int
     """The version of the tables it found; 0 = there were none."""
-    roles: Roles | None
-    """None when nothing changed for them."""
+    roles: Roles
+    """Empty when nothing changed for them."""
 
 
 def migrate(database: Database, *, create_roles: bool = False) -> Made:
@@ -49,7 +49,7 @@ def migrate(database: Database, *, create_roles: bool = False) -> Made:
         StateSchemaError: A newer ultramon made them.
         StateWriteError: The database does not answer, or this user may not.
     """
-    roles = None
+    roles = Roles([], [])
     with database.for_admin() as connection, connection.transaction():
         before = _bring_up_to_date(connection, database)
         if create_roles or before < SCHEMA_VERSION:
