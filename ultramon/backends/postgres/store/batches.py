@@ -51,9 +51,11 @@ class _Notice(NamedTuple):
 
 
 class _Written:
-    """The rows to write for all agents at the end."""
+    """The transaction of a step, and the rows that it writes for all agents at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection, *, is_kept: bool) -> None:
+        self.connection = connection
+        self.is_kept = is_kept
         self.announcements: list[tuple[str, str, int, str, float]] = []
         self.notices: list[_Notice] = []
 
@@ -70,16 +72,13 @@ class _BatchRows(PostgresRows):
 
     def __init__(
         self,
-        connection: Connection,
+        written: _Written,
         database: Database,
         messages: MessageRows,
         found: Sequence[tuple[Any, ...]],
-        written: _Written,
-        *,
         events: Sequence[dict[str, Any]],
-        is_kept: bool,
     ) -> None:
-        super().__init__(connection, database, messages, events, is_kept=is_kept)
+        super().__init__(written.connection, database, messages, events, is_kept=written.is_kept)
         self._written = written
         first = found[0]
         self._known = None if first[4] is None else self._registration((first[0], *first[4:9]))
@@ -213,7 +212,7 @@ class Batches:
             arguments = compact_json.dumps(rows), as_rows(_EVENT, _events_of(saves))
             for row in connection.execute(functions.STORE, arguments):
                 found.setdefault(row[0], []).append(row)
-            written = _Written()
+            written = _Written(connection, is_kept=is_kept)
             for number, save in enumerate(saves):
                 if outcomes[number] is not None:
                     continue
@@ -223,8 +222,8 @@ class Batches:
                 except (FencedError, StateSchemaError) as error:
                     outcomes[number] = error
                 else:
-                    self._route(connection, save, stored, written, is_kept=is_kept)
-            self._write(connection, written)
+                    self._route(save, stored, written)
+            self._write(written)
         return outcomes
 
     def _check(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> None:
@@ -237,15 +236,7 @@ class Batches:
             assert newer is not None
             refuse_newer(newer, f"{self._database.address.shown}#{record.agent_id}")
 
-    def _route(
-        self,
-        connection: Connection,
-        save: Save,
-        stored: Sequence[tuple[Any, ...]],
-        written: _Written,
-        *,
-        is_kept: bool,
-    ) -> None:
+    def _route(self, save: Save, stored: Sequence[tuple[Any, ...]], written: _Written) -> None:
         """Apply the rule book to a state and those of its events that are new.
 
         Without events and registration no notice follows.
@@ -254,18 +245,11 @@ class Batches:
         if notify_id is None and not save.events:
             return
         new = [event for key, event in keyed(save.events).items() if key in (fresh or ())]
-        rows = _BatchRows(
-            connection,
-            self._database,
-            self._messages,
-            stored,
-            written,
-            events=new,
-            is_kept=is_kept,
-        )
+        rows = _BatchRows(written, self._database, self._messages, stored, new)
         router.route(rows, save.record, new, save.record.last_heartbeat)
 
-    def _write(self, connection: Connection, written: _Written) -> None:
+    def _write(self, written: _Written) -> None:
+        connection = written.connection
         if not written.announcements and not written.notices:
             return
         announcements = as_rows(_ANNOUNCEMENT, written.announcements)
