@@ -18,68 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     Mark = tuple[int, int, int, int, int]
+    Number = float
+    Time = float
 
 SCHEMA = 1
 MAX_STATE_BYTES = 1 << 20
-
-# attribute, name in the file, kind; "?" = may be null. Order is the order in the file.
-FIELDS: tuple[tuple[str, str, str], ...] = (
-    ("schema", "schema", "int"),
-    ("agent_id", "agentId", "str"),
-    ("run", "run", "str"),
-    ("session_id", "sessionId", "str"),
-    ("parent_id", "parentId", "str?"),
-    ("predecessor_id", "predecessorId", "str?"),
-    ("label", "label", "str?"),
-    ("host", "host", "str"),
-    ("model", "model", "str?"),
-    ("cwd", "cwd", "str?"),
-    ("active", "active", "bool"),
-    ("phase", "phase", "str"),
-    ("outcome", "outcome", "str?"),
-    ("exit", "exit", "dict?"),
-    ("started_at", "startedAt", "time"),
-    ("last_heartbeat", "lastHeartbeat", "time"),
-    ("last_activity", "lastActivity", "time"),
-    ("heartbeat_interval_seconds", "heartbeatIntervalSeconds", "number?"),
-    ("lost_after_seconds", "lostAfterSeconds", "number?"),
-    ("grace_seconds", "graceSeconds", "number"),
-    ("pid", "pid", "int?"),
-    ("pid_started_at", "pidStartedAt", "str?"),
-    ("boot_id", "bootId", "str"),
-    ("hostname", "hostname", "str"),
-    ("start_id", "startId", "str?"),
-    ("generation", "generation", "int"),
-    ("epoch", "epoch", "int"),
-    ("epoch_started_at", "epochStartedAt", "time"),
-    ("seq", "seq", "int"),
-    ("measured_at", "measuredAt", "time?"),
-    ("cumulative_chars", "cumulativeChars", "int"),
-    ("estimated_tokens", "estimatedTokens", "int"),
-    ("tokens_source", "tokensSource", "str"),
-    ("anchor", "anchor", "dict?"),
-    ("by_source", "bySource", "dict?"),
-    ("context_limit", "contextLimit", "int?"),
-    ("context_window", "contextWindow", "int?"),
-    ("reserved_output_tokens", "reservedOutputTokens", "int"),
-    ("limit_source", "limitSource", "str"),
-    ("limit_suspect", "limitSuspect", "bool"),
-    ("limit_candidates", "limitCandidates", "list?"),
-    ("usage_ratio", "usageRatio", "number?"),
-    ("threshold_status", "thresholdStatus", "str?"),
-    ("action", "action", "str"),
-    ("ladder", "ladder", "dict"),
-    ("ladder_status", "ladderStatus", "str"),
-    ("announced", "announced", "dict"),
-    ("forecast", "forecast", "dict?"),
-    ("current_task", "currentTask", "str?"),
-    ("tasks_completed", "tasksCompleted", "int"),
-    ("tasks_total", "tasksTotal", "int?"),
-    ("tasks", "tasks", "list?"),
-    ("continues_handoff_id", "continuesHandoffId", "str?"),
-    ("handoff", "handoff", "dict?"),
-    ("pending", "pending", "list?"),
-)
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -91,12 +34,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _EMPTY: dict[str, Any] = {"int": 0, "str": "", "bool": False, "number": 0.0, "time": 0.0}
 
-FIELD_NAMES = {attribute: name for attribute, name, _ in FIELDS}
-_ATTRIBUTES = (*FIELD_NAMES, "extra")
-_DECODED = tuple(
-    (attribute, name, kind.rstrip("?"), kind.endswith("?")) for attribute, name, kind in FIELDS[1:]
-)
-
 
 class StateRecord:
     """One agent's state, with times as epoch seconds. See `docs/state-file.md` for each field.
@@ -105,67 +42,64 @@ class StateRecord:
     which raises as `decode_state` does.
     """
 
-    __slots__ = (*_ATTRIBUTES, "_body", "_path")
+    # The fields in the order of the file, with their kinds there.
+    schema: int
+    agent_id: str
+    run: str
+    session_id: str
+    parent_id: str | None
+    predecessor_id: str | None
+    label: str | None
+    host: str
+    model: str | None
+    cwd: str | None
+    active: bool
+    phase: str
+    outcome: str | None
+    exit: dict[str, Any] | None
+    started_at: Time
+    last_heartbeat: Time
+    last_activity: Time
+    heartbeat_interval_seconds: Number | None
+    lost_after_seconds: Number | None
+    grace_seconds: Number
+    pid: int | None
+    pid_started_at: str | None
+    boot_id: str
+    hostname: str
+    start_id: str | None
+    generation: int
+    epoch: int
+    epoch_started_at: Time
+    seq: int
+    measured_at: Time | None
+    cumulative_chars: int
+    estimated_tokens: int
+    tokens_source: str
+    anchor: dict[str, Any] | None
+    by_source: dict[str, int] | None
+    context_limit: int | None
+    context_window: int | None
+    reserved_output_tokens: int
+    limit_source: str
+    limit_suspect: bool
+    limit_candidates: list[dict[str, Any]] | None
+    usage_ratio: Number | None
+    threshold_status: str | None
+    action: str
+    ladder: dict[str, Any]
+    ladder_status: str
+    announced: dict[str, Any]
+    forecast: dict[str, Any] | None
+    current_task: str | None
+    tasks_completed: int
+    tasks_total: int | None
+    tasks: list[dict[str, Any]] | None
+    continues_handoff_id: str | None
+    handoff: dict[str, Any] | None
+    pending: list[dict[str, Any]] | None
 
-    if TYPE_CHECKING:
-        schema: int
-        agent_id: str
-        run: str
-        session_id: str
-        parent_id: str | None
-        predecessor_id: str | None
-        label: str | None
-        host: str
-        model: str | None
-        cwd: str | None
-        active: bool
-        phase: str
-        outcome: str | None
-        exit: dict[str, Any] | None
-        started_at: float
-        last_heartbeat: float
-        last_activity: float
-        heartbeat_interval_seconds: float | None
-        lost_after_seconds: float | None
-        grace_seconds: float
-        pid: int | None
-        pid_started_at: str | None
-        boot_id: str
-        hostname: str
-        start_id: str | None
-        generation: int
-        epoch: int
-        epoch_started_at: float
-        seq: int
-        measured_at: float | None
-        cumulative_chars: int
-        estimated_tokens: int
-        tokens_source: str
-        anchor: dict[str, Any] | None
-        by_source: dict[str, int] | None
-        context_limit: int | None
-        context_window: int | None
-        reserved_output_tokens: int
-        limit_source: str
-        limit_suspect: bool
-        limit_candidates: list[dict[str, Any]] | None
-        usage_ratio: float | None
-        threshold_status: str | None
-        action: str
-        ladder: dict[str, Any]
-        ladder_status: str
-        announced: dict[str, Any]
-        forecast: dict[str, Any] | None
-        current_task: str | None
-        tasks_completed: int
-        tasks_total: int | None
-        tasks: list[dict[str, Any]] | None
-        continues_handoff_id: str | None
-        handoff: dict[str, Any] | None
-        pending: list[dict[str, Any]] | None
-        extra: dict[str, Any]
-        _body: bytes
-        _path: str
+    __slots__ = (*__annotations__, "_body", "_path", "extra")
 
     def __init__(self, agent_id: str, **values: Any) -> None:
         for attribute, _, kind in FIELDS:
@@ -173,15 +107,15 @@ class StateRecord:
             setattr(self, attribute, values.pop(attribute, empty))
         self.agent_id = agent_id
         self.schema = SCHEMA
-        self._body = b""
-        self.extra = values.pop("extra", {})
+        self._body, self._path = b"", ""
+        self.extra: dict[str, Any] = values.pop("extra", {})
         if values:
             raise TypeError(f"a state has no field {sorted(values)}")
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name not in _ATTRIBUTES:
+            if name not in FIELD_NAMES and name != "extra":
                 raise AttributeError(f"a state has no field {name!r}")
             self.decode()
             return object.__getattribute__(self, name)
@@ -243,6 +177,22 @@ class StateRecord:
             shown[name] = value
         shown.update(self.extra)
         return shown
+
+
+def _field(attribute: str, annotation: str) -> tuple[str, str, str]:
+    first, *rest = attribute.split("_")
+    name = first + "".join(map(str.capitalize, rest))
+    kind = annotation.removesuffix(" | None")
+    optional = "" if kind == annotation else "?"
+    return attribute, name, kind.partition("[")[0].lower() + optional
+
+
+FIELDS = tuple(_field(*item) for item in StateRecord.__annotations__.items())
+"""Attribute, name and kind in the file of each field, in the file's order; ``?`` = may be null."""
+FIELD_NAMES = {attribute: name for attribute, name, _ in FIELDS}
+_DECODED = tuple(
+    (attribute, name, kind.rstrip("?"), kind.endswith("?")) for attribute, name, kind in FIELDS[1:]
+)
 
 
 def encode_state(record: StateRecord, path: str) -> bytes:
