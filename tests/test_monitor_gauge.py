@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ultramon.context.config import ContextConfig
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import Ladder, Rung
-from ultramon.context.monitor_gauge import EpochStart, Fit, MonitorGauge
+from ultramon.context.monitor_gauge import Fit, MonitorGauge
 from ultramon.errors import ConfigurationError
-from ultramon.state.record import StateRecord, decode_state, encode_state
+from ultramon.state.record import decode_state, encode_state
 from ultramon.testing import FakeClock
 
 LIMIT = 100_000
@@ -25,17 +25,26 @@ def gauge(clock=None, **settings):
 
 
 def report(made, tokens, output_tokens=0, window_tokens=None, at=None):
-    """A report and the decision after it, as a monitor does it; returns the epoch it started."""
-    started = made.report(tokens, output_tokens, window_tokens, at)
-    made.decide()
-    return started
+    """A report and the decision after it, as a monitor does it; returns what happened."""
+    made.report(tokens, output_tokens, window_tokens, at)
+    return made.decide()
+
+
+def epoch_start(reason, before, after):
+    """What a decision returns of an epoch that began."""
+    details = {"reason": reason, "tokensBefore": before, "tokensAfter": after}
+    return ("context_epoch_started", details)
+
+
+def moved(made):
+    """Decide; return the former level, the new one and the kind of the change, None without one."""
+    facts = [(kind, fact) for kind, fact in made.decide() if "level" in fact]
+    return [(fact["previousLevel"], fact["level"], kind) for kind, fact in facts] or None
 
 
 def saved(made):
     """The state of a gauge, through the bytes of a real state file."""
-    record = StateRecord("a", active=True)
-    made.fill(record)
-    return decode_state(encode_state(record, "x"), "x")
+    return decode_state(encode_state(made.snapshot(), "x"), "x")
 
 
 def restarted(made, **settings):
@@ -62,9 +71,8 @@ def test_a_decision_tells_the_change_only_once():
     """Deciding again on the same reading changes nothing."""
     made = gauge()
     made.report(95_000, 0, None, None)
-    change = made.decide()
-    assert (change.previous, change.current, change.rising) == ("normal", "critical", True)
-    assert made.decide() is None
+    assert moved(made) == [("normal", "critical", "context_threshold_reached")]
+    assert made.decide() == []
     assert made.changed_action().changed
     assert not made.action.changed
 
@@ -77,8 +85,7 @@ def test_adding_says_when_a_decision_is_due(lengths):
         text = "x" * (4 * length)
         due = made.add(text, None)
         careful.add(text, None)
-        change = careful.decide()
-        assert due or change is None
+        assert careful.decide() == [] or due
         if due:
             made.decide()
         assert made.level == careful.level
@@ -94,7 +101,7 @@ def test_an_unknown_limit_has_no_level_and_asks_nothing():
     assert made.action.action == "none"
     assert made.fits(10**9) == Fit(True, None, 0)
     report(made, 900_000, window_tokens=1_000_000)
-    assert (made.level, made.limit.source) == ("critical", "observed")
+    assert (made.level, made.record.limit_source) == ("critical", "observed")
 
 
 def test_what_would_fit_is_said_before_it_goes_in():
@@ -113,17 +120,17 @@ def test_a_report_of_nothing_is_no_reading():
     """But a window that comes with it is believed."""
     made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
     made.add("x" * 40, None)
-    assert report(made, 0, window_tokens=200_000) is None
+    assert report(made, 0, window_tokens=200_000) == []
     assert (made.tokens, saved(made).tokens_source) == (10, "estimated")
-    assert made.limit.context_limit_tokens == 200_000
+    assert made.record.context_limit == 200_000
 
 
 def test_a_fall_between_reports_starts_an_epoch():
     """Level, pace and announcements go, and the rungs can fire again."""
     made = gauge()
     report(made, 90_000)
-    assert report(made, 30_000) == EpochStart("fall", 90_000, 30_000)
-    assert (made.epoch, made.level, made.announced) == (2, "normal", {})
+    assert report(made, 30_000) == [epoch_start("fall", 90_000, 30_000)]
+    assert (made.record.epoch, made.level, made.announced) == (2, "normal", {})
     report(made, 90_000)
     assert (made.level, made.announced) == ("critical", {"critical": 1})
 
@@ -132,16 +139,17 @@ def test_a_fall_of_thirty_percent_is_none():
     """A smaller fall stays in its epoch, and the level falls by the margin."""
     made = gauge()
     report(made, 90_000)
-    assert report(made, 63_000) is None
-    assert (made.epoch, made.level) == (1, "normal")
+    assert [kind for kind, _ in report(made, 63_000)] == ["context_relaxed"]
+    assert (made.record.epoch, made.level) == (1, "normal")
 
 
 def test_a_compaction_that_does_not_say_what_is_left_leaves_no_ratio():
     """Until the next reading the ratio is unknown, not zero."""
     made = gauge()
     report(made, 90_000)
-    assert made.start_epoch("compaction", None) == EpochStart("compaction", 90_000, None)
-    assert (made.usage_ratio, made.level, made.measured_at) == (None, None, None)
+    made.begin_epoch("compaction", None)
+    assert made.decide() == [epoch_start("compaction", 90_000, None)]
+    assert (made.usage_ratio, made.level, made.record.measured_at) == (None, None, None)
     report(made, 20_000)
     assert made.usage_ratio == 0.2
 
@@ -150,7 +158,7 @@ def test_text_after_such_a_compaction_is_a_lower_bound():
     """No ratio, no normal and no pace, also after a restart, until a report says how much it is."""
     made = gauge()
     report(made, 50_000)
-    made.start_epoch("compaction", None)
+    made.begin_epoch("compaction", None)
     for _ in range(5):
         made.add("x" * 4_000, None)
         made.decide()
@@ -174,24 +182,24 @@ def test_a_lower_bound_reaches_a_rung_and_only_a_known_ratio_relaxes_it():
     """What was reached stays: more text, a restart and no reading change nothing about it."""
     made = gauge()
     report(made, 50_000)
-    made.start_epoch("compaction", None)
+    made.begin_epoch("compaction", None)
     assert made.add("x" * 4 * 72_000, None)
-    assert made.decide().current == "warning"
+    assert moved(made) == [("normal", "warning", "context_threshold_reached")]
     assert (made.usage_ratio, made.announced) == (None, {"warning": 1})
     made.add("x" * 400, None)
     again = restarted(made)
     for one in (made, again):
-        assert one.decide() is None
+        assert one.decide() == []
         assert (one.level, one.action.action) == ("warning", "prepare_handoff")
     again.report(20_000, 0, None, None)
-    assert again.decide() == ("warning", "normal", False)
+    assert moved(again) == [("warning", "normal", "context_relaxed")]
 
 
 def test_an_emptied_window_is_known_to_be_empty():
     """A clear says so; nobody else who has not read it can."""
     made = gauge()
     report(made, 90_000)
-    made.start_epoch("clear", 0)
+    made.begin_epoch("clear", 0)
     made.decide()
     assert (made.level, made.usage_ratio) == ("normal", 0.0)
 
@@ -205,7 +213,7 @@ def test_a_stale_report_changes_nothing():
     report(made, 99_000, at=clock.now() - 10)
     report(made, 99_000, window_tokens=400_000, at=clock.now() - 50)
     assert made.tokens == 50_000
-    made.start_epoch("clear", 0)
+    made.begin_epoch("clear", 0)
     report(made, 99_000, at=clock.now() - 5)
     assert (made.tokens, made.level) == (0, "normal")
     clock.advance(1)
@@ -220,7 +228,7 @@ def test_an_impossible_time_counts_as_now(at):
     made = gauge(clock)
     clock.advance(1)
     report(made, 50_000, at=at)
-    assert (made.tokens, made.measured_at) == (50_000, clock.now())
+    assert (made.tokens, made.record.measured_at) == (50_000, clock.now())
     clock.advance(1)
     report(made, 60_000, at=clock.now())
     assert saved(made).estimated_tokens == 60_000
@@ -242,11 +250,11 @@ def test_a_clock_that_jumps_does_not_blind_the_gauge(jump):
 def test_more_reported_tokens_than_the_window_holds_make_it_suspect():
     """The table's window is not believed any more: no level rather than critical for ever."""
     made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5")
-    window = made.limit.context_window_tokens
+    window = made.record.context_window
     made.add("x" * (4 * window + 400), None)
-    assert not made.limit.suspect
+    assert not made.record.limit_suspect
     report(made, window + 1)
-    assert made.limit.suspect
+    assert made.record.limit_suspect
     assert (made.level, made.usage_ratio, made.action.action) == (None, None, "none")
     report(made, window + 1, window_tokens=10 * window)
     assert made.usage_ratio == pytest.approx(0.1, abs=0.01)
@@ -259,7 +267,7 @@ def test_a_disproved_window_never_leads_back_to_normal():
         report(made, tokens)
     assert made.level == "critical"
     report(made, 215_000)
-    assert made.decide() is None
+    assert made.decide() == []
     assert (made.level, made.action.level, made.action.action) == (None, "unknown", "none")
     made.add("x", None)
     assert made.action.level == "unknown"
@@ -269,7 +277,11 @@ def test_a_disproved_window_never_leads_back_to_normal():
 @pytest.mark.parametrize(
     ("window_tokens", "change", "announced"),
     [
-        (1_000_000, ("critical", "normal", False), {"warning": 1, "critical": 1}),
+        (
+            1_000_000,
+            [("critical", "normal", "context_relaxed")],
+            {"warning": 1, "critical": 1},
+        ),
         (250_000, None, {"warning": 1, "critical": 1}),
     ],
 )
@@ -283,7 +295,7 @@ def test_a_limit_that_comes_back_announces_nothing_twice(
         report(made, tokens)
     made = restarted(made, **settings) if is_restarted else made
     made.report(216_000, 0, window_tokens, None)
-    assert made.decide() == change
+    assert moved(made) == change
     assert made.announced == announced
 
 
@@ -292,15 +304,19 @@ def test_a_disproved_window_lets_the_next_source_answer():
     made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5")
     report(made, 50_000, window_tokens=100_000)
     report(made, 150_000)
-    assert (made.limit.source, made.limit.suspect, made.level) == ("model", True, "warning")
+    assert (made.record.limit_source, made.record.limit_suspect, made.level) == (
+        "model",
+        True,
+        "warning",
+    )
 
 
 def test_a_window_smaller_than_the_reserved_output_is_not_meant():
     """What was known before stays in force."""
     made = gauge(context_limit_tokens=None, model="claude-sonnet-4-5", reserved_output_tokens=8_000)
-    before = made.limit.context_limit_tokens
+    before = made.record.context_limit
     report(made, 1_000, window_tokens=4_000)
-    assert made.limit.context_limit_tokens == before
+    assert made.record.context_limit == before
     with pytest.raises(ConfigurationError, match="reserved_output_tokens"):
         gauge(context_limit_tokens=None, model="claude-sonnet-4-5", reserved_output_tokens=10**7)
 
@@ -312,7 +328,7 @@ def test_another_model_brings_its_own_window():
     assert made.level == "warning"
     made.set_model("claude-sonnet-4-5")
     made.decide()
-    assert (made.level, made.limit.source) == ("normal", "model")
+    assert (made.level, made.record.limit_source) == ("normal", "model")
 
 
 def test_a_refusal_fills_the_window():
@@ -321,7 +337,7 @@ def test_a_refusal_fills_the_window():
     made.overflow(130_000, 128_000)
     made.decide()
     assert (made.tokens, made.level) == (130_000, "critical")
-    assert made.limit.context_limit_tokens == 128_000
+    assert made.record.context_limit == 128_000
     plain = gauge()
     plain.overflow(None, None)
     assert plain.tokens == LIMIT
@@ -331,7 +347,7 @@ def test_a_refusal_that_tells_nothing_is_no_reading_of_nothing():
     """Without a number and a limit it stays unknown; zero tokens would be a statement."""
     made = gauge(context_limit_tokens=None, model="nobody-knows-this-one")
     made.overflow(None, None)
-    assert (made.tokens, made.measured_at) == (0, None)
+    assert (made.tokens, made.record.measured_at) == (0, None)
 
 
 def test_a_restart_announces_nothing_again():
@@ -341,8 +357,8 @@ def test_a_restart_announces_nothing_again():
     report(made, 20_000)
     report(made, 75_000)
     again = restarted(made)
-    assert (again.epoch, again.level, again.announced) == (2, "warning", {"warning": 1})
-    assert again.decide() is None
+    assert (again.record.epoch, again.level, again.announced) == (2, "warning", {"warning": 1})
+    assert again.decide() == []
     report(again, 76_000)
     assert again.announced == {"warning": 1}
     assert saved(again).to_json().keys() == saved(made).to_json().keys()
@@ -354,8 +370,8 @@ def test_a_restart_keeps_the_window_that_was_observed():
     made = gauge(**settings)
     report(made, 300_000, window_tokens=1_000_000)
     again = restarted(made, **settings)
-    assert (again.limit.source, again.usage_ratio) == ("observed", 0.3)
-    assert again.decide() is None
+    assert (again.record.limit_source, again.usage_ratio) == ("observed", 0.3)
+    assert again.decide() == []
 
 
 def test_a_restart_does_not_believe_a_refuted_window_again():
@@ -363,10 +379,10 @@ def test_a_restart_does_not_believe_a_refuted_window_again():
     settings = {"context_limit_tokens": None, "model": "claude-sonnet-4-5"}
     made = gauge(**settings)
     report(made, 10**7)
-    made.start_epoch("compaction", 1_000)
-    assert made.limit.suspect
+    made.begin_epoch("compaction", 1_000)
+    assert made.record.limit_suspect
     again = restarted(made, **settings)
-    assert again.limit.suspect
+    assert again.record.limit_suspect
     assert again.usage_ratio is None
 
 
@@ -376,7 +392,7 @@ def test_an_ended_agent_that_starts_again_has_a_new_epoch():
     report(made, 90_000)
     again = gauge()
     again.begin_after(saved(made))
-    assert (again.epoch, again.tokens, again.level, again.usage_ratio) == (2, 0, None, None)
+    assert (again.record.epoch, again.tokens, again.level, again.usage_ratio) == (2, 0, None, None)
 
 
 def test_a_note_has_the_numbers_of_the_moment():

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.context.ladder import Ladder, ResolvedLadder
-    from ultramon.context.limits import Limit
     from ultramon.context.tracker import ContextTracker
     from ultramon.state.models import AgentState
     from ultramon.state.record import StateRecord
@@ -101,7 +100,7 @@ class Gauge:
         self._resolved = self.ladder.resolve(record.context_limit)
         announced = record.announced
         rungs = announced["rungs"] if announced.get("epoch") == record.epoch else {}
-        names = [self.ladder.base, *(rung.name for rung in self.ladder.rungs)]
+        names = self.ladder.names
         # Stored as null while the limit is unknown: then the highest rung announced is the level.
         reached = [record.threshold_status] if record.threshold_status else rungs
         self._level = max(
@@ -142,7 +141,7 @@ class Gauge:
         self._show()
         self._decide()
 
-    def _resolve(self) -> Limit:
+    def _resolve(self) -> None:
         from ultramon.context.limits import resolve_limit
 
         record, memory = self.record, self.memory
@@ -160,15 +159,11 @@ class Gauge:
         record.context_window = limit.context_window_tokens
         record.limit_source = limit.source
         record.limit_suspect = limit.suspect
-        record.limit_candidates = [
-            {"name": c.name, "source": c.source, "tokens": c.tokens, "verdict": c.verdict}
-            for c in limit.candidates
-        ]
+        record.limit_candidates = limit.candidates
         self._resolved = self.ladder.resolve(record.context_limit)
         record.ladder = self.ladder.to_json()
         record.ladder_status = self._resolved.status
         self._set_level()
-        return limit
 
     def is_stale(self, at: float) -> bool:
         """Return whether a reading is older than this window or than the last reading."""
@@ -268,8 +263,8 @@ class Gauge:
         record.threshold_status = self._level if is_known else None
         record.action = rung.action if rung else NONE
 
-    def _decide(self) -> str | None:
-        """Move the level to where the reading puts it; return the former one where it moved."""
+    def _decide(self) -> None:
+        """Move the level to where the reading puts it."""
         record, resolved, ratio = self.record, self._resolved, self.least_ratio
         level = previous = self._level
         is_bound = self._tracker.is_lower_bound
@@ -279,27 +274,22 @@ class Gauge:
         self._level = level
         self._set_level()
         if level == previous:
-            return None
-        rising = self.is_rise(previous, level)
-        if rising:
+            return
+        names = self.ladder.names  # also those that the limit drops
+        is_rise = names.index(level) > names.index(previous)
+        if is_rise:
             rungs = record.announced["rungs"]
             rungs[level] = rungs.get(level, 0) + 1
-        kind = "context_threshold_reached" if rising else "context_relaxed"
-        self.event(kind, **self.level_facts(previous))
-        return previous
-
-    def level_facts(self, previous: str) -> dict[str, Any]:
-        """Return what an event says of a level that has changed."""
-        limit = self.record.context_limit
-        return {
-            "level": self._level,
-            "previousLevel": previous,
-            "action": self.record.action,
-            "usageRatio": round(self.least_ratio or 0.0, 6),
-            "tokens": None if limit is None else self._tracker.tokens,
-            "contextLimit": limit,
-            "tokensSource": self._tracker.source,
-        }
+        self.event(
+            "context_threshold_reached" if is_rise else "context_relaxed",
+            level=level,
+            previousLevel=previous,
+            action=record.action,
+            usageRatio=round(ratio or 0.0, 6),
+            tokens=None if record.context_limit is None else self._tracker.tokens,
+            contextLimit=record.context_limit,
+            tokensSource=self._tracker.source,
+        )
 
     def forecast(self) -> dict[str, Any] | None:
         """Return the pace and what remains before each rung, None when unknowable."""
@@ -316,11 +306,6 @@ class Gauge:
         steps = [after - before for before, after in pairwise(turns)]
         stride = max(NEAR_RATIO * limit, 2 * max(steps, default=0))
         return tokens + stride >= ratio * limit
-
-    def is_rise(self, previous: str, level: str) -> bool:
-        """Return whether a level lies above another, also above one that the limit dropped."""
-        names = [self.ladder.base, *(rung.name for rung in self.ladder.rungs)]
-        return names.index(level) > names.index(previous)
 
     def rank(self, level: str) -> int:
         """Return the height of a level on the ladder."""

@@ -226,11 +226,14 @@ class Ladder:
         round_percent: Decide on the percentage rounded to a whole number, as some hosts show it;
             ratios must then be whole percents.
 
+    Attributes:
+        names: Of the levels, from the base upwards.
+
     Raises:
         ConfigurationError: Empty, unordered, repeated names, or a margin outside [0, 1).
     """
 
-    __slots__ = ("base", "rearm_margin", "round_percent", "rungs")
+    __slots__ = ("base", "names", "rearm_margin", "round_percent", "rungs")
 
     def __init__(
         self,
@@ -246,9 +249,9 @@ class Ladder:
             raise ConfigurationError("rearm_margin", rearm_margin, "None or 0 <= margin < 1")
         self.rearm_margin = rearm_margin
         self.round_percent = round_percent
-        names = [base, *(rung.name for rung in self.rungs)]
-        if len(names) == 1 or len(set(names)) != len(names):
-            raise ConfigurationError("ladder", names, "at least one rung, every name once")
+        self.names = (base, *(rung.name for rung in self.rungs))
+        if not self.rungs or len({*self.names}) != len(self.names):
+            raise ConfigurationError("ladder", [*self.names], "at least one rung, every name once")
         ratios = [rung.ratio for rung in self.rungs if rung.ratio is not None]
         if any(low >= high for low, high in pairwise(ratios)):
             raise ConfigurationError("ladder ratios", ratios, "strictly rising from rung to rung")

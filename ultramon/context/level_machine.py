@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from transitions import Machine
 
@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
 # At INFO it writes several lines per transition into an application's log.
 logging.getLogger("transitions").setLevel(logging.WARNING)
-
-
-class LevelChange(NamedTuple):
-    """One move of the level machine."""
-
-    previous: str
-    current: str
-    rising: bool
 
 
 class MachineModel:
@@ -45,7 +37,7 @@ class LevelMachine:
     """
 
     def __init__(self, ladder: Ladder) -> None:
-        self.names = (ladder.base, *(rung.name for rung in ladder.rungs))
+        self.names = ladder.names
         self._resolved = ladder.resolve(None)
         self._model = MachineModel()
         reached = {name: partial(self._is_reached, name) for name in self.names}

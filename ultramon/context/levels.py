@@ -169,8 +169,8 @@ def get_threshold_action(
         return ThresholdAction(as_level(ladder.base), Action.NONE, ladder.message(ladder.base))
     if level in (None, Level.UNKNOWN):
         return ThresholdAction(Level.UNKNOWN, Action.NONE, UNKNOWN_LIMIT)
-    names = ", ".join([ladder.base, *(rung.name for rung in ladder.rungs)])
-    raise ConfigurationError("level", level, f"one of {names}, or None where it is unknown")
+    allowed = f"one of {', '.join(ladder.names)}, or None where it is unknown"
+    raise ConfigurationError("level", level, allowed)
 
 
 def should_emit_event(previous: str | None, current: str | None) -> bool:

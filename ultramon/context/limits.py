@@ -11,6 +11,7 @@ from ultramon.errors import ConfigurationError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 DEFAULT_WINDOW_TOKENS = 200_000
 LARGE_WINDOW_TOKENS = 1_000_000
@@ -90,36 +91,6 @@ _OVERFLOW_SHAPES = (
 )
 
 
-class LimitCandidate:
-    """A candidate for the limit, with the verdict about it.
-
-    Attributes:
-        name: ``window``, ``trigger`` (the host compacts there), ``refusal`` (the host sends no
-            request beyond) or ``limit`` (the user's cap).
-        source: ``explicit``, ``host``, ``observed``, ``model`` or ``default``.
-        tokens: The number as given; a window still includes the reserved output.
-        verdict: ``binding`` (this is the limit), ``holds`` (another one is smaller), ``outranked``
-            (a window from a better source is known) or ``not_believed`` (more tokens than this
-            were reported).
-    """
-
-    __slots__ = ("name", "source", "tokens", "verdict")
-
-    def __init__(self, name: str, source: str, tokens: int, verdict: str = "holds") -> None:
-        self.name = name
-        self.source = source
-        self.tokens = tokens
-        self.verdict = verdict
-
-    @property
-    def binding(self) -> bool:
-        """Whether this candidate is the limit."""
-        return self.verdict == "binding"
-
-    def __repr__(self) -> str:
-        return f"<{self.source} {self.name} {self.tokens} {self.verdict}>"
-
-
 class Limit:
     """The context limit in force, with its source.
 
@@ -129,7 +100,8 @@ class Limit:
         source: Of the binding candidate: ``explicit``, ``host``, ``observed``, ``model``,
             ``default``, or ``unknown`` without a limit.
         suspect: More tokens were reported than the best known window holds.
-        candidates: All candidates, best source first.
+        candidates: All candidates as a state holds them, best source first; see
+            `ultramon.state.models.LimitCandidate`.
     """
 
     __slots__ = ("candidates", "context_limit_tokens", "context_window_tokens", "source", "suspect")
@@ -140,7 +112,7 @@ class Limit:
         context_window_tokens: int | None,
         source: str,
         suspect: bool,
-        candidates: tuple[LimitCandidate, ...],
+        candidates: list[dict[str, Any]],
     ) -> None:
         self.context_limit_tokens = context_limit_tokens
         self.context_window_tokens = context_window_tokens
@@ -149,7 +121,7 @@ class Limit:
         self.candidates = candidates
 
     def __repr__(self) -> str:
-        return f"<Limit {self.context_limit_tokens} from {self.source}, {list(self.candidates)}>"
+        return f"<Limit {self.context_limit_tokens} from {self.source}, {self.candidates}>"
 
 
 def canonical_model_name(model: str) -> str:
@@ -303,43 +275,48 @@ def resolve_limit(
         model=window_for_model(model, host),
         default=assumed if model is None else None,
     )
-    suspect = bool(windows) and windows[0].verdict == "not_believed"
-    window = next((candidate for candidate in windows if candidate.verdict == "holds"), None)
-    if window is not None and reserved >= window.tokens:
+    suspect = bool(windows) and windows[0]["verdict"] == "not_believed"
+    window = next((candidate for candidate in windows if candidate["verdict"] == "holds"), None)
+    if window is not None and reserved >= window["tokens"]:
         raise ConfigurationError(
             "reserved_output_tokens",
             reserved_output_tokens,
-            f"less than the context window of {window.tokens} tokens ({window.source})",
+            f"less than the context window of {window['tokens']} tokens ({window['source']})",
         )
 
-    candidates: list[LimitCandidate] = []
+    candidates = []
     if cap is not None:
-        candidates.append(LimitCandidate("limit", "explicit", cap))
+        candidates.append(_candidate("limit", "explicit", cap, "holds"))
     for name, bound in bounds:
         if bound is not None:
             was_passed = suspect and reported > bound
             verdict = "not_believed" if was_passed else "holds"
-            candidates.append(LimitCandidate(name, "host", bound, verdict))
-    candidates.extend(windows)
+            candidates.append(_candidate(name, "host", bound, verdict))
+    candidates += windows
 
-    def usable_tokens(candidate: LimitCandidate) -> int:
-        return candidate.tokens - reserved if candidate is window else candidate.tokens
+    def usable_tokens(candidate: dict[str, Any]) -> int:
+        tokens: int = candidate["tokens"]
+        return tokens - reserved if candidate is window else tokens
 
-    in_force = [candidate for candidate in candidates if candidate.verdict == "holds"]
+    in_force = [candidate for candidate in candidates if candidate["verdict"] == "holds"]
     if not in_force:
-        return Limit(None, None, "unknown", suspect, tuple(candidates))
+        return Limit(None, None, "unknown", suspect, candidates)
     binding = min(in_force, key=usable_tokens)
-    binding.verdict = "binding"
+    binding["verdict"] = "binding"
     return Limit(
         usable_tokens(binding),
-        window.tokens if window is not None else None,
-        binding.source,
+        window["tokens"] if window is not None else None,
+        binding["source"],
         suspect,
-        tuple(candidates),
+        candidates,
     )
 
 
-def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list[LimitCandidate]:
+def _candidate(name: str, source: str, tokens: int, verdict: str) -> dict[str, Any]:
+    return {"name": name, "source": source, "tokens": tokens, "verdict": verdict}
+
+
+def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list[dict[str, Any]]:
     """Return each known window with its verdict, best source first."""
     judged = []
     decided = False
@@ -351,7 +328,7 @@ def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list
         else:
             verdict = "outranked" if decided else "holds"
             decided = True
-        judged.append(LimitCandidate("window", source, tokens, verdict))
+        judged.append(_candidate("window", source, tokens, verdict))
     return judged
 
 

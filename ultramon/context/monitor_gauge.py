@@ -5,11 +5,12 @@ Everything here is in memory; saving, locking and notifying others is the monito
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import FORCE_RETURN, next_level
-from ultramon.context.level_machine import LevelChange, LevelMachine
+from ultramon.context.level_machine import LevelMachine
 from ultramon.context.levels import UNKNOWN_LIMIT, UNKNOWN_USAGE, Level, ThresholdAction, as_level
 from ultramon.context.note import write_note
 from ultramon.context.tracker import ContextTracker
@@ -21,17 +22,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.context.config import ContextConfig
-    from ultramon.context.limits import Limit
     from ultramon.system.clock import Clock
 
 _RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"
-_FIELDS = (
-    "model", "epoch", "epoch_started_at", "measured_at", "cumulative_chars", "estimated_tokens",
-    "tokens_source", "anchor", "by_source", "context_limit", "context_window",
-    "reserved_output_tokens", "limit_source", "limit_suspect", "limit_candidates", "usage_ratio",
-    "threshold_status", "action", "ladder", "ladder_status", "announced", "forecast",
+_RESTORED = (
+    "epoch", "epoch_started_at", "measured_at", "cumulative_chars", "estimated_tokens", "anchor",
+    "by_source", "context_limit", "usage_ratio", "threshold_status",
 )  # fmt: skip
-"""What of a state is the gauge's."""
+"""What of a stored state its window goes on with; the rest follows from it."""
 
 
 class Fit(NamedTuple):
@@ -45,14 +43,6 @@ class Fit(NamedTuple):
     """Tokens beyond the context limit, 0 when within it or unknown."""
 
 
-class EpochStart(NamedTuple):
-    """One window ended and the next began."""
-
-    reason: str
-    tokens_before: int
-    tokens_after: int | None
-
-
 class MonitorGauge(Gauge):
     """The readings of one agent, in memory.
 
@@ -60,6 +50,10 @@ class MonitorGauge(Gauge):
         config: Limits, ladder and estimator.
         clock: For the times of readings.
         count_tasks: Gives tasks completed and in all, for notes.
+        record: The agent's state; None = one without an agent.
+
+    Attributes:
+        action: The action of the present level, as nothing new.
     """
 
     def __init__(
@@ -67,6 +61,7 @@ class MonitorGauge(Gauge):
         config: ContextConfig,
         clock: Clock,
         count_tasks: Callable[[], tuple[int, int | None]] = lambda: (0, None),
+        record: StateRecord | None = None,
     ) -> None:
         self.config = config
         self._count_tasks = count_tasks
@@ -74,39 +69,33 @@ class MonitorGauge(Gauge):
         self._return_requested = False
         self._compacts = False
         self._fence: str | None = None
-        self._started: EpochStart | None = None
-        ladder, now = config.effective_ladder, clock.now()
-        self._machine = LevelMachine(ladder)
-        self.limit: Limit
+        self._facts: list[tuple[str, dict[str, Any]]] = []
+        record, ladder = record or StateRecord(""), config.effective_ladder
+        record.model = config.model
+        record.reserved_output_tokens = config.reserved_output_tokens
+        record.epoch, record.epoch_started_at = 1, clock.now()
+        record.announced = {"epoch": 1, "rungs": {}}
         super().__init__(
-            StateRecord(
-                "",
-                model=config.model,
-                epoch=1,
-                epoch_started_at=now,
-                reserved_output_tokens=config.reserved_output_tokens,
-                announced={"epoch": 1, "rungs": {}},
-            ),
+            record,
             ladder,
             ContextTracker(config.effective_family),
             clock.now,
-            memory={"readingsAfter": now},
+            memory={"readingsAfter": record.epoch_started_at},
             settings={
                 "explicit_limit_tokens": config.context_limit_tokens,
                 "explicit_window_tokens": config.context_window_tokens,
                 "reserved_output_tokens": config.reserved_output_tokens,
             },
-            decide=self._machine.decide,
+            decide=LevelMachine(ladder).decide,
         )
         self._resolve()
 
-    def _resolve(self) -> Limit:
+    def _resolve(self) -> None:
         model = self.record.model
         self._settings["default_window_tokens"] = (
             None if model else self.config.default_window_tokens
         )
-        self.limit = super()._resolve()
-        return self.limit
+        super()._resolve()
 
     def _set_level(self) -> None:
         super()._set_level()
@@ -124,14 +113,14 @@ class MonitorGauge(Gauge):
         elif self._return_requested and action != FORCE_RETURN:
             action, message = FORCE_RETURN, _RETURN_REQUESTED
         record.action = action
-        self._steady = ThresholdAction(
+        self.action = ThresholdAction(
             as_level(name or Level.UNKNOWN), action, message, note=self.note
         )
 
     @property
     def returns_on_request(self) -> bool:
         """Whether the agent should return only because an orchestrator asked."""
-        return self._return_requested and self._steady.message == _RETURN_REQUESTED
+        return self._return_requested and self.action.message == _RETURN_REQUESTED
 
     def request_return(self, requested: bool) -> bool:
         """Ask for a return whatever the level, or no longer; return whether that is new."""
@@ -146,25 +135,10 @@ class MonitorGauge(Gauge):
         self._set_level()
 
     @property
-    def epoch(self) -> int:
-        """Which filling of the window this is, 1 and more."""
-        return self.record.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.record.epoch = epoch
-        self.record.announced = {"epoch": epoch, "rungs": self.announced}
-
-    @property
     def announced(self) -> dict[str, int]:
         """How often each rung was reached in this epoch."""
         rungs: dict[str, int] = self.record.announced["rungs"]
         return rungs
-
-    @property
-    def measured_at(self) -> float | None:
-        """When the reading changed last, epoch seconds; None before the first of the epoch."""
-        return self.record.measured_at
 
     @property
     def tokens(self) -> int:
@@ -176,18 +150,10 @@ class MonitorGauge(Gauge):
         """The level, None while usage or limit is unknown."""
         return self.record.threshold_status
 
-    @property
-    def action(self) -> ThresholdAction:
-        """The action of the present level, as nothing new."""
-        return self._steady
-
     def event(self, kind: str, **details: Any) -> None:
-        """Keep the start of an epoch for `report`; the monitor makes its events itself."""
-        if kind == "context_epoch_started":
-            self._compacts |= details["reason"] == "compaction"
-            self._started = EpochStart(
-                details["reason"], details["tokensBefore"], details["tokensAfter"]
-            )
+        """Keep a fact for `decide`; the monitor makes its events itself."""
+        self._compacts |= details.get("reason") == "compaction"
+        self._facts.append((kind, details))
 
     def add(self, text: str, source: str | None) -> bool:
         """Count text; return whether the level may have to change."""
@@ -201,20 +167,18 @@ class MonitorGauge(Gauge):
 
     def report(
         self, tokens: int, output_tokens: int, window_tokens: int | None, at: float | None
-    ) -> EpochStart | None:
-        """Take a provider's count; return the epoch it started, if it shows that one began.
+    ) -> None:
+        """Take a provider's count, which may show that a new epoch began.
 
         One older than this epoch or the last reading is stale and changes nothing. A count of
         nothing is no reading; a window that comes with it is believed. A time that has not come
         yet counts as now.
         """
         if at is not None and 0 <= at <= self._now() and self.is_stale(at):
-            return None
+            return
         if window_tokens is not None and window_tokens != self.memory.get("observedTokens"):
             self._observe_window(window_tokens)
-        self._started = None
         self._accept(tokens, output_tokens, at)
-        return self._started
 
     def _observe_window(self, window_tokens: int) -> None:
         previous = self.memory.get("observedTokens")
@@ -256,21 +220,20 @@ class MonitorGauge(Gauge):
 
             self._tracker.family = family_for_model(model)
 
-    def start_epoch(self, reason: str, tokens_after: int | None) -> EpochStart | None:
-        """Advance the epoch: drop level, reading and forecast in one step."""
-        self.begin_epoch(reason, tokens_after)
-        return self._started
+    def decide(self) -> list[tuple[str, dict[str, Any]]]:
+        """Move the level to where the reading puts it.
 
-    def decide(self) -> LevelChange | None:
-        """Move the level to where the reading puts it; return the change, if any."""
-        previous = self._decide()
-        if previous is None:
-            return None
-        return LevelChange(previous, self._level, self.is_rise(previous, self._level))
+        Returns:
+            Kind and details of what has happened since the last decision: an epoch began, the
+            level changed.
+        """
+        self._decide()
+        facts, self._facts = self._facts, []
+        return facts
 
     def changed_action(self) -> ThresholdAction:
         """Return the present action as a change, with its note as it is now."""
-        steady = self._steady
+        steady = self.action
         return ThresholdAction(
             steady.level, steady.action, steady.message, changed=True, note=self.note()
         )
@@ -294,16 +257,15 @@ class MonitorGauge(Gauge):
 
     def note(self) -> str:
         """Return the facts as they are now, for the agent's own context."""
-        limit, record = self.limit, self.record
-        binding = next((c.name for c in limit.candidates if c.verdict == "binding"), None)
-        measured_at = record.measured_at
+        record = self.record
+        candidates, measured_at = record.limit_candidates or (), record.measured_at
         return write_note(
             self.tokens,
             record.context_limit,
             reading=None if measured_at is None else (self._tracker.source, measured_at),
             now=self._clock.now(),
             is_lower_bound=self._tracker.is_lower_bound,
-            limit_name=binding,
+            limit_name=next((c["name"] for c in candidates if c["verdict"] == "binding"), None),
             window_tokens=record.context_window,
             compacts=self._compacts,
             pace=self.describe_pace(),
@@ -312,18 +274,17 @@ class MonitorGauge(Gauge):
             critical_note=self.config.critical_note,
         )
 
-    def fill(self, record: StateRecord) -> None:
-        """Write the readings into a state."""
+    def snapshot(self) -> StateRecord:
+        """Return a copy of the state as it is now."""
         self._show()
-        for name in _FIELDS:
-            setattr(record, name, getattr(self.record, name))
-        record.announced = {"epoch": self.epoch, "rungs": dict(self.announced)}
+        record = copy(self.record)
+        record.announced = {"epoch": record.epoch, "rungs": dict(self.announced)}
+        return record
 
     def restore(self, record: StateRecord) -> None:
         """Continue the window of an owner that vanished: same epoch, level and announcements."""
-        for name in _FIELDS:
-            if name not in ("model", "reserved_output_tokens"):
-                setattr(self.record, name, getattr(record, name))
+        for name in _RESTORED:
+            setattr(self.record, name, getattr(record, name))
         is_same = record.announced.get("epoch") == record.epoch
         rungs = dict(record.announced["rungs"]) if is_same else {}
         self.record.announced = {"epoch": record.epoch, "rungs": rungs}
@@ -338,7 +299,12 @@ class MonitorGauge(Gauge):
         self._load()
         self._resolve()
 
+    def move_to_epoch(self, epoch: int) -> None:
+        """Count this filling of the window as another one of the agent."""
+        self.record.epoch = epoch
+        self.record.announced = {"epoch": epoch, "rungs": self.announced}
+
     def begin_after(self, record: StateRecord) -> None:
         """Start a fresh window of an agent that ended before under the same id."""
-        self.epoch = record.epoch + 1
+        self.move_to_epoch(record.epoch + 1)
         self._tracker.start_epoch(0, self.record.epoch_started_at)

@@ -202,7 +202,7 @@ class BackgroundSaver:
             for writer, job in jobs:
                 if job.beat_at <= now:
                     job.beat_at = now + writer.heartbeat_interval_seconds
-                    if writer.generation:
+                    if writer.record.generation:
                         beats.setdefault(writer.backend, []).append(writer)
             for writer in saves:
                 self._jobs[writer].save_at = None
@@ -219,7 +219,7 @@ class BackgroundSaver:
     def _beat(self, backend: Backend, writers: list[StateWriter]) -> None:
         try:
             fenced = backend.heartbeat(
-                [(writer.agent_id, writer.generation) for writer in writers],
+                [(writer.agent_id, writer.record.generation) for writer in writers],
                 self._clock.now(),
             )
         except StateError as error:
@@ -266,8 +266,9 @@ def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
     together: dict[RecordsTogether, dict[StateWriter, bool]] = {}
     alone: list[tuple[StateWriter, bool]] = []
     for writer, durable in wanted:
-        if len(wanted) > 1 and writer.generation and isinstance(writer.backend, RecordsTogether):
-            group = together.setdefault(writer.backend, {})
+        store, is_stored = writer.backend, writer.record.generation > 0
+        if len(wanted) > 1 and is_stored and isinstance(store, RecordsTogether):
+            group = together.setdefault(store, {})
             group[writer] = durable or group.get(writer, False)
         else:
             alone.append((writer, durable))

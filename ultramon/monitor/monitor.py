@@ -37,6 +37,7 @@ from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
 from ultramon.state.models import AgentState, utc
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
 from ultramon.system.ids import generate_agent_id, random_hex
@@ -93,6 +94,7 @@ class ContextMonitor:
     ) -> None:
         self.agent_id = session.agent_id
         self._session = session
+        self._record = session.record
         self._writer = session.writer
         self._gauge = gauge
         self._plan = plan
@@ -109,7 +111,7 @@ class ContextMonitor:
     @property
     def is_active(self) -> bool:
         """Whether the agent was started and has not ended."""
-        return self._session.active
+        return self._record.active
 
     @property
     def is_stored(self) -> bool:
@@ -146,7 +148,7 @@ class ContextMonitor:
         try:
             return await to_its_end(self.start)
         except asyncio.CancelledError:
-            if self._session.active:
+            if self._record.active:
                 await self.stop_async("cancelled")
             raise
 
@@ -178,14 +180,14 @@ class ContextMonitor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._session.active:
+        if not self._record.active:
             return
         if kind is None:
             self.stop("returned" if self._has_handed_off else "completed")
         elif issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
             self.stop("cancelled")
         else:
-            self._session.exit = {"error": kind.__qualname__}
+            self._record.exit = {"error": kind.__qualname__}
             self.stop("failed")
 
     async def __aenter__(self) -> Self:
@@ -220,14 +222,14 @@ class ContextMonitor:
                 saved or 50 ms have passed; ``event.stored`` says which.
         """
         session, gauge = self._session, self._gauge
-        if not session.active:
+        if not self._record.active:
             self._lifecycle.require("track_content")
         if not isinstance(text, str):
             raise TypeError(
                 f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
             )
         with session.lock:
-            is_first = gauge.measured_at is None
+            is_first = self._record.measured_at is None
             if not gauge.add(text, source):
                 self._writer.changed()
                 return gauge.action
@@ -341,7 +343,7 @@ class ContextMonitor:
         parsed = parse_overflow(str(error))
         if parsed is None:
             return False
-        self._overflow_epoch = self._gauge.epoch
+        self._overflow_epoch = self._record.epoch
         self._session.read(lambda: self._gauge.overflow(*parsed))
         return True
 
@@ -381,7 +383,7 @@ class ContextMonitor:
         self._lifecycle.require("record_compaction")
         if tokens_after is not None:
             self._count("tokens_after", tokens_after)
-        return self._session.read(lambda: self._gauge.start_epoch("compaction", tokens_after))
+        return self._session.read(lambda: self._gauge.begin_epoch("compaction", tokens_after))
 
     def clear(self) -> ThresholdAction:
         """Note that the context was emptied: a new epoch begins with nothing in the window.
@@ -390,7 +392,7 @@ class ContextMonitor:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("clear")
-        return self._session.read(lambda: self._gauge.start_epoch("clear", 0))
+        return self._session.read(lambda: self._gauge.begin_epoch("clear", 0))
 
     def plan(self, items: Iterable[Item]) -> None:
         """Add items to the plan, in order; items that are in it already stay as they are.
@@ -406,7 +408,7 @@ class ContextMonitor:
         self._lifecycle.require("plan")
         with self._session.lock:
             self._plan.add(items)
-        if self._session.active:
+        if self._record.active:
             # At once: a plan that no record ever held cannot be handed over.
             self._writer.commit()
 
@@ -479,7 +481,7 @@ class ContextMonitor:
             if oddity is not None and not self._has_warned:
                 self._has_warned = True
                 _log.warning("agent %s: %s", self.agent_id, oddity)
-        if self._session.active:
+        if self._record.active:
             self._writer.changed(TASK_SAVE_SECONDS)
 
     def hand_off(
@@ -527,18 +529,16 @@ class ContextMonitor:
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
-        session, plan, gauge = self._session, self._plan, self._gauge
+        session, plan, own = self._session, self._plan, self._record
         before = session.predecessor
         with session.lock:
             record = HandoffRecord(
-                handoff_id=handoff_id_of(
-                    self.agent_id, self._writer.generation, gauge.epoch, session.started_at
-                ),
+                handoff_id=handoff_id_of(self.agent_id, own.generation, own.epoch, own.started_at),
                 agent_id=self.agent_id,
-                run=session.run,
+                run=own.run,
                 predecessor_id=before.agent_id if before else None,
                 generation_count=before.generation_count + 1 if before else 1,
-                epoch=gauge.epoch,
+                epoch=own.epoch,
                 reason=reason or self._handoff_reason(),
                 goal=bounded_text(self._goal or (before.goal if before else None)),
                 constraints=bounded_list(constraints),
@@ -554,19 +554,19 @@ class ContextMonitor:
                 workspace=workspace,
                 resume=resume,
                 notes=bounded_text(notes),
-                tokens=gauge.tokens,
-                created_at=utc(self._session.clock.now()),
+                tokens=self._gauge.tokens,
+                created_at=utc(session.clock.now()),
             )
-            session.handoff = record.to_json()
+            own.handoff = record.to_json()
             self._has_handed_off = True
-            event = self._writer.event("handoff_ready", gauge.epoch, handoff=session.handoff)
+            event = self._writer.event("handoff_ready", handoff=own.handoff)
         stored = session.announce([event], patiently=True)
         return record.model_copy(update={"stored": stored}).bind(session.backend)
 
     hand_off_async = in_thread(hand_off)
 
     def _handoff_reason(self) -> str:
-        if self._overflow_epoch == self._gauge.epoch:
+        if self._overflow_epoch == self._record.epoch:
             return "context_overflow"
         if self._gauge.returns_on_request or self.is_fenced:
             return "cancelled"
@@ -595,7 +595,7 @@ class ContextMonitor:
 
     def _enter_phase(self, phase: str) -> None:
         self._lifecycle.require(phase)
-        self._session.phase = phase
+        self._record.phase = phase
         self._writer.changed(TASK_SAVE_SECONDS)
 
     def update_heartbeat(self) -> bool:
@@ -690,14 +690,15 @@ def create_context_monitor(
         raise _unknown_keyword(name)
     agent_id = given_or_named(agent_id, "agent id", "ULTRAMON_AGENT_ID") or generate_agent_id()
     parent_id = given_or_named(parent_id, "parent_id", "ULTRAMON_PARENT_ID")
-    identity = {
-        "run": given_or_named(run, "run", "ULTRAMON_RUN") or "default",
-        "session_id": session_id or random_hex(16),
-        "parent_id": parent_id,
-        "predecessor_id": None if continues is None else continues.agent_id,
-        "continues_handoff_id": None if continues is None else continues.handoff_id,
-        "label": label,
-    }
+    record = StateRecord(
+        agent_id,
+        run=given_or_named(run, "run", "ULTRAMON_RUN") or "default",
+        session_id=session_id or random_hex(16),
+        parent_id=parent_id,
+        predecessor_id=None if continues is None else continues.agent_id,
+        continues_handoff_id=None if continues is None else continues.handoff_id,
+        label=label,
+    )
     source = "argument" if notify is not None else "ULTRAMON_NOTIFY"
     if notify is None:
         notify = os.environ.get("ULTRAMON_NOTIFY") or None
@@ -714,13 +715,10 @@ def create_context_monitor(
         registry_of(backend)
     config, clock = config or ContextConfig(), clock or SYSTEM_CLOCK
     plan = Plan()
-    gauge = MonitorGauge(config, clock, lambda: (plan.completed_count, plan.total_count))
+    gauge = MonitorGauge(config, clock, lambda: (plan.completed_count, plan.total_count), record)
     session = Session(
-        agent_id,
-        config,
         gauge,
         plan,
-        identity=identity,
         backend=backend,
         clock=clock,
         predecessor=continues,

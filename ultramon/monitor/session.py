@@ -26,24 +26,23 @@ from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
 from ultramon.state.events import parse_event
 from ultramon.state.models import AgentState
-from ultramon.state.record import StateRecord
+from ultramon.state.record import SDK_HOST
 from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend
-    from ultramon.context.config import ContextConfig
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
-    from ultramon.context.monitor_gauge import EpochStart, MonitorGauge
+    from ultramon.context.monitor_gauge import MonitorGauge
     from ultramon.monitor.handoff import HandoffRecord
     from ultramon.state.plan import Plan
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")
 
-HOST = "sdk"
 TASK_SAVE_SECONDS = 0.1
 """Task changes within this time are saved together."""
 
@@ -52,11 +51,8 @@ class Session:
     """Starts and stops one agent, takes its snapshots and emits its signals.
 
     Args:
-        agent_id: The agent.
-        config: Intervals and the reaction to errors.
-        gauge: Its readings.
+        gauge: Its readings; the record and the configuration are the agent's.
         plan: Its work.
-        identity: Fields of the state that never change: run, session, parent, label.
         backend: None stores and emits nothing (``ULTRAMON_DISABLED``).
         clock: Gives the times.
         predecessor: The handoff to continue.
@@ -65,20 +61,17 @@ class Session:
         notify_ladder: When to notify; None = the agent's own ladder.
 
     Attributes:
+        record: The agent's state as it is now.
         lock: Guards gauge, plan, session and writer.
         writer: Stores the snapshots and the events.
-        ended_at: Epoch seconds; None until the agent is stopped.
         is_fenced: Whether another process owns the agent.
     """
 
     def __init__(
         self,
-        agent_id: str,
-        config: ContextConfig,
         gauge: MonitorGauge,
         plan: Plan,
         *,
-        identity: dict[str, Any],
         backend: Backend | None,
         clock: Clock,
         predecessor: HandoffRecord | None = None,
@@ -86,43 +79,35 @@ class Session:
         notify: str | None = None,
         notify_ladder: Ladder | None = None,
     ) -> None:
-        self.agent_id = agent_id
-        self.run: str = identity["run"]
+        self.record = record = gauge.record
+        config = gauge.config
+        self.agent_id = record.agent_id
         self.predecessor = predecessor
-        self.lifecycle = LifecycleMachine(agent_id)
-        self.active = False
-        self.phase = "working"
-        self.exit: dict[str, Any] | None = None
-        self.handoff: dict[str, Any] | None = None
+        self.lifecycle = LifecycleMachine(self.agent_id)
         self.is_fenced = False
-        self.started_at = clock.now()
-        self.ended_at: float | None = None
         self.lock = threading.RLock()
-        self.writer = StateWriter(self, identity, config, backend, clock, takeover=takeover)
-        self.backend = self.writer.backend
+        self.clock = clock
         self._gauge = gauge
         self._plan = plan
-        self.clock = clock
-        self._notify = {SELF: agent_id, PARENT: identity["parent_id"]}.get(notify or "")
+        self._notify = {SELF: self.agent_id, PARENT: record.parent_id}.get(notify or "")
         self._notify_ladder = notify_ladder
         self._has_warned_of_limit = False
         self._raises = config.on_error == "raise"
         self._saver = background_saver_for(clock)
-        host, pid = self.writer.host, os.getpid()
+        self.writer = StateWriter(self, config, backend, clock, takeover=takeover)
+        self.backend = self.writer.backend
+        record.host = SDK_HOST
+        record.phase = "working"
+        record.started_at = clock.now()
+        record.heartbeat_interval_seconds = config.heartbeat_interval_seconds
+        record.lost_after_seconds = config.lost_after_seconds
+        record.grace_seconds = config.grace_seconds
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
-        self._constants = {
-            **identity,
-            "host": HOST,
-            "cwd": _working_directory(),
-            "heartbeat_interval_seconds": config.heartbeat_interval_seconds,
-            "lost_after_seconds": config.lost_after_seconds,
-            "grace_seconds": config.grace_seconds,
-            "pid": pid,
-            "pid_started_at": process_started_at(pid),
-            "boot_id": host.boot_id,
-            "hostname": host.hostname,
-        }
+        record.cwd = _working_directory()
+        record.pid = os.getpid()
+        record.pid_started_at = process_started_at(record.pid)
+        record.boot_id, record.hostname = self.writer.host.boot_id, self.writer.host.hostname
 
     def start(self) -> None:
         """Claim the handoff, take the agent, register its notices; see `ContextMonitor.start`."""
@@ -135,18 +120,18 @@ class Session:
             if before is not None and self.backend is not None:
                 before.claim(self.agent_id, self.backend, clock=self.clock)
             with self.lock:
-                self.active = True
-                event = self.writer.event("agent_started", self._gauge.epoch)
+                self.record.active = True
+                event = self.writer.event("agent_started")
             self.writer.start()
         except BaseException as error:
-            self.active = False
+            self.record.active = False
             if isinstance(error, AgentAlreadyRunningError):
                 self._give_handoff_back()
             if isinstance(error, HandoffTakenError):
                 self._store_refusal(str(error))
             raise
         self.lifecycle.begin()
-        if self._notify is not None and self.writer.generation:
+        if self._notify is not None and self.record.generation:
             self._register_notices(self._notify)
         self._emit([event], stored=self.writer.is_stored)
 
@@ -164,7 +149,7 @@ class Session:
     def _store_refusal(self, reason: str) -> None:
         """Store why the agent did not start, so that the end of its process is no loss."""
         now = self.clock.now()
-        event = self.snapshot().event(
+        event = self.record.event(
             "agent_refused",
             source=f"agent:{self.agent_id}",
             at=now,
@@ -195,12 +180,12 @@ class Session:
         """End the agent and store its end; see `ContextMonitor.stop`."""
         self.lifecycle.require("stop")
         with self.lock:
-            if not self.active:
+            if not self.record.active:
                 return self.writer.is_stored
             self.lifecycle.finish(outcome)
-            self.active = False
-            self.ended_at = self.clock.now()
-            event = self.writer.event("agent_stopped", self._gauge.epoch, outcome=outcome)
+            self.record.active, self.record.outcome = False, outcome
+            self.record.last_heartbeat = self.clock.now()
+            event = self.writer.event("agent_stopped", outcome=outcome)
         stored = False
         try:
             stored = self.writer.end()
@@ -208,46 +193,32 @@ class Session:
             self._emit([event], stored=stored)
         return stored
 
-    def read(
-        self, step: Callable[[], EpochStart | None], *, is_first: bool = False
-    ) -> ThresholdAction:
+    def read(self, step: Callable[[], object], *, is_first: bool = False) -> ThresholdAction:
         """Change the gauge, then save and emit the epoch or the level that this leads to.
 
         Args:
-            step: Changes the gauge; returns the epoch that began, if any.
+            step: Changes the gauge.
             is_first: Whether the step belongs to the first reading of the epoch.
         """
-        gauge, writer = self._gauge, self.writer
-        events = []
+        gauge, writer, record = self._gauge, self.writer, self.record
         with self.lock:
             before = gauge.level
-            is_first = is_first or gauge.measured_at is None
-            started = step()
-            if started is not None:
-                facts = {
-                    "reason": started.reason,
-                    "tokensBefore": started.tokens_before,
-                    "tokensAfter": started.tokens_after,
-                }
-                events.append(writer.event("context_epoch_started", gauge.epoch, **facts))
-            change = gauge.decide()
-            if change is not None:
-                kind = "context_threshold_reached" if change.rising else "context_relaxed"
-                facts = gauge.level_facts(change.previous)
-                events.append(writer.event(kind, gauge.epoch, **facts))
+            is_first = is_first or record.measured_at is None
+            step()
+            events = [writer.event(kind, **details) for kind, details in gauge.decide()]
             is_new = gauge.level not in (before, before or gauge.ladder.base)
             action = gauge.changed_action() if is_new else gauge.action
-            warns = gauge.limit.context_limit_tokens is None and not self._has_warned_of_limit
+            warns = record.context_limit is None and not self._has_warned_of_limit
             self._has_warned_of_limit |= warns
         if warns:
-            model = gauge.record.model or "not named"
+            model = record.model or "not named"
             _log.warning("agent %s, model %s: %s", self.agent_id, model, UNKNOWN_LIMIT)
-        if not self.active:
+        if not record.active:
             return action
         if events:
             self.announce(events)
         else:
-            is_first = is_first and gauge.measured_at is not None
+            is_first = is_first and record.measured_at is not None
             writer.changed(0.0 if is_first else None)
         return action
 
@@ -280,42 +251,31 @@ class Session:
         with self.lock:
             if after is not None:
                 self._continue(after)
-            plan = self._plan
-            record = StateRecord(
-                self.agent_id,
-                **self._constants,
-                **self.writer.position(),
-                active=self.active,
-                phase=self.phase,
-                outcome=self.lifecycle.outcome,
-                exit=self.exit,
-                started_at=self.started_at,
-                last_heartbeat=self.clock.now() if self.ended_at is None else self.ended_at,
-                current_task=plan.current,
-                tasks_completed=plan.completed_count,
-                tasks_total=plan.total_count,
-                tasks=plan.to_json(),
-                handoff=self.handoff,
-            )
-            self._gauge.fill(record)
-            return record
+            record, plan = self.record, self._plan
+            if record.outcome is None:
+                record.last_heartbeat = self.clock.now()
+            record.current_task = plan.current
+            record.tasks_completed = plan.completed_count
+            record.tasks_total = plan.total_count
+            record.tasks = plan.to_json()
+            return self._gauge.snapshot()
 
     def _continue(self, stored: StateRecord) -> None:
-        gauge = self._gauge
-        former = gauge.epoch
-        is_same_run = stored.run == self.run
+        gauge, record = self._gauge, self.record
+        former = record.epoch
+        is_same_run = stored.run == record.run
         if is_same_run:
-            self.handoff = self.handoff or stored.handoff
+            record.handoff = record.handoff or stored.handoff
         if self.lifecycle.phase != CREATED:
             # It could not be stored until now; what it counted itself meanwhile is newer.
-            gauge.epoch = max(gauge.epoch, stored.epoch + 1)
+            gauge.move_to_epoch(max(former, stored.epoch + 1))
         elif stored.active and is_same_run and _is_sound(stored):
             gauge.restore(stored)
             self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
-            self.started_at = stored.started_at
+            record.started_at = stored.started_at
         else:
             gauge.begin_after(stored)
-        self.writer.move_epochs(gauge.epoch - former)
+        self.writer.move_epochs(record.epoch - former)
 
     def fence(self, error: UltramonError) -> None:
         """Ask the agent to return: another owner has it, as this refusal of a save says."""
@@ -333,7 +293,7 @@ class Session:
 
     def check_request(self) -> None:
         """Follow the request that an orchestrator left for this generation of the agent."""
-        if self.writer.muted or not self.writer.generation:
+        if self.writer.muted or not self.record.generation:
             return
         try:
             request = self.backend.get_request(self.agent_id)
@@ -341,8 +301,8 @@ class Session:
             self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
             return
         with self.lock:
-            asked = request is not None and request.get("generation") == self.writer.generation
-            if not (self.active and self._gauge.request_return(asked)):
+            asked = request is not None and request.get("generation") == self.record.generation
+            if not (self.record.active and self._gauge.request_return(asked)):
                 return
         self.writer.changed(0.0)
 

@@ -18,7 +18,6 @@ from ultramon.errors import (
 )
 from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
 from ultramon.monitor.handoff import end_of_replaced
-from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.context.config import ContextConfig
     from ultramon.monitor.session import Session
+    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 REPLACE_SECONDS = 30.0
@@ -45,7 +45,7 @@ class StateWriter:
         session: Gives the snapshots; its lock guards everything here.
 
     Attributes:
-        generation: Number of this owner, 0 until the agent is stored.
+        record: Of the session; its generation is the number of this owner, 0 until it is stored.
         muted: Whether nothing is stored or emitted: disabled, fenced, or a forked copy.
         save_lock: Held while a state is on its way to the store.
     """
@@ -53,7 +53,6 @@ class StateWriter:
     def __init__(
         self,
         session: Session,
-        identity: dict[str, Any],
         config: ContextConfig,
         backend: Backend | None,
         clock: Clock,
@@ -61,24 +60,21 @@ class StateWriter:
         takeover: bool,
     ) -> None:
         self.agent_id = session.agent_id
+        self.record = session.record
         self.session = session
         self.backend: Backend = backend  # type: ignore[assignment]
         self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
-        self.generation = 0
         self.muted = backend is None
         self.save_lock = threading.Lock()
         # Looked up once: later the process may have no descriptor left for it.
         self.host = this_host()
-        self._identity = identity
         self._config = config
         self._raises = config.on_error == "raise"
         self._clock = clock
         self._takeover = takeover
         self._saver = background_saver_for(clock)
-        self._start_id = random_hex(16)
-        self._seq = 0
-        self._extra: dict[str, Any] = {}
-        self._last_activity = clock.now()
+        self.record.start_id = random_hex(16)
+        self.record.last_activity = clock.now()
         self._dirty = False
         self._snapshots = 0
         self._stored = 0
@@ -117,7 +113,7 @@ class StateWriter:
     def _begin(self) -> None:
         with self.save_lock:
             # A save in the background may have come first where this one had to wait.
-            if not self.generation:
+            if not self.record.generation:
                 self._store(durable=True)
                 self._schedule_next()
 
@@ -135,22 +131,12 @@ class StateWriter:
         with self.session.lock:
             return self._stored == self._snapshots > 0 and not self._dirty
 
-    def position(self) -> dict[str, Any]:
-        """Return the fields that order the states of an agent, and what older ones left."""
-        return {
-            "generation": self.generation,
-            "start_id": self._start_id,
-            "seq": self._seq,
-            "last_activity": self._last_activity,
-            "extra": dict(self._extra),
-        }
-
     def changed(self, delay_seconds: float | None = None) -> None:
         """Note progress, to be saved with others; None = within the save interval, 0 = now.
 
         In either case a thread in the background saves; the caller does no I/O.
         """
-        self._last_activity = self._clock.now()
+        self.record.last_activity = self._clock.now()
         if self.muted:
             return
         if not self._dirty or delay_seconds is not None:
@@ -170,7 +156,7 @@ class StateWriter:
         Raises:
             UltramonError: The save failed and ``on_error`` is ``raise``.
         """
-        self._last_activity = self._clock.now()
+        self.record.last_activity = self._clock.now()
         if self.muted:
             return False
         with self.session.lock:
@@ -191,10 +177,10 @@ class StateWriter:
 
     def next_save(self, *, durable: bool) -> Save | None:
         """Take a snapshot and return what to store; None where only `save` can store it."""
-        if self.muted or not self.generation:
+        if self.muted or not self.record.generation:
             return None
         with self.session.lock:
-            self._seq += 1
+            self.record.seq += 1
             events = list(self._outbox)
             return Save(self._snapshot(), events, durable or bool(events))
 
@@ -226,7 +212,7 @@ class StateWriter:
         if self._outbox:
             interval = min(self._config.save_interval_seconds, REPLACE_SECONDS)
             self._saver.schedule(self, interval)
-        elif self.session.ended_at is None:
+        elif self.record.outcome is None:
             in_database = isinstance(self.backend, RecordsTogether)
             interval = REPLACE_IN_DATABASE_SECONDS if in_database else REPLACE_SECONDS
             self._saver.schedule(self, interval)
@@ -238,14 +224,13 @@ class StateWriter:
         self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
         self._saver.schedule(self, self._config.save_interval_seconds)
 
-    def event(self, kind: str, epoch: int, **details: Any) -> dict[str, Any]:
+    def event(self, kind: str, **details: Any) -> dict[str, Any]:
         """Make an event of this agent and keep it until it is stored."""
-        count = (epoch, kind, str(details.get("level", "")))
+        count = (self.record.epoch, kind, str(details.get("level", "")))
         number = self._counts.get(count, 0)
         self._counts[count] = number + 1
-        head = StateRecord(self.agent_id, **self._identity, generation=self.generation, epoch=epoch)
         source, now = f"agent:{self.agent_id}", self._clock.now()
-        event = head.event(kind, source=source, at=now, n=number, **details)
+        event = self.record.event(kind, source=source, at=now, n=number, **details)
         if not self.muted:
             self._outbox.append(event)
         return event
@@ -265,7 +250,7 @@ class StateWriter:
         Raises:
             UltramonError: The store refused, or another owner has the agent.
         """
-        if not self.generation:
+        if not self.record.generation:
             known = False
             # A store that cannot answer now refuses the next step, or accepts it.
             with suppress(StateError):
@@ -321,11 +306,11 @@ class StateWriter:
             stored = self.backend.load(self.agent_id).record
         except AgentNotFoundError:
             return False
-        if stored is None or stored.start_id != self._start_id:
+        if stored is None or stored.start_id != self.record.start_id:
             return False
         with self.session.lock:
-            self.generation = stored.generation
-            self._seq = max(self._seq, stored.seq)
+            self.record.generation = stored.generation
+            self.record.seq = max(self.record.seq, stored.seq)
             own = {event["eventId"] for event in self._outbox}
             for event in self._outbox:
                 event["generation"] = stored.generation
@@ -343,17 +328,15 @@ class StateWriter:
             with self.session.lock:
                 after = None
                 if stored is not None:
-                    self._extra = stored.extra
-                    self._seq = stored.seq + 1
+                    self.record.extra = stored.extra
+                    self.record.seq = stored.seq + 1
                     inherited[:] = stored.pending or []
-                    inherited.extend(
-                        end_of_replaced(stored, self._identity["run"], self._clock.now())
-                    )
+                    inherited.extend(end_of_replaced(stored, self.record.run, self._clock.now()))
                     found = stored.generation, stored.seq
                     # A start that was refused has come after this state already.
                     after = stored if self._resumed_from != found else None
                     self._resumed_from = found
-                self.generation = generation
+                self.record.generation = generation
                 for event in self._outbox:
                     event["generation"] = generation
                 own[:] = self._outbox
@@ -375,7 +358,7 @@ class StateWriter:
             self._store(durable=True)
             return
         except BaseException:
-            self.generation = 0
+            self.record.generation = 0
             raise
         with self.session.lock:
             self._outbox[: len(own)] = [] if stored_events else inherited + own

@@ -60,9 +60,15 @@ class LimitCandidate(Model):
     """A candidate for the limit, with the verdict about it."""
 
     name: str
+    """``window``, ``trigger`` (the host compacts there), ``refusal`` (the host sends no request
+    beyond) or ``limit`` (the user's cap)."""
     source: str
+    """``explicit``, ``host``, ``observed``, ``model`` or ``default``."""
     tokens: Annotated[int, Field(gt=0)]
+    """The number as given; a window still includes the reserved output."""
     verdict: str
+    """``binding`` (this is the limit), ``holds`` (another one is smaller), ``outranked`` (a window
+    from a better source is known) or ``not_believed`` (more tokens than this were reported)."""
 
 
 class RungForecast(Model):

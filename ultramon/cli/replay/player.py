@@ -89,14 +89,9 @@ class _Replay:
             self._records[type(record)] += 1
             self._feed(record)
         self._flush()
-        state = self._state()
+        state = self._gauge.snapshot()
         self._close_epoch(state)
         return self._timeline(state)
-
-    def _state(self) -> StateRecord:
-        state = StateRecord("")
-        self._gauge.fill(state)
-        return state
 
     def _feed(self, record: Record) -> None:
         if isinstance(record, Report):
@@ -139,17 +134,17 @@ class _Replay:
         if model is not None and model != self._model and not self._fixed_model:
             self._use_model(model)
         # Only a lower report can be a fall, and only before it is taken is the old epoch whole.
-        before = self._state() if report.tokens < self._last_report_tokens else None
-        started = self._gauge.report(report.tokens, report.output_tokens, None, None)
+        before = self._gauge.snapshot() if report.tokens < self._last_report_tokens else None
+        self._gauge.report(report.tokens, report.output_tokens, None, None)
         self._gauge.decide()
         self._last_report_tokens = report.tokens
-        if before is not None and started is not None:
+        if before is not None and before.epoch != self._gauge.record.epoch:
             self._begin_epoch(before, "fall", None, report.tokens)
         self._take_reading(report.tokens)
 
     def _compact(self, boundary: Boundary) -> None:
-        before, left = self._state(), boundary.post_tokens
-        self._gauge.start_epoch("compaction", left)
+        before, left = self._gauge.snapshot(), boundary.post_tokens
+        self._gauge.begin_epoch("compaction", left)
         self._gauge.decide()
         self._begin_epoch(before, "boundary", boundary.trigger, left)
         self._left_by_compaction = left or 0
@@ -199,7 +194,7 @@ class _Replay:
         self._series.add(tokens)
 
     def _cross(self, level: str, previous: str, ratio: float) -> None:
-        state = self._state()
+        state = self._gauge.snapshot()
         ladder = self._gauge.ladder.resolve(state.context_limit)
         next_rung = next(iter(ladder.names[ladder.rank(level) + 1 :]), None)
         ahead = state.forecast["rungs"].get(next_rung) if state.forecast else None
