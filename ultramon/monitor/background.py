@@ -42,12 +42,7 @@ class _Job:
     def __init__(self, beat_at: float, check_at: float) -> None:
         self.beat_at = beat_at
         self.check_at = check_at
-        self.save_at: float | None = None
-
-    def next_due(self) -> float:
-        """Return the monotonic time of the first thing to do."""
-        first = min(self.beat_at, self.check_at)
-        return first if self.save_at is None else min(first, self.save_at)
+        self.save_at = _NEVER
 
 
 class BackgroundSaver:
@@ -88,7 +83,7 @@ class BackgroundSaver:
             self._unsaved.add(writer)
             job = self._jobs.setdefault(writer, _Job(_NEVER, _NEVER))
             job.beat_at = job.check_at = _NEVER
-            if job.save_at is None:
+            if job.save_at == _NEVER:
                 job.save_at = self._clock.monotonic()
             self._wake()
 
@@ -97,7 +92,7 @@ class BackgroundSaver:
         with self._condition:
             job = self._jobs.get(writer)
             due = self._clock.monotonic() + delay_seconds
-            if job is not None and (job.save_at is None or job.save_at > due):
+            if job is not None and job.save_at > due:
                 job.save_at = due
                 self._wake()
 
@@ -166,10 +161,10 @@ class BackgroundSaver:
                 if not urgent:
                     due = self.next_due()
                     now = self._clock.monotonic()
-                    if self._closing or (due is None and not self._jobs):
+                    if self._closing or due is None:
                         self._thread = None
                         return
-                    if due is not None and due > now:
+                    if due > now:
                         self._condition.wait(min(due - now, _LONGEST_WAIT_SECONDS))
                         continue
             self._save_urgent(urgent)
@@ -187,16 +182,15 @@ class BackgroundSaver:
 
     def next_due(self) -> float | None:
         """Return the monotonic time of the next thing to do, None when there is nothing."""
-        return min((job.next_due() for job in list(self._jobs.values())), default=None)
+        jobs = list(self._jobs.values())
+        return min((min(job.beat_at, job.check_at, job.save_at) for job in jobs), default=None)
 
     def run_due(self) -> None:
         """Do everything that is due."""
         now = self._clock.monotonic()
         with self._condition:
             jobs = list(self._jobs.items())
-            saves = [
-                writer for writer, job in jobs if job.save_at is not None and job.save_at <= now
-            ]
+            saves = [writer for writer, job in jobs if job.save_at <= now]
             checks = [writer for writer, job in jobs if job.check_at <= now]
             beats: dict[Backend, list[StateWriter]] = {}
             for writer, job in jobs:
@@ -205,7 +199,7 @@ class BackgroundSaver:
                     if writer.record.generation:
                         beats.setdefault(writer.backend, []).append(writer)
             for writer in saves:
-                self._jobs[writer].save_at = None
+                self._jobs[writer].save_at = _NEVER
             for writer in checks:
                 self._jobs[writer].check_at = now + REQUEST_SECONDS
         for writer in checks:
@@ -248,7 +242,7 @@ class BackgroundSaver:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
         for writer, job in list(self._jobs.items()):
-            if job.save_at is not None:
+            if job.save_at < _NEVER:
                 writer.save(durable=True)
 
     def after_fork(self) -> None:
