@@ -212,7 +212,7 @@ class Assignments:
         if items := items_of([event for event in given if not event.get("handoff")]):
             first = next(event for event in given if not event.get("handoff"))
             unstored = _unknown({**first, "generation": 0})
-            rebuilt = HandoffRecord.rebuilt(unstored, [], items, now=now)
+            rebuilt = HandoffRecord.of(unstored, [], items, now=now)
             handoffs[first["n"]] = rebuilt.to_json()
         return [
             StateRecord(given[0]["agentId"], run=self._run, epoch=1).event(
@@ -260,7 +260,7 @@ class Assignments:
         unsettled = set(rest)
         kept = [task for task in tasks if task["status"] == DONE or task["name"] in unsettled]
         number = given[-1]["n"]
-        handoff = HandoffRecord.rebuilt(life, kept, rest, now=now, suffix=f"-{number}").to_json()
+        handoff = HandoffRecord.of(life, kept, rest, now=now, suffix=f"-{number}").to_json()
         return life.event(
             "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
         )

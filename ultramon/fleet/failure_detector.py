@@ -219,7 +219,7 @@ class FailureDetector:
         """
         if state_of(record) is None:
             return []
-        handoff = HandoffRecord.rebuilt(
+        handoff = HandoffRecord.of(
             record,
             record.tasks or [],
             items_of(assignments.given(record.agent_id, record.generation)),

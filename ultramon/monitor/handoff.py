@@ -42,6 +42,7 @@ MAX_LIST_ITEMS = 200
 MAX_LIST_BYTES = 16 * 1024
 DEFAULT_PROMPT_TOKENS = 1500
 
+_BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50
 _MAX_ITEM_CHARS = 500
@@ -50,16 +51,6 @@ _MAX_ITEM_CHARS = 500
 _SIZES = ((200, 8000), (50, 4000), (20, 2000), (8, 800), (3, 200), (0, 0))
 # Steps into those sizes: what is left to do keeps its size while the rest shrinks before it.
 _CUTS = ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (3, 5), (4, 5), (5, 5))
-
-
-def handoff_id_of(agent_id: str, generation: int, epoch: int, started_at: float) -> str:
-    """Return the id of an agent's handoff in one epoch.
-
-    The agent itself, late or twice, and a fleet that rebuilds the record of a vanished agent make
-    the same id, so that one successor wins with either record. The start time tells apart agents
-    that shared an agent id one after the other.
-    """
-    return f"{agent_id}-{generation}-{epoch}-{round(started_at * 1000)}"
 
 
 class Workspace(Model):
@@ -117,48 +108,54 @@ class HandoffRecord(Model):
     _backend: Backend | None = PrivateAttr(default=None)
 
     @classmethod
-    def rebuilt(
+    def of(
         cls,
         record: StateRecord,
         tasks: list[dict[str, Any]],
         items: Iterable[str] = (),
         *,
         now: float,
-        generation_count: int = 1,
+        reason: str = "lost",
         suffix: str = "",
+        **left: Any,
     ) -> HandoffRecord:
-        """Make the record that an agent could not leave itself.
+        """Make the record of an agent in one epoch.
+
+        The agent itself, late or twice, and a fleet that makes the record of a vanished agent give
+        it the same id, so that one successor wins with either record. The start time tells apart
+        agents that shared an agent id one after the other.
 
         Args:
             record: The agent's last state.
             tasks: The plan as it was last saved, or the part of it that matters.
             items: The assigned items; those that are not in the plan remain.
             now: Epoch seconds.
-            generation_count: As the attribute.
+            reason: As the attribute.
             suffix: Ends the id of a second record for the same epoch.
+            **left: Further attributes.
         """
-        known = {task["name"] for task in tasks}
-        names: dict[str, list[str]] = {}
-        for task in tasks:
-            names.setdefault(task["status"], []).append(task["name"])
-        identity = handoff_id_of(
-            record.agent_id, record.generation, record.epoch, record.started_at
-        )
+        names: dict[str, str] = {task["name"]: task["status"] for task in tasks}
+        left.setdefault("workspace", Workspace(cwd=record.cwd) if record.cwd else None)
+        life = f"{record.agent_id}-{record.generation}-{record.epoch}"
         return cls(
-            handoff_id=identity + suffix,
+            handoff_id=f"{life}-{round(record.started_at * 1000)}{suffix}",
             agent_id=record.agent_id,
             run=record.run,
             predecessor_id=record.predecessor_id,
-            generation_count=generation_count,
             epoch=record.epoch,
-            reason="lost",
-            completed=tuple(names.get(DONE, ())),
-            interrupted=(*names.get(IN_PROGRESS, ()), *names.get(INTERRUPTED, ())),
-            remaining=(*names.get(PENDING, ()), *(item for item in items if item not in known)),
-            results={task["name"]: task["result"] for task in tasks if task.get("result")},
-            workspace=Workspace(cwd=record.cwd) if record.cwd else None,
+            reason=reason,
+            completed=tuple(name for name, status in names.items() if status == DONE),
+            interrupted=tuple(name for name, status in names.items() if status in _BEGUN),
+            remaining=(
+                *(name for name, status in names.items() if status == PENDING),
+                *(item for item in items if item not in names),
+            ),
+            results={
+                task["name"]: task["result"] for task in tasks if task.get("result") is not None
+            },
             tokens=record.estimated_tokens,
             created_at=utc(now),
+            **left,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -319,7 +316,7 @@ def bounded_list(values: Iterable[object]) -> tuple[str, ...]:
 
 def look_at_workspace(cwd: str | None = None) -> Workspace:
     """Return the working directory, with branch, head and dirty files of a git repository."""
-    cwd = cwd or _current_directory()
+    cwd = cwd or working_directory() or "?"
     status = _git(cwd, "status", "--porcelain=v2", "--branch", "-z")
     if status is None:
         return Workspace(cwd=cwd)
@@ -341,11 +338,12 @@ def look_at_workspace(cwd: str | None = None) -> Workspace:
     return Workspace(cwd=cwd, branch=branch, head=head, dirty_files=tuple(dirty[:_MAX_DIRTY_FILES]))
 
 
-def _current_directory() -> str:
+def working_directory() -> str | None:
+    """Return the working directory, None where it is gone."""
     try:
         return os.getcwd()
     except OSError:
-        return "?"
+        return None
 
 
 def _git(cwd: str, *arguments: str) -> str | None:
@@ -378,7 +376,7 @@ def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str,
     lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
     if state_of(record) is None:
         return [lost]
-    handoff = HandoffRecord.rebuilt(record, record.tasks or [], now=now).to_json()
+    handoff = HandoffRecord.of(record, record.tasks or [], now=now).to_json()
     return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
 
 

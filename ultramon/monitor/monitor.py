@@ -28,15 +28,14 @@ from ultramon.monitor.handoff import (
     Workspace,
     bounded_list,
     bounded_text,
-    handoff_id_of,
     look_at_workspace,
 )
 from ultramon.monitor.lifecycle import CREATED
 from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
-from ultramon.state.models import AgentState, utc
-from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING, Plan
+from ultramon.state.models import AgentState
+from ultramon.state.plan import Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named
@@ -529,23 +528,17 @@ class ContextMonitor:
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
-        session, plan, own = self._session, self._plan, self._record
-        before = session.predecessor
+        session, before = self._session, self._session.predecessor
         with session.lock:
-            record = HandoffRecord(
-                handoff_id=handoff_id_of(self.agent_id, own.generation, own.epoch, own.started_at),
-                agent_id=self.agent_id,
-                run=own.run,
-                predecessor_id=before.agent_id if before else None,
-                generation_count=before.generation_count + 1 if before else 1,
-                epoch=own.epoch,
+            own = session.snapshot()
+            record = HandoffRecord.of(
+                own,
+                own.tasks or [],
+                now=session.clock.now(),
                 reason=reason or self._handoff_reason(),
+                generation_count=before.generation_count + 1 if before else 1,
                 goal=bounded_text(self._goal or (before.goal if before else None)),
                 constraints=bounded_list(constraints),
-                completed=plan.with_status(DONE),
-                interrupted=plan.with_status(IN_PROGRESS, INTERRUPTED),
-                remaining=plan.with_status(PENDING),
-                results=plan.results,
                 decisions=bounded_list(decisions),
                 rejected=bounded_list(rejected),
                 open_questions=bounded_list(open_questions),
@@ -554,12 +547,10 @@ class ContextMonitor:
                 workspace=workspace,
                 resume=resume,
                 notes=bounded_text(notes),
-                tokens=self._gauge.tokens,
-                created_at=utc(session.clock.now()),
             )
-            own.handoff = record.to_json()
+            handoff = self._record.handoff = record.to_json()
             self._has_handed_off = True
-            event = self._writer.event("handoff_ready", handoff=own.handoff)
+            event = self._writer.event("handoff_ready", handoff=handoff)
         stored = session.announce([event], patiently=True)
         return record.model_copy(update={"stored": stored}).bind(session.backend)
 

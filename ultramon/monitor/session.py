@@ -21,6 +21,7 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.monitor.background import background_saver_for
+from ultramon.monitor.handoff import working_directory
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
@@ -104,7 +105,7 @@ class Session:
         record.grace_seconds = config.grace_seconds
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
-        record.cwd = _working_directory()
+        record.cwd = working_directory()
         record.pid = os.getpid()
         record.pid_started_at = process_started_at(record.pid)
         record.boot_id, record.hostname = self.writer.host.boot_id, self.writer.host.hostname
@@ -335,10 +336,3 @@ def _owner_of(refusal: UltramonError) -> str:
     if isinstance(refusal, AgentAlreadyRunningError):
         return f"process {refusal.pid} on {refusal.hostname}"
     return "another process"
-
-
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None

@@ -91,10 +91,6 @@ class Plan:
         """Return the items that are not done, interrupted ones included, in order."""
         return [name for name, status in self._status.items() if status != DONE]
 
-    def with_status(self, *statuses: str) -> tuple[str, ...]:
-        """Return the items that have one of the statuses, in order."""
-        return tuple(name for name, status in self._status.items() if status in statuses)
-
     def begin(self, item: object) -> str:
         """Mark an item as in progress, adding a new one; return its name."""
         name = _name_of(item)
@@ -192,11 +188,6 @@ class Plan:
             return self._total
         return len(self._status) + self._unnamed_done if self._is_planned else None
 
-    @property
-    def results(self) -> dict[str, str]:
-        """References to results, by item."""
-        return dict(self._results)
-
     def to_json(self) -> list[dict[str, Any]] | None:
         """Return the items in the form of a state file, None without a plan."""
         if not self._status:
@@ -217,6 +208,6 @@ class Plan:
                 self._keep_result(name, task["result"])
         self._size_bytes = sum(map(_item_bytes, self._status))
         self._is_planned = total is not None and bool(self._status)
-        self._unnamed_done = max(0, completed - len(self.with_status(DONE)))
+        self._unnamed_done = max(0, completed - self.completed_count)
         if total is not None and total != self.total_count:
             self._total = total
