@@ -38,21 +38,34 @@ class Usage(NamedTuple):
     cache_creation_tokens: int
     output_tokens: int
     cache_in_input: bool
-    model: str | None
+    model: str | None = None
 
 
 class _Names(NamedTuple):
-    """One provider's names for the numbers of a usage."""
+    """One provider's names for the numbers of a usage; of several the first not 0 counts."""
 
     input_tokens: str
     output_tokens: str
     cache_read_tokens: str
     cache_creation_tokens: str
     cache_in_input: bool
+    cache_details: str = ""
+    """Names of an object that holds the numbers of the cache, where there is one."""
 
 
+_DETAILS = "prompt_tokens_details input_tokens_details input_token_details"
+_READ, _CREATED = "cached_tokens cache_read cache_read_tokens", "cache_write_tokens cache_creation"
+_CHAT = _Names("prompt_tokens", "completion_tokens", _READ, _CREATED, True, _DETAILS)
+_RESPONSES = _Names("input_tokens", "output_tokens", _READ, _CREATED, True, _DETAILS)
+_ANTHROPIC = _Names(
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    cache_in_input=False,
+)
 # Their input count is present in every counted response; the output may be missing.
-_NAMES = (
+_OTHERS = (
     _Names("prompt_token_count", "candidates_token_count", "cached_content_token_count", "", True),
     _Names("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount", "", True),
     _Names("prompt_eval_count", "eval_count", "", "", True),
@@ -62,7 +75,7 @@ _NAMES = (
         "output_token_count",
         "cache_read_input_token_count",
         "cache_creation_input_token_count",
-        True,
+        cache_in_input=True,
     ),
 )
 _MODELS = ("model", "model_name", "model_version", "modelVersion", "ai_model_id")
@@ -126,17 +139,18 @@ def _find_usage(response: object, depth: int) -> Usage | None:
     message = _field(generation, "message") or _field(response, "message") or response
     metadata = _field(message, "response_metadata")
     summary = _field(response, "llm_output")
-    usage = (
-        _read_usage(_field(message, "usage"))
-        or _read_usage(_field(message, "usage_metadata"))
-        or _read_usage(_field(message, "usageMetadata"))
-        or _read_usage(_field(message, "usage_details"))
-        or _read_usage(_field(_field(message, "metadata"), "usage"))
-        or _read_usage(_field(metadata, "usage"))
-        or _read_usage(_field(metadata, "token_usage"))
-        or _read_usage(_field(summary, "token_usage"))
-        or _read_usage(response)
+    places = (
+        _field(message, "usage"),
+        _field(message, "usage_metadata"),
+        _field(message, "usageMetadata"),
+        _field(message, "usage_details"),
+        _field(_field(message, "metadata"), "usage"),
+        _field(metadata, "usage"),
+        _field(metadata, "token_usage"),
+        _field(summary, "token_usage"),
+        response,
     )
+    usage = next(filter(None, map(_read_usage, places)), None)
     if usage is None:
         return None
     for holder in (message, metadata, summary, response):
@@ -184,60 +198,36 @@ def _is_reply(message: object) -> bool:
 
 def _read_usage(usage: object) -> Usage | None:
     """Read one usage object; a stated total means that the cache is in the input."""
-    if _has(usage, "prompt_tokens", "completion_tokens"):
-        return _with_cache_in_input(usage, "prompt_tokens", "completion_tokens")
-    for names in _NAMES:
+    if _has(usage, _CHAT.input_tokens, _CHAT.output_tokens):
+        return _counted(usage, _CHAT)
+    for names in _OTHERS:
         if _has(usage, names.input_tokens):
-            return _read_named(usage, names)
-    if not _has(usage, "input_tokens", "output_tokens"):
-        return None
+            # Microsoft's client of Anthropic passes on counts without the cache.
+            is_anthropic = isinstance(usage, dict) and any(
+                isinstance(name, str) and name.startswith("anthropic.") for name in usage
+            )
+            in_input = names.cache_in_input and not is_anthropic
+            return _counted(usage, names._replace(cache_in_input=in_input))
     requests = _field(usage, "requests")
-    if isinstance(requests, int) and requests > 1:
+    is_sum = isinstance(requests, int) and requests > 1
+    if is_sum or not _has(usage, _ANTHROPIC.input_tokens, _ANTHROPIC.output_tokens):
         return None
     if _has(usage, "total_tokens") and not (
-        _has(usage, "cache_read_input_tokens") or _has(usage, "cache_creation_input_tokens")
+        _has(usage, _ANTHROPIC.cache_read_tokens) or _has(usage, _ANTHROPIC.cache_creation_tokens)
     ):
-        return _with_cache_in_input(usage, "input_tokens", "output_tokens")
-    request = _last_request(usage)
+        return _counted(usage, _RESPONSES)
+    return _counted(_last_request(usage), _ANTHROPIC)
+
+
+def _counted(usage: object, names: _Names) -> Usage:
+    """Return the numbers unchecked, 0 for None; the monitor refuses impossible ones."""
+    cache = _any_field(usage, names.cache_details) or usage
     return Usage(
-        _count(request, "input_tokens"),
-        _count(request, "cache_read_input_tokens"),
-        _count(request, "cache_creation_input_tokens"),
-        _count(request, "output_tokens"),
-        cache_in_input=False,
-        model=None,
-    )
-
-
-def _read_named(usage: object, names: _Names) -> Usage:
-    # Microsoft's client of Anthropic passes on counts without the cache.
-    is_anthropic = isinstance(usage, dict) and any(
-        isinstance(name, str) and name.startswith("anthropic.") for name in usage
-    )
-    return Usage(
-        _count(usage, names.input_tokens),
-        _count(usage, names.cache_read_tokens),
-        _count(usage, names.cache_creation_tokens),
-        _count(usage, names.output_tokens),
-        cache_in_input=names.cache_in_input and not is_anthropic,
-        model=None,
-    )
-
-
-def _with_cache_in_input(usage: object, input_name: str, output_name: str) -> Usage:
-    details = (
-        _field(usage, "prompt_tokens_details")
-        or _field(usage, "input_tokens_details")
-        or _field(usage, "input_token_details")
-        or usage
-    )
-    return Usage(
-        _count(usage, input_name),
-        _any_count(details, "cached_tokens", "cache_read", "cache_read_tokens"),
-        _any_count(details, "cache_write_tokens", "cache_creation"),
-        _count(usage, output_name),
-        cache_in_input=True,
-        model=None,
+        cast("int", _any_field(usage, names.input_tokens) or 0),
+        cast("int", _any_field(cache, names.cache_read_tokens) or 0),
+        cast("int", _any_field(cache, names.cache_creation_tokens) or 0),
+        cast("int", _any_field(usage, names.output_tokens) or 0),
+        names.cache_in_input,
     )
 
 
@@ -259,14 +249,8 @@ def _has(source: object, *names: str) -> bool:
     return all(_field(source, name) is not None for name in names)
 
 
-def _count(source: object, name: str) -> int:
-    """Return a number of a usage unchecked, 0 for None; the monitor refuses impossible ones."""
-    value = _field(source, name)
-    return 0 if value is None else cast("int", value)
-
-
-def _any_count(source: object, *names: str) -> int:
-    return next((count for name in names if (count := _count(source, name))), 0)
+def _any_field(source: object, names: str) -> object:
+    return next((value for name in names.split() if (value := _field(source, name))), None)
 
 
 def _field(source: object, name: str) -> object:
