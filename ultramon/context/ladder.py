@@ -44,19 +44,28 @@ _ADVICE = {
     PREPARE_HANDOFF: " - complete current task, prepare clean handoff",
     FORCE_RETURN: " - initiating checkpoint return",
 }
+_RUNG_FIELDS = {
+    "name": "name",
+    "ratio": "ratio",
+    "tokensLeft": "tokens_left",
+    "action": "action",
+    "rearmRatio": "rearm_ratio",
+}
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _MOST_TOKENS = 1_000_000_000
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, which a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_ratio(name: str, value: object, source: str = "argument") -> float:
-    """Return a ratio in (0, 1] as a float, or raise ConfigurationError naming it."""
-    if not _is_number(value) or not 0.0 < value <= 1.0:  # type: ignore[operator]
-        raise ConfigurationError(name, value, "a finite ratio, 0 < ratio <= 1", source)
-    return float(value)  # type: ignore[arg-type]
+def _check_ratio(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if not (is_number(value) and 0.0 < value <= 1.0):
+        raise ConfigurationError(name, value, "a finite ratio, 0 < ratio <= 1")
+    return float(value)
 
 
 def _check_name(kind: str, name: object) -> str:
@@ -94,25 +103,19 @@ class Rung:
         self.name = _check_name("rung name", name)
         if ratio is None and tokens_left is None:
             raise ConfigurationError(f"rung {name}", None, "given a ratio, tokens_left, or both")
-        if tokens_left is not None and (
-            not isinstance(tokens_left, int)
-            or isinstance(tokens_left, bool)
-            or not 0 < tokens_left <= _MOST_TOKENS
-        ):
+        is_whole = isinstance(tokens_left, int) and not isinstance(tokens_left, bool)
+        if tokens_left is not None and not (is_whole and 0 < tokens_left <= _MOST_TOKENS):
             allowed = f"a whole number from 1 to {_MOST_TOKENS:,}"
             raise ConfigurationError(f"{name} tokens_left", tokens_left, allowed)
         if action not in ACTIONS:
             raise ConfigurationError(f"{name} action", action, f"one of {', '.join(ACTIONS)}")
-        self.ratio = None if ratio is None else check_ratio(f"{name} ratio", ratio)
+        self.ratio = _check_ratio(f"{name} ratio", ratio)
         self.tokens_left = tokens_left
         self.action = str(action)
-        self.rearm_ratio = rearm_ratio
-        if rearm_ratio is not None:
-            self.rearm_ratio = check_ratio(f"{name} rearm_ratio", rearm_ratio)
-            if self.ratio is not None and self.rearm_ratio > self.ratio:
-                raise ConfigurationError(
-                    f"{name} rearm_ratio", rearm_ratio, f"at most the rung's ratio {self.ratio}"
-                )
+        self.rearm_ratio = _check_ratio(f"{name} rearm_ratio", rearm_ratio)
+        if self.rearm_ratio and self.ratio and self.rearm_ratio > self.ratio:
+            allowed = f"at most the rung's ratio {self.ratio}"
+            raise ConfigurationError(f"{name} rearm_ratio", rearm_ratio, allowed)
 
     def __repr__(self) -> str:
         return (
@@ -124,17 +127,11 @@ class Rung:
         return isinstance(other, Rung) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
-        return hash((self.name, self.ratio, self.tokens_left, self.action, self.rearm_ratio))
+        return hash(tuple(self.to_json().values()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the rung as a state file has it."""
-        return {
-            "name": self.name,
-            "ratio": self.ratio,
-            "tokensLeft": self.tokens_left,
-            "action": self.action,
-            "rearmRatio": self.rearm_ratio,
-        }
+        return {name: getattr(self, attribute) for name, attribute in _RUNG_FIELDS.items()}
 
     def describe(self) -> str:
         """Return where the rung lies, for people: ``70%+``, ``20,000 tokens left``, or both."""
@@ -162,17 +159,12 @@ class ResolvedRung:
     __slots__ = ("action", "name", "nominal_ratio", "ratio", "rearm_ratio")
 
     def __init__(
-        self,
-        name: str,
-        action: str,
-        ratio: float,
-        rearm_ratio: float | None,
-        nominal_ratio: float | None = None,
+        self, rung: Rung, ratio: float, nominal_ratio: float, rearm_ratio: float | None
     ) -> None:
-        self.name = name
-        self.action = action
+        self.name = rung.name
+        self.action = rung.action
         self.ratio = ratio
-        self.nominal_ratio = ratio if nominal_ratio is None else nominal_ratio
+        self.nominal_ratio = nominal_ratio
         self.rearm_ratio = rearm_ratio
 
 
@@ -188,9 +180,7 @@ class ResolvedLadder:
 
     __slots__ = ("dropped", "names", "rungs", "status")
 
-    def __init__(
-        self, base: str, rungs: Sequence[ResolvedRung], dropped: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, base: str, rungs: Sequence[ResolvedRung], dropped: Sequence[str]) -> None:
         self.names = (base, *(rung.name for rung in rungs))
         self.rungs = tuple(rungs)
         self.dropped = tuple(dropped)
@@ -245,7 +235,7 @@ class Ladder:
     ) -> None:
         self.rungs = tuple(rungs)
         self.base = _check_name("ladder base", base)
-        if rearm_margin is not None and not (_is_number(rearm_margin) and 0 <= rearm_margin < 1):
+        if rearm_margin is not None and not (is_number(rearm_margin) and 0 <= rearm_margin < 1):
             raise ConfigurationError("rearm_margin", rearm_margin, "None or 0 <= margin < 1")
         self.rearm_margin = rearm_margin
         self.round_percent = round_percent
@@ -307,18 +297,8 @@ class Ladder:
             ConfigurationError: The stored ladder is not a valid one.
         """
         try:
-            rungs = [
-                Rung(
-                    rung["name"],
-                    rung["ratio"],
-                    rung["tokensLeft"],
-                    rung["action"],
-                    rung["rearmRatio"],
-                )
-                for rung in value["rungs"]
-            ]
             return cls(
-                rungs,
+                [Rung(*(rung[name] for name in _RUNG_FIELDS)) for rung in value["rungs"]],
                 base=value["base"],
                 rearm_margin=value["rearmMargin"],
                 round_percent=bool(value["roundPercent"]),
@@ -345,41 +325,34 @@ class Ladder:
             The rungs in strictly rising order; a tokens-left arm that lies at or below zero, or
             that would break the order, is dropped and named in ``dropped``.
         """
-        arms: list[float | None] = []
-        dropped: list[str] = []
-        for rung in self.rungs:
-            arm = None
-            if rung.tokens_left is not None and context_limit_tokens is not None:
-                arm = (context_limit_tokens - rung.tokens_left) / context_limit_tokens
-                if arm <= 0.0:
-                    arm = None
-                    dropped.append(rung.name)
-            arms.append(arm)
-        offender = self._offender(arms)
-        while offender is not None:
+        limit, dropped = context_limit_tokens, []
+        arms = [
+            (limit - rung.tokens_left) / limit if limit and rung.tokens_left else None
+            for rung in self.rungs
+        ]
+        while (offender := self._offender(arms)) is not None:
             arms[offender] = None
             dropped.append(self.rungs[offender].name)
-            offender = self._offender(arms)
         resolved = []
         for rung, arm in zip(self.rungs, arms, strict=True):
             ratio = self._stricter(rung, arm)
             if ratio is not None:
-                nominal = ratio if arm == ratio else rung.ratio
-                rearm = self._rearm(rung, ratio)
-                resolved.append(ResolvedRung(rung.name, rung.action, ratio, rearm, nominal))
+                nominal = ratio if arm == ratio or rung.ratio is None else rung.ratio
+                resolved.append(ResolvedRung(rung, ratio, nominal, self._rearm(rung, ratio)))
         return ResolvedLadder(self.base, resolved, dropped)
 
     def _stricter(self, rung: Rung, arm: float | None) -> float | None:
         ratio = rung.ratio
         if ratio is not None and self.round_percent:
             ratio = (round(ratio * 100) - 0.5) / 100
-        arms = [value for value in (ratio, arm) if value is not None]
-        return min(arms) if arms else None
+        return min((value for value in (ratio, arm) if value is not None), default=None)
 
     def _offender(self, arms: Sequence[float | None]) -> int | None:
         lower: tuple[int, float] | None = None
         for index, rung in enumerate(self.rungs):
             arm = arms[index]
+            if arm is not None and arm <= 0.0:
+                return index
             ratio = self._stricter(rung, arm)
             if ratio is None:
                 continue

@@ -43,17 +43,11 @@ UNKNOWN_USAGE = "Context usage unknown - report the next response"
 """Before the first reading, and after a compaction that left an unknown size."""
 
 _LEVELS: dict[str, Level] = {level.value: level for level in Level}
-_ACTIONS: dict[str, Action] = {action.value: action for action in Action}
 
 
 def as_level(name: str) -> str:
     """Return the `Level` of a name, or the name itself when the default ladder has no such."""
     return _LEVELS.get(name, name)
-
-
-def as_action(name: str) -> Action:
-    """Return the `Action` of a name."""
-    return _ACTIONS[name]
 
 
 class ThresholdAction:
@@ -79,7 +73,7 @@ class ThresholdAction:
         note: Callable[[], str] | str = "",
     ) -> None:
         self.level = level
-        self.action = action if isinstance(action, Action) else as_action(action)
+        self.action = Action(action)
         self.message = message
         self.changed = changed
         self._note = note
@@ -91,13 +85,13 @@ class ThresholdAction:
         )
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ThresholdAction):
-            return NotImplemented
-        mine = (self.level, self.action, self.message, self.changed)
-        return mine == (other.level, other.action, other.message, other.changed)
+        return isinstance(other, ThresholdAction) and self._facts() == other._facts()
 
     def __hash__(self) -> int:
-        return hash((self.level, self.action, self.message, self.changed))
+        return hash(self._facts())
+
+    def _facts(self) -> tuple[str, str, str, bool]:
+        return self.level, self.action, self.message, self.changed
 
     @property
     def should_prepare(self) -> bool:
@@ -116,10 +110,8 @@ class ThresholdAction:
 
 
 def _ladder(config: ContextConfig | Ladder | None) -> Ladder:
-    if config is None:
-        return ladders.DEFAULT_LADDER
-    if isinstance(config, ladders.Ladder):
-        return config
+    if config is None or isinstance(config, Ladder):
+        return config or ladders.DEFAULT_LADDER
     return config.effective_ladder
 
 
@@ -140,8 +132,7 @@ def detect_threshold(
     """
     if usage_ratio is None:
         return Level.UNKNOWN
-    is_number = isinstance(usage_ratio, int | float) and not isinstance(usage_ratio, bool)
-    if not (is_number and 0 <= usage_ratio < float("inf")):
+    if not (ladders.is_number(usage_ratio) and 0 <= usage_ratio < float("inf")):
         allowed = "a finite number >= 0 (1.0 is the limit), or None where it is unknown"
         raise ConfigurationError("usage_ratio", usage_ratio, allowed)
     ladder = _ladder(config)
@@ -162,11 +153,10 @@ def get_threshold_action(
         ConfigurationError: The ladder has no such level.
     """
     ladder = _ladder(config)
-    rung = None if level is None else ladder.rung(level)
-    if rung is not None:
-        return ThresholdAction(as_level(rung.name), rung.action, ladder.message(rung.name))
-    if level == ladder.base:
-        return ThresholdAction(as_level(ladder.base), Action.NONE, ladder.message(ladder.base))
+    if level is not None and level in ladder.names:
+        rung = ladder.rung(level)
+        action = rung.action if rung else Action.NONE
+        return ThresholdAction(as_level(level), action, ladder.message(level))
     if level in (None, Level.UNKNOWN):
         return ThresholdAction(Level.UNKNOWN, Action.NONE, UNKNOWN_LIMIT)
     allowed = f"one of {', '.join(ladder.names)}, or None where it is unknown"
