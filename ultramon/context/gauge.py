@@ -114,10 +114,7 @@ class Gauge:
         writes makes the same event again at its next call, and it is stored once.
         """
         record = self.record
-        source = f"agent:{record.agent_id}"
-        self.events.append(
-            record.event(kind, source=source, at=self._now(), n=record.seq, **details)
-        )
+        self.events.append(record.event(kind, at=self._now(), n=record.seq, **details))
 
     @property
     def least_ratio(self) -> float | None:

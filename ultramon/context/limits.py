@@ -259,40 +259,48 @@ def resolve_limit(
         ConfigurationError: A number is not whole or too small, or the reserved output leaves
             nothing of the window.
     """
-    reported = _checked("suspect_above_tokens", suspect_above_tokens, least=0) or 0
-    reserved = _checked("reserved_output_tokens", reserved_output_tokens, least=0) or 0
-    cap = _checked("explicit_limit_tokens", explicit_limit_tokens)
-    bounds = (
-        ("trigger", _checked("host_trigger_tokens", host_trigger_tokens)),
-        ("refusal", _checked("host_refusal_tokens", host_refusal_tokens)),
+    reported = _checked("suspect_above_tokens", suspect_above_tokens or 0, least=0)
+    reserved = _checked("reserved_output_tokens", reserved_output_tokens or 0, least=0)
+    given = (
+        ("limit", "explicit", explicit_limit_tokens),
+        ("trigger", "host", host_trigger_tokens),
+        ("refusal", "host", host_refusal_tokens),
+        ("window", "explicit", explicit_window_tokens),
+        ("window", "host", host_window_tokens),
+        ("window", "observed", observed_window_tokens),
+        ("window", "model", window_for_model(model, host)),
+        ("window", "default", default_window_tokens if model is None else None),
     )
-    assumed = _checked("default_window_tokens", default_window_tokens)
-    windows = _judge_windows(
-        reported,
-        explicit=_checked("explicit_window_tokens", explicit_window_tokens),
-        host=_checked("host_window_tokens", host_window_tokens),
-        observed=_checked("observed_window_tokens", observed_window_tokens),
-        model=window_for_model(model, host),
-        default=assumed if model is None else None,
-    )
+    candidates: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "source": source,
+            "tokens": _checked(f"{source}_{name}_tokens", tokens),
+            "verdict": "holds",
+        }
+        for name, source, tokens in given
+        if tokens is not None
+    ]
+    windows = [candidate for candidate in candidates if candidate["name"] == "window"]
+    window = None
+    for candidate in windows:
+        if candidate["source"] != "explicit" and reported > candidate["tokens"]:
+            candidate["verdict"] = "not_believed"
+        elif window is None:
+            window = candidate
+        else:
+            candidate["verdict"] = "outranked"
     suspect = bool(windows) and windows[0]["verdict"] == "not_believed"
-    window = next((candidate for candidate in windows if candidate["verdict"] == "holds"), None)
+    for candidate in candidates:
+        is_bound = candidate["name"] in ("trigger", "refusal")
+        if is_bound and suspect and reported > candidate["tokens"]:
+            candidate["verdict"] = "not_believed"
     if window is not None and reserved >= window["tokens"]:
         raise ConfigurationError(
             "reserved_output_tokens",
             reserved_output_tokens,
             f"less than the context window of {window['tokens']} tokens ({window['source']})",
         )
-
-    candidates = []
-    if cap is not None:
-        candidates.append(_candidate("limit", "explicit", cap, "holds"))
-    for name, bound in bounds:
-        if bound is not None:
-            was_passed = suspect and reported > bound
-            verdict = "not_believed" if was_passed else "holds"
-            candidates.append(_candidate(name, "host", bound, verdict))
-    candidates += windows
 
     def usable_tokens(candidate: dict[str, Any]) -> int:
         tokens: int = candidate["tokens"]
@@ -301,41 +309,14 @@ def resolve_limit(
     in_force = [candidate for candidate in candidates if candidate["verdict"] == "holds"]
     if not in_force:
         return Limit(None, None, "unknown", suspect, candidates)
+    window_tokens = window["tokens"] if window is not None else None
     binding = min(in_force, key=usable_tokens)
     binding["verdict"] = "binding"
-    return Limit(
-        usable_tokens(binding),
-        window["tokens"] if window is not None else None,
-        binding["source"],
-        suspect,
-        candidates,
-    )
+    return Limit(usable_tokens(binding), window_tokens, binding["source"], suspect, candidates)
 
 
-def _candidate(name: str, source: str, tokens: int, verdict: str) -> dict[str, Any]:
-    return {"name": name, "source": source, "tokens": tokens, "verdict": verdict}
-
-
-def _judge_windows(reported_tokens: int, **tokens_by_source: int | None) -> list[dict[str, Any]]:
-    """Return each known window with its verdict, best source first."""
-    judged = []
-    decided = False
-    for source, tokens in tokens_by_source.items():
-        if tokens is None:
-            continue
-        if source != "explicit" and reported_tokens > tokens:
-            verdict = "not_believed"
-        else:
-            verdict = "outranked" if decided else "holds"
-            decided = True
-        judged.append(_candidate("window", source, tokens, verdict))
-    return judged
-
-
-def _checked(name: str, value: int | None, least: int = 1) -> int | None:
+def _checked(name: str, value: int, least: int = 1) -> int:
     """Return a valid token count."""
-    if value is None:
-        return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigurationError(name, value, f"a whole number of tokens, {least} or more")
     return value

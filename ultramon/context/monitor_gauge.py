@@ -85,17 +85,11 @@ class MonitorGauge(Gauge):
                 "explicit_limit_tokens": config.context_limit_tokens,
                 "explicit_window_tokens": config.context_window_tokens,
                 "reserved_output_tokens": config.reserved_output_tokens,
+                "default_window_tokens": config.default_window_tokens,
             },
             decide=LevelMachine(ladder).decide,
         )
         self._resolve()
-
-    def _resolve(self) -> None:
-        model = self.record.model
-        self._settings["default_window_tokens"] = (
-            None if model else self.config.default_window_tokens
-        )
-        super()._resolve()
 
     def _set_level(self) -> None:
         super()._set_level()

@@ -245,11 +245,6 @@ class BackgroundSaver:
             if job.save_at < _NEVER:
                 writer.save(durable=True)
 
-    def after_fork(self) -> None:
-        """Mute the copies in a forked child: their agents belong to the parent."""
-        for writer in list(self._jobs):
-            writer.session.after_fork()
-
 
 def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
     """Save states, together where the backend can; return the writers that stored everything.
@@ -309,7 +304,8 @@ def background_saver_for(clock: Clock) -> BackgroundSaver:
 def _after_fork() -> None:
     global _system
     former, _system = _system, BackgroundSaver(SYSTEM_CLOCK, threaded=True)
-    former.after_fork()
+    for writer in list(former._jobs):  # their agents belong to the parent
+        writer.session.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

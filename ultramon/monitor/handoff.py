@@ -371,13 +371,12 @@ def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str,
     """
     if not record.active or record.run == run:
         return []
-    source, n = f"agent:{record.agent_id}", round(record.last_heartbeat * 1000)
-    reason = f"its id went on in run {run}"
-    lost = record.event("agent_lost", source=source, at=now, n=n, outcome="lost", reason=reason)
+    n, reason = round(record.last_heartbeat * 1000), f"its id went on in run {run}"
+    lost = record.event("agent_lost", at=now, n=n, outcome="lost", reason=reason)
     if state_of(record) is None:
         return [lost]
     handoff = HandoffRecord.of(record, record.tasks or [], now=now).to_json()
-    return [record.event("handoff_ready", source=source, at=now, n=0, handoff=handoff), lost]
+    return [record.event("handoff_ready", at=now, n=0, handoff=handoff), lost]
 
 
 def left_in(handoff: dict[str, Any]) -> list[str]:

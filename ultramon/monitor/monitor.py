@@ -46,7 +46,6 @@ from ultramon.system.settings import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from os import PathLike
-    from types import TracebackType
     from typing import Never
 
     from ultramon.backends.base import Backend
@@ -173,12 +172,7 @@ class ContextMonitor:
     def __enter__(self) -> Self:
         return self.start() if self._lifecycle.phase == CREATED else self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         if not self._record.active:
             return
         if kind is None:
@@ -192,13 +186,8 @@ class ContextMonitor:
     async def __aenter__(self) -> Self:
         return await self.start_async() if self._lifecycle.phase == CREATED else self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await to_its_end(self.__exit__, kind, error, traceback)
+    async def __aexit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        await to_its_end(self.__exit__, kind, *details)
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the agent's context and say what to do now.

@@ -12,8 +12,6 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from ultramon.backends.base import Backend
     from ultramon.context.config import ContextConfig
     from ultramon.monitor.monitor import ContextMonitor
@@ -112,8 +110,7 @@ class MonitorPool:
 
         Nothing happens when the pool does not hold it.
         """
-        with self._lock:
-            seat = self._seats.get(conversation_id)
+        seat = self._seats.get(conversation_id)
         if seat is None:
             return
         with seat.lock:
@@ -131,8 +128,7 @@ class MonitorPool:
         Raises:
             ValueError: There is no such outcome; the conversation goes on.
         """
-        with self._lock:
-            seat = self._seats.get(conversation_id)
+        seat = self._seats.get(conversation_id)
         if seat is None:
             return
         with seat.lock:
@@ -157,7 +153,7 @@ class MonitorPool:
             try:
                 if self._is_idle(seat):
                     if seat.monitor is not None:
-                        seat.monitor.__exit__(None, None, None)
+                        seat.monitor.__exit__(None)
                     self._leave(conversation_id, seat)
                     closed.append(conversation_id)
             finally:
@@ -171,18 +167,13 @@ class MonitorPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
         with self._lock:
             seats = list(self._seats.items())
         for conversation_id, seat in seats:
             with seat.lock:
                 if seat.monitor is not None:
-                    seat.monitor.__exit__(kind, error, traceback)
+                    seat.monitor.__exit__(kind)
                 self._leave(conversation_id, seat)
 
     def _begin(self, conversation_id: str) -> ContextMonitor:

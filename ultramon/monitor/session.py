@@ -152,7 +152,6 @@ class Session:
         now = self.clock.now()
         event = self.record.event(
             "agent_refused",
-            source=f"agent:{self.agent_id}",
             at=now,
             n=round(now * 1000),
             outcome="cancelled",

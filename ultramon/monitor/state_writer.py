@@ -229,8 +229,7 @@ class StateWriter:
         count = (self.record.epoch, kind, str(details.get("level", "")))
         number = self._counts.get(count, 0)
         self._counts[count] = number + 1
-        source, now = f"agent:{self.agent_id}", self._clock.now()
-        event = self.record.event(kind, source=source, at=now, n=number, **details)
+        event = self.record.event(kind, at=self._clock.now(), n=number, **details)
         if not self.muted:
             self._outbox.append(event)
         return event

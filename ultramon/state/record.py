@@ -143,14 +143,16 @@ class StateRecord:
                 setattr(self, attribute, value)
         self._body = b""
 
-    def event(self, kind: str, *, source: str, at: float, n: int, **details: Any) -> dict[str, Any]:
+    def event(
+        self, kind: str, *, at: float, n: int, source: str = "", **details: Any
+    ) -> dict[str, Any]:
         """Make an event about this agent.
 
         Args:
             kind: Its type.
-            source: The one that noticed it.
             at: Epoch seconds.
             n: Its number among events of its type in this epoch; equal ones are stored once.
+            source: The one that noticed it; empty = the agent itself.
             **details: Further members.
         """
         return {
@@ -161,7 +163,7 @@ class StateRecord:
             "run": self.run,
             "generation": self.generation,
             "epoch": self.epoch,
-            "source": source,
+            "source": source or f"agent:{self.agent_id}",
             "occurredAt": format_time(at),
             "n": n,
             **details,

@@ -78,15 +78,16 @@ class Lock:
         self._release()
 
     def _wait(self) -> None:
-        try:
-            while not _try_lock(self._fd):
+        while True:
+            try:
+                _lock(self._fd)
+                return
+            except (BlockingIOError, PermissionError):  # the second is how Windows says it
                 if time.monotonic() >= self._deadline:
-                    raise LockedError(self._path, "is locked by another process")
-                time.sleep(_RETRY_SECONDS)
-        except LockedError:
-            raise
-        except OSError as error:
-            raise refused(self._path, "cannot be locked", error) from error
+                    raise LockedError(self._path, "is locked by another process") from None
+            except OSError as error:
+                raise refused(self._path, "cannot be locked", error) from error
+            time.sleep(_RETRY_SECONDS)
 
     def _release(self) -> None:
         # A child forked meanwhile shares the descriptor; closing this one would not unlock it.
@@ -95,14 +96,6 @@ class Lock:
         except OSError:
             pass
         close_quietly(self._fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        _lock(fd)
-    except (BlockingIOError, PermissionError):  # the second is how Windows says it
-        return False
-    return True
 
 
 def _is_same_file(fd: int, path: str) -> bool:

@@ -81,4 +81,4 @@ def make_event(
         fields: Members to be other than the defaults here, under their JSON names.
     """
     record = StateRecord(agent_id, run="default", session_id="session-1", generation=1, epoch=1)
-    return {**record.event(kind, source=f"agent:{agent_id}", at=at, n=0), **fields}
+    return {**record.event(kind, at=at, n=0), **fields}
