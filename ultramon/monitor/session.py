@@ -81,7 +81,7 @@ class Session:
         notify_ladder: Ladder | None = None,
     ) -> None:
         self.record = record = gauge.record
-        config = gauge.config
+        self.config = config = gauge.config
         self.agent_id = record.agent_id
         self.predecessor = predecessor
         self.lifecycle = LifecycleMachine(self.agent_id)
@@ -93,10 +93,10 @@ class Session:
         self._notify = {SELF: self.agent_id, PARENT: record.parent_id}.get(notify or "")
         self._notify_ladder = notify_ladder
         self._has_warned_of_limit = False
-        self._raises = config.on_error == "raise"
-        self._saver = background_saver_for(clock)
-        self.writer = StateWriter(self, config, backend, clock, takeover=takeover)
-        self.backend = self.writer.backend
+        self.raises = config.on_error == "raise"
+        self.saver = background_saver_for(clock)
+        self.backend: Backend = backend  # type: ignore[assignment]
+        self.writer = StateWriter(self, takeover=takeover)
         record.host = SDK_HOST
         record.phase = "working"
         record.started_at = clock.now()
@@ -172,9 +172,9 @@ class Session:
                     return
             register(self.agent_id, notify, None, ladder, backend=backend, clock=self.clock)
         except StateError as error:
-            if self._raises:
+            if self.raises:
                 raise
-            self._saver.warn("agent %s is not registered: %s", self.agent_id, error)
+            self.saver.warn("agent %s is not registered: %s", self.agent_id, error)
 
     def stop(self, outcome: str) -> bool:
         """End the agent and store its end; see `ContextMonitor.stop`."""
@@ -298,7 +298,7 @@ class Session:
         try:
             request = self.backend.get_request(self.agent_id)
         except StateError as error:
-            self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
+            self.saver.warn("agent %s sees no requests: %s", self.agent_id, error)
             return
         with self.lock:
             asked = request is not None and request.get("generation") == self.record.generation

@@ -16,7 +16,7 @@ from ultramon.errors import (
     StateWriteError,
     UltramonError,
 )
-from ultramon.monitor.background import AGENT_WAIT_SECONDS, background_saver_for
+from ultramon.monitor.background import AGENT_WAIT_SECONDS
 from ultramon.monitor.handoff import end_of_replaced
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
@@ -24,11 +24,8 @@ from ultramon.system.processes import this_host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.backends.base import Backend
-    from ultramon.context.config import ContextConfig
     from ultramon.monitor.session import Session
     from ultramon.state.record import StateRecord
-    from ultramon.system.clock import Clock
 
 REPLACE_SECONDS = 30.0
 """A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
@@ -39,10 +36,9 @@ REPLACE_IN_DATABASE_SECONDS = 600.0
 class StateWriter:
     """Stores the states and events of one agent in one backend, under its generation.
 
-    The arguments are those of `Session`.
-
     Args:
         session: Gives the snapshots; its lock guards everything here.
+        takeover: As for `Session`.
 
     Attributes:
         record: Of the session; its generation is the number of this owner, 0 until it is stored.
@@ -50,31 +46,23 @@ class StateWriter:
         save_lock: Held while a state is on its way to the store.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        config: ContextConfig,
-        backend: Backend | None,
-        clock: Clock,
-        *,
-        takeover: bool,
-    ) -> None:
+    def __init__(self, session: Session, *, takeover: bool) -> None:
         self.agent_id = session.agent_id
         self.record = session.record
         self.session = session
-        self.backend: Backend = backend  # type: ignore[assignment]
-        self.heartbeat_interval_seconds = config.heartbeat_interval_seconds
-        self.muted = backend is None
+        self.backend = session.backend
+        self.heartbeat_interval_seconds = session.config.heartbeat_interval_seconds
+        self.muted = session.backend is None
         self.save_lock = threading.Lock()
         # Looked up once: later the process may have no descriptor left for it.
         self.host = this_host()
-        self._config = config
-        self._raises = config.on_error == "raise"
-        self._clock = clock
+        self._config = session.config
+        self._raises = session.raises
+        self._clock = session.clock
         self._takeover = takeover
-        self._saver = background_saver_for(clock)
+        self._saver = session.saver
         self.record.start_id = random_hex(16)
-        self.record.last_activity = clock.now()
+        self.record.last_activity = session.clock.now()
         self._dirty = False
         self._snapshots = 0
         self._stored = 0
