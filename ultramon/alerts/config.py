@@ -20,9 +20,9 @@ from ultramon.system.settings import (
     MOST_SECONDS,
     RATIO,
     Kind,
-    Number,
     Settings,
     choice,
+    number,
     setting,
     whole_number,
 )
@@ -101,7 +101,7 @@ def _split(text: str) -> list[str]:
 
 
 _FLAG = Kind("true or false", lambda value: isinstance(value, bool), lambda text: not is_yes(text))
-_SECONDS = Number(
+_SECONDS = number(
     f"seconds from 0 to {MOST_SECONDS:,}", lambda value: 0 <= value <= MOST_SECONDS, "seconds"
 )
 _STATUS = choice(*STATUSES)

@@ -22,11 +22,11 @@ from ultramon.system.settings import (
     TEXT,
     TOKENS,
     Kind,
-    Number,
     OrNone,
     Settings,
     check_settings,
     choice,
+    number,
     setting,
     whole_number,
 )
@@ -65,10 +65,10 @@ def _from(source: str) -> Iterator[None]:
         raise ConfigurationError(error.name, error.value, error.allowed, source) from None
 
 
-_SECONDS = Number(
+_SECONDS = number(
     f"seconds above 0, at most {MOST_SECONDS:,}", lambda value: 0 < value <= MOST_SECONDS, "seconds"
 )
-_GRACE = Number("a finite number, 0 or more", lambda value: 0 <= value < float("inf"), "seconds")
+_GRACE = number("a finite number, 0 or more", lambda value: 0 <= value < float("inf"), "seconds")
 _LADDER = _Ladder(
     "a Ladder, or in TOML an array of tables", lambda value: isinstance(value, Ladder | list)
 )

@@ -61,7 +61,11 @@ class Explanation(Model):
 
     def _lines(self) -> list[str]:
         state = self.state
-        share = "" if state.usage_ratio is None else f" = {self._percent(state.usage_ratio)}"
+        share, ratio = "", state.usage_ratio
+        if ratio is not None:
+            # Where a ladder rounds, a window may be at 65 % before it is at 65.0 %.
+            is_rounded = state.ladder.get("roundPercent")
+            share = f" = {whole_percent(ratio)}%" if is_rounded else f" = {ratio:.1%}"
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
@@ -109,12 +113,6 @@ class Explanation(Model):
         tokens = known_tokens(self.state)
         at_least = "at least " if is_lower_bound(self.state) else ""
         return "unknown" if tokens is None else f"{at_least}{tokens:,}"
-
-    def _percent(self, ratio: float) -> str:
-        # Where a ladder rounds, a window may be at 65 % before it is at 65.0 %.
-        return (
-            f"{whole_percent(ratio)}%" if self.state.ladder.get("roundPercent") else f"{ratio:.1%}"
-        )
 
 
 def _age(seconds: float) -> str:
@@ -168,19 +166,16 @@ def _rungs(record: StateRecord) -> list[RungAhead]:
         ladder = Ladder.from_json(record.ladder).resolve(record.context_limit)
     except ConfigurationError:
         return []
-    ahead: dict[str, Any] = (record.forecast or {}).get("rungs", {})
-    rungs = []
-    for rung in ladder.rungs:
-        pace = ahead.get(rung.name, {})
-        rungs.append(
-            RungAhead(
-                name=rung.name,
-                action=rung.action,
-                usage_ratio=rung.nominal_ratio,
-                tokens=round(rung.nominal_ratio * record.context_limit),
-                reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
-                turns_left=pace.get("turns"),
-                seconds_left=pace.get("seconds"),
-            )
+    paces: dict[str, Any] = (record.forecast or {}).get("rungs", {})
+    return [
+        RungAhead(
+            name=rung.name,
+            action=rung.action,
+            usage_ratio=rung.nominal_ratio,
+            tokens=round(rung.nominal_ratio * record.context_limit),
+            reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
+            turns_left=paces.get(rung.name, {}).get("turns"),
+            seconds_left=paces.get(rung.name, {}).get("seconds"),
         )
-    return rungs
+        for rung in ladder.rungs
+    ]

@@ -9,10 +9,6 @@ if TYPE_CHECKING:
 
     from ultramon.state.record import StateRecord
 
-REPORTED = "reported"
-ANCHORED = "anchored"
-ESTIMATED = "estimated"
-
 UNTAGGED = "untagged"
 REPLY = "reply"
 OTHER = "other"
@@ -183,8 +179,8 @@ class ContextTracker:
     def source(self) -> str:
         """How the tokens are known: ``reported``, ``anchored`` or ``estimated``."""
         if not self._anchor_is_report:
-            return ESTIMATED
-        return ANCHORED if self._exact or self._estimate else REPORTED
+            return "estimated"
+        return "anchored" if self._exact or self._estimate else "reported"
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the anchor as a state file holds it, None without one."""

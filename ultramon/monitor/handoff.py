@@ -226,62 +226,56 @@ class HandoffRecord(Model):
     def _render(self, left_to_do: tuple[int, int], rest: tuple[int, int]) -> str:
         first_items, first_chars = left_to_do
         items, chars = rest
-        lines = [f"# Handoff from agent {self.agent_id}", ""]
-        lines.append(
-            f"It stopped at {self.tokens:,} tokens ({self.reason.replace('_', ' ')}); "
-            f"items: {len(self.completed)} done, {len(self.interrupted)} perhaps half done, "
-            f"{len(self.remaining)} left."
-        )
-        _add_text(lines, "Goal", self.goal, first_chars)
-        _add_list(lines, "May be half done: check before going on", self.interrupted, first_items)
-        _add_list(lines, "Remaining", self.remaining, first_items)
-        _add_list(lines, "Constraints", self.constraints, first_items)
-        _add_text(lines, "Next step", self.next_step, first_chars)
-        _add_list(lines, "Decisions", self.decisions, items)
-        _add_list(lines, "Tried and rejected", self.rejected, items)
-        _add_list(lines, "Open questions", self.open_questions, items)
-        _add_text(lines, "Notes", self.notes, chars)
-        results = [f"{name}: {reference}" for name, reference in self.results.items()]
-        _add_list(lines, "Results", results, items)
-        _add_list(lines, "Completed", self.completed, items)
-        _add_list(lines, "Files modified", self.files_modified, items)
+        place = None
         if self.workspace is not None:
-            place = f"{self.workspace.cwd}"
+            place = self.workspace.cwd
             if self.workspace.branch or self.workspace.head:
                 head = self.workspace.head or "no commit yet"
                 place += f" ({self.workspace.branch or 'detached'} at {head})"
-            _add_text(lines, "Workspace", place, 500)
-            _add_list(lines, "Uncommitted files", self.workspace.dirty_files, items)
-        if self.resume is not None and self.resume.command:
-            _add_text(lines, "Resume the same session with", self.resume.command, 500)
+        dirty_files = self.workspace.dirty_files if self.workspace else ()
+        results = tuple(f"{name}: {reference}" for name, reference in self.results.items())
+        lines = [
+            f"# Handoff from agent {self.agent_id}",
+            "",
+            f"It stopped at {self.tokens:,} tokens ({self.reason.replace('_', ' ')}); "
+            f"items: {len(self.completed)} done, {len(self.interrupted)} perhaps half done, "
+            f"{len(self.remaining)} left.",
+        ]
+        for title, value, size in (
+            ("Goal", self.goal, first_chars),
+            ("May be half done: check before going on", self.interrupted, first_items),
+            ("Remaining", self.remaining, first_items),
+            ("Constraints", self.constraints, first_items),
+            ("Next step", self.next_step, first_chars),
+            ("Decisions", self.decisions, items),
+            ("Tried and rejected", self.rejected, items),
+            ("Open questions", self.open_questions, items),
+            ("Notes", self.notes, chars),
+            ("Results", results, items),
+            ("Completed", self.completed, items),
+            ("Files modified", self.files_modified, items),
+            ("Workspace", place, 500),
+            ("Uncommitted files", dirty_files, items),
+            ("Resume the same session with", self.resume and self.resume.command, 500),
+        ):
+            if value:
+                lines += _section(title, value, size)
         return "\n".join(lines) + "\n"
 
 
-def _add_list(
-    lines: list[str], title: str, values: tuple[str, ...] | list[str], items: int
-) -> None:
-    if not values:
-        return
-    lines += ["", f"## {title} ({len(values)})"]
-    lines += [f"- {_one_line(value)}" for value in values[:items]]
-    if len(values) > items:
-        lines.append(f"- … and {len(values) - items} more")
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.splitlines())
-    return line if len(line) <= _MAX_ITEM_CHARS else f"{line[:_MAX_ITEM_CHARS]}…"
-
-
-def _add_text(lines: list[str], title: str, text: str | None, chars: int) -> None:
-    if not text:
-        return
-    if not chars:
-        lines += ["", f"## {title} ({len(text):,} characters left out)"]
-        return
-    if len(text) > chars:
-        text = f"{text[:chars]} … ({len(text) - chars:,} more characters)"
-    lines += ["", f"## {title}", *(f"> {line}" for line in text.splitlines())]
+def _section(title: str, value: str | tuple[str, ...], size: int) -> list[str]:
+    """Return one part of a prompt: at most so many items of a list, or characters of a text."""
+    more = len(value) - size
+    if isinstance(value, str):
+        if not size:
+            return ["", f"## {title} ({len(value):,} characters left out)"]
+        text = value if more <= 0 else f"{value[:size]} … ({more:,} more characters)"
+        return ["", f"## {title}", *(f"> {line}" for line in text.splitlines())]
+    lines = ["", f"## {title} ({len(value)})"]
+    for text in value[:size]:
+        line = " ".join(text.splitlines())
+        lines.append(f"- {line[:_MAX_ITEM_CHARS]}…" if len(line) > _MAX_ITEM_CHARS else f"- {line}")
+    return [*lines, f"- … and {more} more"] if more > 0 else lines
 
 
 def bounded_text(text: str | None) -> str | None:

@@ -94,11 +94,8 @@ def observe(
         one.urgency  # noqa: B018
     except _SENSELESS as error:
         return _unreadable(record, error)
-    if whole:
-        checked = checked_json(one)
-        if isinstance(checked, Unreadable):
-            return checked
-    return one
+    checked = checked_json(one) if whole else None
+    return checked if isinstance(checked, Unreadable) else one
 
 
 def checked_json(one: ObservedAgent) -> dict[str, Any] | Unreadable:

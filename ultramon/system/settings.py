@@ -45,9 +45,10 @@ class Kind:
         test: Whether a value is one of them.
         parse: Makes a value of the text of an environment variable.
         unit: Of a number; empty = none.
+        keep: Makes the value to keep of an allowed one.
     """
 
-    __slots__ = ("allowed", "parse", "test", "unit")
+    __slots__ = ("allowed", "keep", "parse", "test", "unit")
 
     def __init__(
         self,
@@ -55,11 +56,13 @@ class Kind:
         test: Callable[[Any], bool],
         parse: Callable[[str], Any] = str,
         unit: str = "",
+        keep: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self.allowed = allowed
         self.test = test
         self.parse = parse
         self.unit = unit
+        self.keep = keep
 
     def check(self, name: str, value: Any, source: str = ARGUMENT) -> Any:
         """Return the value to keep.
@@ -69,21 +72,7 @@ class Kind:
         """
         if not self.test(value):
             raise ConfigurationError(name, value, self.allowed, source)
-        return value
-
-
-class Number(Kind):
-    """Numbers, kept as floats."""
-
-    __slots__ = ()
-
-    def __init__(self, allowed: str, test: Callable[[float], bool], unit: str) -> None:
-        super().__init__(allowed, lambda value: _is(value, int, float) and test(value), unit=unit)
-        self.parse = parse_number
-
-    def check(self, name: str, value: Any, source: str = ARGUMENT) -> float:
-        """Return the number."""
-        return float(super().check(name, value, source))
+        return self.keep(value)
 
 
 class OrNone(Kind):
@@ -109,6 +98,13 @@ def whole_number(least: int, most: int, unit: str = "") -> Kind:
     )
 
 
+def number(allowed: str, test: Callable[[float], bool], unit: str) -> Kind:
+    """Return a kind of numbers, kept as floats."""
+    return Kind(
+        allowed, lambda value: _is(value, int, float) and test(value), parse_number, unit, float
+    )
+
+
 def choice(*choices: str) -> Kind:
     """Return a kind of a few texts."""
     return Kind(f"one of {', '.join(choices)}", lambda value: value in choices)
@@ -130,8 +126,8 @@ def _is(value: object, *types: type) -> bool:
 
 TEXT = Kind("text", lambda value: isinstance(value, str))
 TOKENS = whole_number(1, MOST_TOKENS, "tokens")
-RATIO = Number("a finite ratio, 0 < ratio <= 1", lambda value: 0 < value <= 1, "usage ratio")
-MARGIN = Number("0 <= margin < 1", lambda value: 0 <= value < 1, "usage ratio")
+RATIO = number("a finite ratio, 0 < ratio <= 1", lambda value: 0 < value <= 1, "usage ratio")
+MARGIN = number("0 <= margin < 1", lambda value: 0 <= value < 1, "usage ratio")
 
 
 class Setting:
