@@ -21,9 +21,17 @@ from ultramon.context.limits import (
     window_for_model,
 )
 from ultramon.errors import ConfigurationError
+from ultramon.state.record import StateRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
+
+
+def resolved(model=None, host="", **given_numbers):
+    """A state with the limit that holds."""
+    record = StateRecord("a", model=model, host=host)
+    resolve_limit(record, **given_numbers)
+    return record
 
 
 def rows(file_name):
@@ -196,22 +204,22 @@ def test_importing_the_limits_loads_neither_the_table_nor_a_slow_module():
 def test_the_smallest_bound_is_the_limit(numbers_given, limit, window, source):
     """Window less reserved output, trigger and cap compete; the source names the winner."""
     pairs = (pair.split("=") for pair in numbers_given.split())
-    resolved = resolve_limit(**{f"{name}_tokens": int(number) for name, number in pairs})
-    assert resolved.context_limit_tokens == limit
-    assert resolved.context_window_tokens == window
-    assert resolved.source == source
-    assert not resolved.suspect
+    limits = resolved(**{f"{name}_tokens": int(number) for name, number in pairs})
+    assert limits.context_limit == limit
+    assert limits.context_window == window
+    assert limits.limit_source == source
+    assert not limits.limit_suspect
 
 
 def test_a_model_decides_alone_whether_its_window_is_known():
     """The default is for an agent without a model, not for an unknown model."""
-    known = resolve_limit(model="claude-opus-4-6", default_window_tokens=5_000)
-    assert (known.context_limit_tokens, known.source) == (1_000_000, "model")
-    in_client = resolve_limit(model="claude-opus-4-6", host="claude-code")
-    assert (in_client.context_limit_tokens, in_client.source) == (200_000, "model")
-    unknown = resolve_limit(model="nobody-knows-this-one", default_window_tokens=5_000)
-    assert (unknown.context_limit_tokens, unknown.source) == (None, "unknown")
-    assert unknown.candidates == []
+    known = resolved(model="claude-opus-4-6", default_window_tokens=5_000)
+    assert (known.context_limit, known.limit_source) == (1_000_000, "model")
+    in_client = resolved(model="claude-opus-4-6", host="claude-code")
+    assert (in_client.context_limit, in_client.limit_source) == (200_000, "model")
+    unknown = resolved(model="nobody-knows-this-one", default_window_tokens=5_000)
+    assert (unknown.context_limit, unknown.limit_source) == (None, "unknown")
+    assert unknown.limit_candidates == []
 
 
 def test_the_window_comes_from_the_best_source_not_the_smallest():
@@ -224,23 +232,23 @@ def test_the_window_comes_from_the_best_source_not_the_smallest():
     }
     winners = []
     while given_numbers:
-        winners.append(resolve_limit(**given_numbers).source)
+        winners.append(resolved(**given_numbers).limit_source)
         given_numbers.pop(next(iter(given_numbers)))
     assert winners == ["explicit", "host", "observed", "model"]
 
 
 def test_on_a_tie_the_user_is_named_before_the_host():
     """The cap first, then the trigger, then the window."""
-    tied = resolve_limit(
+    tied = resolved(
         explicit_limit_tokens=9_000, host_trigger_tokens=9_000, observed_window_tokens=9_000
     )
-    assert tied.source == "explicit"
-    assert resolve_limit(host_trigger_tokens=9_000, observed_window_tokens=9_000).source == "host"
+    assert tied.limit_source == "explicit"
+    assert resolved(host_trigger_tokens=9_000, observed_window_tokens=9_000).limit_source == "host"
 
 
 def test_every_candidate_is_listed_with_its_verdict():
     """The explanation shows what lost and why."""
-    limit = resolve_limit(
+    limit = resolved(
         explicit_limit_tokens=900_000,
         host_trigger_tokens=167_000,
         host_window_tokens=200_000,
@@ -248,18 +256,17 @@ def test_every_candidate_is_listed_with_its_verdict():
         model="claude-opus-5-5",
         suspect_above_tokens=250_000,
     )
-    assert [(c["source"], c["name"], c["verdict"]) for c in limit.candidates] == [
+    assert [(c["source"], c["name"], c["verdict"]) for c in limit.limit_candidates] == [
         ("explicit", "limit", "holds"),
         ("host", "trigger", "not_believed"),
         ("host", "window", "not_believed"),
         ("observed", "window", "binding"),
         ("model", "window", "outranked"),
     ]
-    assert limit.suspect
-    assert [c["tokens"] for c in limit.candidates if c["verdict"] == "binding"] == [
-        limit.context_limit_tokens
+    assert limit.limit_suspect
+    assert [c["tokens"] for c in limit.limit_candidates if c["verdict"] == "binding"] == [
+        limit.context_limit
     ]
-    assert "167000" in repr(limit)
 
 
 @pytest.mark.parametrize(
@@ -273,54 +280,58 @@ def test_every_candidate_is_listed_with_its_verdict():
 )
 def test_a_window_that_was_exceeded_is_not_believed(source):
     """More reported tokens than the window holds prove the window wrong, not the agent lost."""
-    at_the_edge = resolve_limit(**source, suspect_above_tokens=200_000)
-    assert (at_the_edge.context_limit_tokens, at_the_edge.suspect) == (200_000, False)
-    exceeded = resolve_limit(**source, suspect_above_tokens=200_001)
-    assert (exceeded.context_limit_tokens, exceeded.source) == (None, "unknown")
-    assert exceeded.suspect
+    at_the_edge = resolved(**source, suspect_above_tokens=200_000)
+    assert (at_the_edge.context_limit, at_the_edge.limit_suspect) == (200_000, False)
+    exceeded = resolved(**source, suspect_above_tokens=200_001)
+    assert (exceeded.context_limit, exceeded.limit_source) == (None, "unknown")
+    assert exceeded.limit_suspect
 
 
 def test_the_next_source_takes_over_from_a_disproved_one():
     """A host that says 200,000 for a model of a million is overruled by the table."""
-    limit = resolve_limit(
+    limit = resolved(
         host_window_tokens=200_000, model="claude-opus-5-5", suspect_above_tokens=360_226
     )
-    assert (limit.context_limit_tokens, limit.source) == (1_000_000, "model")
-    assert limit.suspect
+    assert (limit.context_limit, limit.limit_source) == (1_000_000, "model")
+    assert limit.limit_suspect
 
 
 def test_what_the_user_said_is_always_believed():
     """Tokens above an explicit window or cap make no suspicion."""
-    limit = resolve_limit(
+    limit = resolved(
         explicit_window_tokens=200_000, host_window_tokens=150_000, suspect_above_tokens=999_999
     )
-    assert (limit.context_limit_tokens, limit.suspect) == (200_000, False)
-    capped = resolve_limit(
+    assert (limit.context_limit, limit.limit_suspect) == (200_000, False)
+    capped = resolved(
         explicit_limit_tokens=50_000, model="claude-sonnet-4-5", suspect_above_tokens=999_999
     )
-    assert (capped.context_limit_tokens, capped.source) == (50_000, "explicit")
-    assert capped.suspect
+    assert (capped.context_limit, capped.limit_source) == (50_000, "explicit")
+    assert capped.limit_suspect
 
 
 def test_a_refusal_that_did_not_take_place_is_not_believed():
     """More than the window holds was answered: then neither number is the host's."""
-    limit = resolve_limit(
+    limit = resolved(
         host_refusal_tokens=177_000,
         host_window_tokens=200_000,
         model="claude-sonnet-4-5[1m]",
         suspect_above_tokens=300_000,
     )
-    assert limit.context_limit_tokens == 1_000_000
-    verdicts = {c["name"]: c["verdict"] for c in limit.candidates if c["source"] == "host"}
+    assert limit.context_limit == 1_000_000
+    verdicts = {c["name"]: c["verdict"] for c in limit.limit_candidates if c["source"] == "host"}
     assert verdicts == {"refusal": "not_believed", "window": "not_believed"}
 
 
 def test_tokens_above_the_trigger_alone_are_normal():
     """A trigger is passed for a moment before every compaction."""
-    limit = resolve_limit(
+    limit = resolved(
         host_trigger_tokens=167_000, host_window_tokens=200_000, suspect_above_tokens=180_000
     )
-    assert (limit.context_limit_tokens, limit.source, limit.suspect) == (167_000, "host", False)
+    assert (limit.context_limit, limit.limit_source, limit.limit_suspect) == (
+        167_000,
+        "host",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -330,64 +341,63 @@ def test_tokens_above_the_trigger_alone_are_normal():
 def test_a_number_that_is_no_token_count_is_refused_by_name(name, value):
     """Whole numbers only, and no booleans."""
     with pytest.raises(ConfigurationError, match=f"^{name}="):
-        resolve_limit(**{name: value})
+        resolved(**{name: value})
 
 
 def test_a_window_of_nothing_is_refused():
     """Zero is no window; for reserved output and reported tokens it is a fact."""
     with pytest.raises(ConfigurationError, match=r"host_window_tokens=0 .* 1 or more"):
-        resolve_limit(host_window_tokens=0)
-    assert resolve_limit(reserved_output_tokens=0, suspect_above_tokens=0).source == "unknown"
+        resolved(host_window_tokens=0)
+    assert resolved(reserved_output_tokens=0, suspect_above_tokens=0).limit_source == "unknown"
 
 
 def test_output_cannot_reserve_the_whole_window():
     """The message names the window it was measured against."""
     with pytest.raises(ConfigurationError, match=r"reserved_output_tokens=8192 .*8192 tokens \(mo"):
-        resolve_limit(model="gpt-4", reserved_output_tokens=8_192)
+        resolved(model="gpt-4", reserved_output_tokens=8_192)
 
 
 @given(numbers)
 def test_the_limit_is_never_larger_than_a_candidate_that_holds(given_numbers):
     """Exactly one candidate binds, unless nothing holds and the limit is unknown."""
-    limit = resolve_limit(**given_numbers)
-    in_force = [c for c in limit.candidates if c["verdict"] in ("binding", "holds")]
-    assert [c["source"] for c in in_force if c["verdict"] == "binding"] == [limit.source] * bool(
-        in_force
-    )
+    limit = resolved(**given_numbers)
+    in_force = [c for c in limit.limit_candidates if c["verdict"] in ("binding", "holds")]
+    binding = [c["source"] for c in in_force if c["verdict"] == "binding"]
+    assert binding == [limit.limit_source] * bool(in_force)
     if in_force:
-        assert limit.context_limit_tokens <= min(c["tokens"] for c in in_force)
+        assert limit.context_limit <= min(c["tokens"] for c in in_force)
     else:
-        assert (limit.context_limit_tokens, limit.source) == (None, "unknown")
+        assert (limit.context_limit, limit.limit_source) == (None, "unknown")
 
 
 @given(numbers)
 def test_the_window_is_the_first_one_not_disproved(given_numbers):
     """Precedence decides between windows, never their size."""
-    limit = resolve_limit(**given_numbers)
+    limit = resolved(**given_numbers)
     order = ["explicit", "host", "observed", "model", "default"]
-    listed = [c for c in limit.candidates if c["name"] == "window"]
+    listed = [c for c in limit.limit_candidates if c["name"] == "window"]
     assert [c["source"] for c in listed] == [s for s in order if s in {c["source"] for c in listed}]
     reported = given_numbers.get("suspect_above_tokens", 0)
     believed = [c for c in listed if c["source"] == "explicit" or c["tokens"] >= reported]
-    assert limit.context_window_tokens == (believed[0]["tokens"] if believed else None)
-    assert limit.suspect == (listed[:1] != believed[:1])
+    assert limit.context_window == (believed[0]["tokens"] if believed else None)
+    assert limit.limit_suspect == (listed[:1] != believed[:1])
 
 
 @given(numbers, st.sampled_from(["explicit_limit_tokens", "host_trigger_tokens"]), token_counts)
 def test_a_further_bound_never_raises_the_limit(given_numbers, name, tokens):
     """A cap or a trigger can only lower a known limit."""
     given_numbers.pop(name, None)
-    before = resolve_limit(**given_numbers).context_limit_tokens
-    after = resolve_limit(**given_numbers, **{name: tokens}).context_limit_tokens
+    before = resolved(**given_numbers).context_limit
+    after = resolved(**given_numbers, **{name: tokens}).context_limit
     assert before is None or after <= before
 
 
 @given(numbers)
 def test_a_disproved_window_never_keeps_an_agent_above_its_limit(given_numbers):
     """Once a window is suspect, only the user's own numbers can lie below what was reported."""
-    limit = resolve_limit(**given_numbers)
-    if limit.suspect and limit.source not in ("explicit", "unknown"):
-        binding = next(c for c in limit.candidates if c["verdict"] == "binding")
+    limit = resolved(**given_numbers)
+    if limit.limit_suspect and limit.limit_source not in ("explicit", "unknown"):
+        binding = next(c for c in limit.limit_candidates if c["verdict"] == "binding")
         assert binding["tokens"] >= given_numbers["suspect_above_tokens"]
 
 

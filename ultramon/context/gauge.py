@@ -142,9 +142,8 @@ class Gauge:
         from ultramon.context.limits import resolve_limit
 
         record, memory = self.record, self.memory
-        limit = resolve_limit(
-            model=record.model,
-            host=record.host,
+        resolve_limit(
+            record,
             host_window_tokens=memory.get("windowTokens"),
             host_trigger_tokens=memory.get("triggerTokens"),
             host_refusal_tokens=memory.get("refusalTokens"),
@@ -152,11 +151,6 @@ class Gauge:
             suspect_above_tokens=memory.get("highestTokens"),
             **self._settings,
         )
-        record.context_limit = limit.context_limit_tokens
-        record.context_window = limit.context_window_tokens
-        record.limit_source = limit.source
-        record.limit_suspect = limit.suspect
-        record.limit_candidates = limit.candidates
         self._resolved = self.ladder.resolve(record.context_limit)
         record.ladder = self.ladder.to_json()
         record.ladder_status = self._resolved.status

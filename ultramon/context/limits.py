@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from ultramon.state.record import StateRecord
+
 DEFAULT_WINDOW_TOKENS = 200_000
 LARGE_WINDOW_TOKENS = 1_000_000
 
@@ -89,39 +91,6 @@ _OVERFLOW_SHAPES = (
     r"|context window exceeds limit|model_context_window_exceeded"
     r"|greater than the context length|reduce the length of the messages",
 )
-
-
-class Limit:
-    """The context limit in force, with its source.
-
-    Attributes:
-        context_limit_tokens: Tokens beyond which the agent cannot continue; None = unknown.
-        context_window_tokens: Tokens that the model can hold; None = unknown.
-        source: Of the binding candidate: ``explicit``, ``host``, ``observed``, ``model``,
-            ``default``, or ``unknown`` without a limit.
-        suspect: More tokens were reported than the best known window holds.
-        candidates: All candidates as a state holds them, best source first; see
-            `ultramon.state.models.LimitCandidate`.
-    """
-
-    __slots__ = ("candidates", "context_limit_tokens", "context_window_tokens", "source", "suspect")
-
-    def __init__(
-        self,
-        context_limit_tokens: int | None,
-        context_window_tokens: int | None,
-        source: str,
-        suspect: bool,
-        candidates: list[dict[str, Any]],
-    ) -> None:
-        self.context_limit_tokens = context_limit_tokens
-        self.context_window_tokens = context_window_tokens
-        self.source = source
-        self.suspect = suspect
-        self.candidates = candidates
-
-    def __repr__(self) -> str:
-        return f"<Limit {self.context_limit_tokens} from {self.source}, {self.candidates}>"
 
 
 def canonical_model_name(model: str) -> str:
@@ -216,9 +185,8 @@ def default_window_from_environment(environ: Mapping[str, str]) -> int:
 
 
 def resolve_limit(
+    record: StateRecord,
     *,
-    model: str | None = None,
-    host: str | None = None,
     explicit_limit_tokens: int | None = None,
     explicit_window_tokens: int | None = None,
     host_window_tokens: int | None = None,
@@ -228,8 +196,8 @@ def resolve_limit(
     reserved_output_tokens: int = 0,
     default_window_tokens: int | None = None,
     suspect_above_tokens: int | None = None,
-) -> Limit:
-    """Decide which context limit holds.
+) -> None:
+    """Decide which context limit holds, and write it into a state with every candidate.
 
     The window is the first one known of explicit, host, observed, model, default. The limit is
     the smallest of that window less the reserved output, the host's compaction trigger, the host's
@@ -240,8 +208,7 @@ def resolve_limit(
     wrong number from the host cannot keep an agent critical for ever.
 
     Args:
-        model: The model; the default window is not used for an unknown one.
-        host: The client of the agent, e.g. ``claude-code``.
+        record: The state; its model and host are asked, too.
         explicit_limit_tokens: The user's cap; always believed.
         explicit_window_tokens: The configured window; always believed.
         host_window_tokens: The window that the host reports.
@@ -249,15 +216,12 @@ def resolve_limit(
         host_refusal_tokens: Where a host that does not compact refuses requests.
         observed_window_tokens: The window that the provider stated, e.g. in an error.
         reserved_output_tokens: Kept free for the reply; 0 or more, less than the window.
-        default_window_tokens: Assumed only when model is None.
+        default_window_tokens: Assumed only when no model is named, not for an unknown one.
         suspect_above_tokens: The highest token count that a provider reported for this agent.
-
-    Returns:
-        The limit with every candidate; ``source`` is ``unknown`` when nothing is known.
 
     Raises:
         ConfigurationError: A number is not whole or too small, or the reserved output leaves
-            nothing of the window.
+            nothing of the window; nothing is written then.
     """
     reported = _checked("suspect_above_tokens", suspect_above_tokens or 0, least=0)
     reserved = _checked("reserved_output_tokens", reserved_output_tokens or 0, least=0)
@@ -268,8 +232,8 @@ def resolve_limit(
         ("window", "explicit", explicit_window_tokens),
         ("window", "host", host_window_tokens),
         ("window", "observed", observed_window_tokens),
-        ("window", "model", window_for_model(model, host)),
-        ("window", "default", default_window_tokens if model is None else None),
+        ("window", "model", window_for_model(record.model, record.host)),
+        ("window", "default", default_window_tokens if record.model is None else None),
     )
     candidates: list[dict[str, Any]] = [
         {
@@ -307,12 +271,14 @@ def resolve_limit(
         return tokens - reserved if candidate is window else tokens
 
     in_force = [candidate for candidate in candidates if candidate["verdict"] == "holds"]
-    if not in_force:
-        return Limit(None, None, "unknown", suspect, candidates)
-    window_tokens = window["tokens"] if window is not None else None
-    binding = min(in_force, key=usable_tokens)
-    binding["verdict"] = "binding"
-    return Limit(usable_tokens(binding), window_tokens, binding["source"], suspect, candidates)
+    binding = min(in_force, key=usable_tokens, default=None)
+    if binding is not None:
+        binding["verdict"] = "binding"
+    record.context_limit = usable_tokens(binding) if binding is not None else None
+    record.context_window = window["tokens"] if window is not None else None
+    record.limit_source = binding["source"] if binding is not None else "unknown"
+    record.limit_suspect = suspect
+    record.limit_candidates = candidates
 
 
 def _checked(name: str, value: int, least: int = 1) -> int:
