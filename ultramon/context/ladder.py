@@ -264,12 +264,13 @@ class Ladder:
     @classmethod
     def default(
         cls,
-        warning: float = LADDERS["sdk"][WARNING],
-        critical: float = LADDERS["sdk"][CRITICAL],
+        warning: float | None = LADDERS["sdk"][WARNING],
+        critical: float | None = LADDERS["sdk"][CRITICAL],
         *,
         warning_tokens_left: int | None = None,
         critical_tokens_left: int | None = None,
         rearm_margin: float | None = DEFAULT_REARM_MARGIN,
+        round_percent: bool = False,
     ) -> Ladder:
         """Return the two-rung ladder: warning → prepare_handoff, critical → force_return."""
         return cls(
@@ -278,6 +279,7 @@ class Ladder:
                 Rung(CRITICAL, critical, critical_tokens_left, FORCE_RETURN),
             ),
             rearm_margin=rearm_margin,
+            round_percent=round_percent,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -372,13 +374,7 @@ class Ladder:
 
 DEFAULT_LADDER = Ladder.default()
 """``sdk``."""
-CLAUDE_CODE_LADDER = Ladder(
-    (
-        Rung(WARNING, LADDERS["claude-code"][WARNING], None, PREPARE_HANDOFF),
-        Rung(CRITICAL, LADDERS["claude-code"][CRITICAL], None, FORCE_RETURN),
-    ),
-    round_percent=True,
-)
+CLAUDE_CODE_LADDER = Ladder.default(*LADDERS["claude-code"].values(), round_percent=True)
 """``claude-code``; decides on the rounded percent, as the client shows it."""
 
 

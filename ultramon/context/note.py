@@ -44,7 +44,7 @@ def write_note(
         reading: Source and time (epoch seconds) of the tokens; None before the first reading.
         now: Epoch seconds.
         is_lower_bound: Whether there may be more tokens.
-        limit_name: The candidate that is the limit, see `ultramon.context.limits.LimitCandidate`.
+        limit_name: The candidate that is the limit, see `ultramon.state.models.LimitCandidate`.
         window_tokens: Tokens that the model can hold; None = unknown.
         compacts: Whether a full window is compacted.
         has_token_budget: Whether the host writes a token budget into the conversation.

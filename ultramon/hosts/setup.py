@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ultramon.context.ladder import CRITICAL, FORCE_RETURN, PREPARE_HANDOFF, WARNING, Ladder, Rung
+from ultramon.context.ladder import CRITICAL, WARNING, Ladder
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_choice, choices_path
@@ -230,11 +230,9 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
     if choices.critical_note is not None:
         installed.critical_note = check_critical_note(choices.critical_note)
     if choices.warning is not None or choices.critical is not None:
-        installed.ladder = Ladder(
-            (
-                Rung(WARNING, _ratio(installed, WARNING, choices.warning), None, PREPARE_HANDOFF),
-                Rung(CRITICAL, _ratio(installed, CRITICAL, choices.critical), None, FORCE_RETURN),
-            ),
+        installed.ladder = Ladder.default(
+            _ratio(installed, WARNING, choices.warning),
+            _ratio(installed, CRITICAL, choices.critical),
             round_percent=True,
         )
 
