@@ -29,7 +29,7 @@ _VERBS: dict[str, tuple[str, ...]] = {
 
 
 class LifecycleMachine:
-    """created → active → ended, with an outcome.
+    """created → active → ended.
 
     Args:
         agent_id: For error texts.
@@ -37,7 +37,6 @@ class LifecycleMachine:
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
-        self.outcome: str | None = None
         self._model = MachineModel()
         self._machine = Machine(
             self._model,
@@ -80,7 +79,6 @@ class LifecycleMachine:
         if outcome not in OUTCOMES:
             raise ValueError(f"no outcome {outcome!r}: choose one of {', '.join(OUTCOMES)}")
         self._fire("finish", "stop")
-        self.outcome = outcome
 
     def _fire(self, trigger: str, verb: str) -> None:
         try:

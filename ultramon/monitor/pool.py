@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
@@ -64,12 +65,16 @@ class MonitorPool:
     ) -> None:
         if not idle_seconds > 0:
             raise ConfigurationError("idle_seconds", idle_seconds, "> 0")
-        self._config = config
-        self._run = run
-        self._parent_id = parent_id
         self._idle_seconds = idle_seconds
-        self._backend = backend
         self._clock = clock or SYSTEM_CLOCK
+        self._make = partial(
+            create_context_monitor,
+            config=config,
+            run=run,
+            parent_id=parent_id,
+            backend=backend,
+            clock=self._clock,
+        )
         self._lock = threading.Lock()
         self._seats: dict[str, _Seat] = {}
         self._swept_at = self._clock.monotonic()
@@ -99,7 +104,9 @@ class MonitorPool:
                 seat.used_at = self._clock.monotonic()
                 monitor = seat.monitor
                 if monitor is None or not monitor.is_active:
-                    monitor = seat.monitor = self._begin(conversation_id)
+                    label = conversation_id[:_MAX_LABEL_CHARS] or None
+                    monitor = self._make(_agent_id_of(conversation_id), label=label).start()
+                    seat.monitor = monitor
                 elif seat.is_resting:
                     monitor.working()
                 seat.is_resting = False
@@ -152,9 +159,7 @@ class MonitorPool:
                 continue
             try:
                 if self._is_idle(seat):
-                    if seat.monitor is not None:
-                        seat.monitor.__exit__(None)
-                    self._leave(conversation_id, seat)
+                    self._end(conversation_id, seat, None)
                     closed.append(conversation_id)
             finally:
                 seat.lock.release()
@@ -172,20 +177,7 @@ class MonitorPool:
             seats = list(self._seats.items())
         for conversation_id, seat in seats:
             with seat.lock:
-                if seat.monitor is not None:
-                    seat.monitor.__exit__(kind)
-                self._leave(conversation_id, seat)
-
-    def _begin(self, conversation_id: str) -> ContextMonitor:
-        return create_context_monitor(
-            _agent_id_of(conversation_id),
-            self._config,
-            run=self._run,
-            parent_id=self._parent_id,
-            label=conversation_id[:_MAX_LABEL_CHARS] or None,
-            backend=self._backend,
-            clock=self._clock,
-        ).start()
+                self._end(conversation_id, seat, kind)
 
     def _is_idle(self, seat: _Seat) -> bool:
         if seat.is_left or self._clock.monotonic() - seat.used_at < self._idle_seconds:
@@ -195,6 +187,11 @@ class MonitorPool:
         state = seat.monitor.get_state()
         quiet_seconds = self._clock.now() - state.last_activity.timestamp()
         return quiet_seconds >= self._idle_seconds and state.current_task is None
+
+    def _end(self, conversation_id: str, seat: _Seat, kind: type[BaseException] | None) -> None:
+        if seat.monitor is not None:
+            seat.monitor.__exit__(kind)
+        self._leave(conversation_id, seat)
 
     def _leave(self, conversation_id: str, seat: _Seat) -> None:
         seat.is_left = True

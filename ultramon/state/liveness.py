@@ -75,12 +75,10 @@ def _is_gone(
     """Return whether the process of an agent provably ended."""
     if record.pid is None or not _is_local(record, host):
         return False
-    started = started_at(record.pid)
+    started, known = started_at(record.pid), record.pid_started_at
     if started is None:
         return True
-    return started != record.pid_started_at and not (
-        _UNKNOWN in (started, record.pid_started_at) or record.pid_started_at is None
-    )
+    return started != known and known is not None and _UNKNOWN not in (started, known)
 
 
 def _is_local(record: StateRecord, host: HostIdentity) -> bool:

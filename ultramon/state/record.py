@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Mark = tuple[int, int, int, int, int]
     Number = float
     Time = float
 
