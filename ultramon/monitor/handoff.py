@@ -45,6 +45,8 @@ DEFAULT_PROMPT_TOKENS = 1500
 _BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50
+_COLUMNS_BEFORE_PATH = {"1": 8, "2": 9, "u": 10, "?": 1}
+"""By the kind of an entry of ``git status --porcelain=v2``."""
 _MAX_ITEM_CHARS = 500
 
 # Items of a list and characters of a text, from the fullest prompt to the barest.
@@ -322,13 +324,10 @@ def look_at_workspace(cwd: str | None = None) -> Workspace:
             branch = None if entry[14:] == "(detached)" else entry[14:]
         elif entry.startswith("# branch.oid "):
             head = None if entry[13:] == "(initial)" else entry[13:25]
-        elif entry[:2] in ("1 ", "u "):
-            dirty.append(entry.split(" ", 8 if entry[0] == "1" else 10)[-1])
-        elif entry.startswith("2 "):
-            dirty.append(entry.split(" ", 9)[-1])
-            next(entries, None)
-        elif entry.startswith("? "):
-            dirty.append(entry[2:])
+        elif entry[:1] in _COLUMNS_BEFORE_PATH:
+            dirty.append(entry.split(" ", _COLUMNS_BEFORE_PATH[entry[0]])[-1])
+            if entry[0] == "2":  # renamed: the former name follows
+                next(entries, None)
     return Workspace(cwd=cwd, branch=branch, head=head, dirty_files=tuple(dirty[:_MAX_DIRTY_FILES]))
 
 

@@ -49,8 +49,8 @@ class Plan:
     """Items by name, in order. Not thread-safe: the monitor's lock guards it."""
 
     def __init__(self) -> None:
-        self._status: dict[str, str] = {}
-        self._results: dict[str, str] = {}
+        self._tasks: dict[str, dict[str, Any]] = {}
+        """By name, each as a state file has it."""
         self._size_bytes = 0
         self._results_bytes = 0
         self._is_planned = False
@@ -73,35 +73,36 @@ class Plan:
                 allowed = f"there once, not {count} times: number items that are to be done again"
                 raise ConfigurationError("plan item", name, allowed)
         self._add(names)
-        self._is_planned = bool(self._status)
+        self._is_planned = bool(self._tasks)
 
     def _add(self, names: Iterable[str]) -> None:
-        names = [name for name in names if name not in self._status]
+        names = [name for name in names if name not in self._tasks]
         added = sum(map(_item_bytes, names))
         if self._size_bytes + added > MAX_PLAN_BYTES:
             raise ConfigurationError(
                 "plan",
-                f"{len(self._status) + len(names)} items, {self._size_bytes + added} bytes",
+                f"{len(self._tasks) + len(names)} items, {self._size_bytes + added} bytes",
                 f"at most {MAX_PLAN_BYTES} bytes as stored: give each agent a part of the work",
             )
         self._size_bytes += added
-        self._status.update((name, PENDING) for name in names)
+        for name in names:
+            self._tasks[name] = {"name": name, "status": PENDING, "result": None}
 
     def pending(self) -> list[str]:
         """Return the items that are not done, interrupted ones included, in order."""
-        return [name for name, status in self._status.items() if status != DONE]
+        return [name for name, task in self._tasks.items() if task["status"] != DONE]
 
     def begin(self, item: object) -> str:
         """Mark an item as in progress, adding a new one; return its name."""
         name = _name_of(item)
         self._add([name])
-        self._status[name] = IN_PROGRESS
+        self._tasks[name]["status"] = IN_PROGRESS
         self._current.append(name)
         return name
 
     def finish(self, name: str) -> str | None:
         """Mark an item that was begun as done, as `complete`, unless it is done already."""
-        if self._status.get(name) != DONE:
+        if self._tasks[name]["status"] != DONE:
             return self.complete(name, None)
         self._leave(name)
         return None
@@ -109,8 +110,9 @@ class Plan:
     def interrupt(self, name: str) -> None:
         """Mark an item that was begun as possibly half done."""
         self._leave(name)
-        if self._status.get(name) == IN_PROGRESS:
-            self._status[name] = INTERRUPTED
+        task = self._tasks.get(name, {})
+        if task.get("status") == IN_PROGRESS:
+            task["status"] = INTERRUPTED
 
     def complete(self, item: object | None, result: str | None) -> str | None:
         """Mark an item as done; None = the current one, or one without a name.
@@ -125,9 +127,10 @@ class Plan:
         name = _name_of(self._current[-1] if item is None else item)
         self._add([name])
         self._leave(name)
-        was_done, self._status[name] = self._status[name] == DONE, DONE
+        task = self._tasks[name]
+        was_done, task["status"] = task["status"] == DONE, DONE
         if result is not None:
-            self._keep_result(name, str(result)[:_MAX_TEXT_CHARS])
+            self._keep_result(task, str(result)[:_MAX_TEXT_CHARS])
         elif was_done:
             return f"task {name!r} was done already and counts once"
         return self._raise_total()
@@ -139,15 +142,14 @@ class Plan:
         self._total = done
         return f"{done} tasks are done, the total was {total} and follows"
 
-    def _keep_result(self, name: str, result: str) -> None:
-        former = self._results.get(name)
-        if former is not None:
-            self._results_bytes -= _result_bytes(former)
+    def _keep_result(self, task: dict[str, Any], result: str) -> None:
+        if task["result"] is not None:
+            self._results_bytes -= _result_bytes(task["result"])
         # The work is done; a result without room must not undo that.
         if self._results_bytes + _result_bytes(result) > MAX_RESULTS_BYTES:
             result = _CUT
         self._results_bytes += _result_bytes(result)
-        self._results[name] = result
+        task["result"] = result
 
     def _leave(self, name: str) -> None:
         if name in self._current:
@@ -179,35 +181,31 @@ class Plan:
     @property
     def completed_count(self) -> int:
         """Tasks done, with and without a name."""
-        return self._unnamed_done + sum(1 for status in self._status.values() if status == DONE)
+        return self._unnamed_done + len(self._tasks) - len(self.pending())
 
     @property
     def total_count(self) -> int | None:
         """Tasks in all; None = unknown."""
         if self._total is not None:
             return self._total
-        return len(self._status) + self._unnamed_done if self._is_planned else None
+        return len(self._tasks) + self._unnamed_done if self._is_planned else None
 
     def to_json(self) -> list[dict[str, Any]] | None:
         """Return the items in the form of a state file, None without a plan."""
-        if not self._status:
-            return None
-        return [
-            {"name": name, "status": status, "result": self._results.get(name)}
-            for name, status in self._status.items()
-        ]
+        return [dict(task) for task in self._tasks.values()] or None
 
     def restore(
         self, tasks: Iterable[dict[str, Any]] | None, completed: int, total: int | None
     ) -> None:
         """Continue the plan of an agent that vanished: its items in progress may be half done."""
         for task in tasks or ():
-            name, status = task["name"], task["status"]
-            self._status[name] = INTERRUPTED if status == IN_PROGRESS else status
+            again = self._tasks[task["name"]] = {**task, "result": None}
+            if task["status"] == IN_PROGRESS:
+                again["status"] = INTERRUPTED
             if task.get("result") is not None:
-                self._keep_result(name, task["result"])
-        self._size_bytes = sum(map(_item_bytes, self._status))
-        self._is_planned = total is not None and bool(self._status)
+                self._keep_result(again, task["result"])
+        self._size_bytes = sum(map(_item_bytes, self._tasks))
+        self._is_planned = total is not None and bool(self._tasks)
         self._unnamed_done = max(0, completed - self.completed_count)
         if total is not None and total != self.total_count:
             self._total = total
