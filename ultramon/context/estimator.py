@@ -248,15 +248,8 @@ def _gpt_family(version: str) -> str:
 
 def _claude_version(rest: str) -> tuple[int, int] | None:
     """Return (major, minor) from the text after "claude"; a date is not a minor version."""
-    for mark in ".@:_[":
-        rest = rest.replace(mark, "-")
-    parts = [part.removeprefix("v") for part in rest.split("-")]
-    for at, part in enumerate(parts):
-        if _is_version_number(part):
-            follower = parts[at + 1] if at + 1 < len(parts) else ""
-            return int(part), int(follower) if _is_version_number(follower) else 0
-    return None
+    import re
 
-
-def _is_version_number(part: str) -> bool:
-    return part.isascii() and part.isdigit() and len(part) <= 2
+    number = r"v?([0-9]{1,2})(?=[-.@:_[]|\Z)"
+    found = re.search(rf"(?:^|[-.@:_[]){number}(?:[-.@:_[]{number})?", rest)
+    return (int(found[1]), int(found[2] or 0)) if found else None
