@@ -101,11 +101,8 @@ class LevelMachine:
 
     def _is_reached(self, target: str, usage_ratio: float) -> bool:
         """Whether the target's rung holds for this limit and the reading is at or above it."""
-        names, rungs = self._resolved.names, self._resolved.rungs
-        if target not in names:
-            return False
-        height = names.index(target)
-        return not height or usage_ratio >= rungs[height - 1].ratio
+        ladder = self._resolved
+        return target in ladder.names and ladder.rank_at(usage_ratio) >= ladder.rank(target)
 
     def _is_dropped(self, level: str, usage_ratio: float) -> bool:
         """Whether this limit dropped the rung of the present level."""
