@@ -111,4 +111,4 @@ def test_records_are_compared_and_shown_by_their_fields():
     assert Window(5, 1.5) != Window(6, 1.5)
     assert Window(5, 1.5) != (5, 1.5)
     assert len({Window(5, 1.5), Window(5, 1.5)}) == 1
-    assert repr(Window(5, 1.5)) == "Window(at=1.5, tokens=5)"
+    assert repr(Window(5, 1.5)) == "Window(tokens=5, at=1.5)"

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, dataclass_transform
+else:
+
+    def dataclass_transform() -> object:
+        """Stand in for what only a type checker needs: `typing` would cost a hook time."""
+        return lambda cls: cls
+
+
 OVERFLOW = "Prompt is too long"
 """Error of a request that was larger than the window, whatever words the client has for it."""
 
 
+@dataclass_transform()
 class Record:
-    """One fact read from a transcript; equal when class and fields are."""
+    """One fact read from a transcript; equal when class and fields are.
 
-    __slots__: tuple[str, ...] = ()
+    A subclass names its fields and their defaults as a dataclass does, which would cost a hook
+    time to load.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *values: Any, **fields: Any) -> None:
+            names = type(self).__annotations__
+            fields.update(zip(names, values, strict=False))
+            self.__dict__.update(fields)
+            wrong = [one for one in {*names, *fields} if not (one in names and hasattr(self, one))]
+            if wrong:
+                raise TypeError(f"a {type(self).__name__} lacks, or does not know, {sorted(wrong)}")
 
     def _fields(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return tuple(getattr(self, name) for name in type(self).__annotations__)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other._fields() == self._fields()
@@ -21,7 +44,7 @@ class Record:
         return hash((type(self), self._fields()))
 
     def __repr__(self) -> str:
-        fields = (f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = (f"{name}={getattr(self, name)!r}" for name in type(self).__annotations__)
         return f"{type(self).__name__}({', '.join(fields)})"
 
 
@@ -37,13 +60,10 @@ class Content(Record):
             that estimating it as well would count it twice.
     """
 
-    __slots__ = ("at", "counted", "source", "text")
-
-    def __init__(self, text: str, source: str, at: float | None, counted: bool = False) -> None:
-        self.text = text
-        self.source = source
-        self.at = at
-        self.counted = counted
+    text: str
+    source: str
+    at: float | None
+    counted: bool = False
 
 
 class Report(Record):
@@ -66,52 +86,19 @@ class Report(Record):
         cache_in_input: Which of the two ways of counting the provider uses.
     """
 
-    __slots__ = (
-        "agent_id",
-        "at",
-        "cache_creation_tokens",
-        "cache_in_input",
-        "cache_read_tokens",
-        "input_tokens",
-        "message_id",
-        "model",
-        "output_tokens",
-        "requested_model",
-        "session_id",
-        "sidechain",
-        "update",
-    )
-
-    def __init__(
-        self,
-        *,
-        message_id: str | None,
-        model: str | None,
-        requested_model: str | None,
-        input_tokens: int,
-        cache_read_tokens: int,
-        cache_creation_tokens: int,
-        output_tokens: int,
-        at: float | None = None,
-        session_id: str | None = None,
-        agent_id: str | None = None,
-        sidechain: bool = False,
-        update: bool = False,
-        cache_in_input: bool = False,
-    ) -> None:
-        self.message_id = message_id
-        self.model = model
-        self.requested_model = requested_model
-        self.input_tokens = input_tokens
-        self.cache_read_tokens = cache_read_tokens
-        self.cache_creation_tokens = cache_creation_tokens
-        self.output_tokens = output_tokens
-        self.at = at
-        self.session_id = session_id
-        self.agent_id = agent_id
-        self.sidechain = sidechain
-        self.update = update
-        self.cache_in_input = cache_in_input
+    message_id: str | None
+    model: str | None
+    requested_model: str | None
+    input_tokens: int
+    cache_read_tokens: int
+    cache_creation_tokens: int
+    output_tokens: int
+    at: float | None = None
+    session_id: str | None = None
+    agent_id: str | None = None
+    sidechain: bool = False
+    update: bool = False
+    cache_in_input: bool = False
 
     @property
     def tokens(self) -> int:
@@ -131,19 +118,10 @@ class Boundary(Record):
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
     """
 
-    __slots__ = ("at", "post_tokens", "pre_tokens", "trigger")
-
-    def __init__(
-        self,
-        trigger: str | None,
-        pre_tokens: int | None,
-        post_tokens: int | None,
-        at: float | None,
-    ) -> None:
-        self.trigger = trigger
-        self.pre_tokens = pre_tokens
-        self.post_tokens = post_tokens
-        self.at = at
+    trigger: str | None
+    pre_tokens: int | None
+    post_tokens: int | None
+    at: float | None
 
 
 class Overflow(Record):
@@ -153,10 +131,7 @@ class Overflow(Record):
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
     """
 
-    __slots__ = ("at",)
-
-    def __init__(self, at: float | None) -> None:
-        self.at = at
+    at: float | None
 
 
 class Window(Record):
@@ -167,11 +142,8 @@ class Window(Record):
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
     """
 
-    __slots__ = ("at", "tokens")
-
-    def __init__(self, tokens: int, at: float | None) -> None:
-        self.tokens = tokens
-        self.at = at
+    tokens: int
+    at: float | None
 
 
 class Broken(Record):
@@ -184,15 +156,10 @@ class Broken(Record):
         truncated: True for a last line without its line end: the host is still writing it.
     """
 
-    __slots__ = ("line_bytes", "line_number", "reason", "truncated")
-
-    def __init__(
-        self, line_number: int, reason: str, line_bytes: int, truncated: bool = False
-    ) -> None:
-        self.line_number = line_number
-        self.reason = reason
-        self.line_bytes = line_bytes
-        self.truncated = truncated
+    line_number: int
+    reason: str
+    line_bytes: int
+    truncated: bool = False
 
 
 class TranscriptIdentity(Record):
@@ -206,21 +173,11 @@ class TranscriptIdentity(Record):
         model: The model as asked for, with a window suffix such as ``[1m]``, if said.
     """
 
-    __slots__ = ("agent_id", "cwd", "model", "session_id", "version")
-
-    def __init__(
-        self,
-        session_id: str,
-        agent_id: str | None = None,
-        cwd: str | None = None,
-        version: str | None = None,
-        model: str | None = None,
-    ) -> None:
-        self.session_id = session_id
-        self.agent_id = agent_id
-        self.cwd = cwd
-        self.version = version
-        self.model = model
+    session_id: str
+    agent_id: str | None = None
+    cwd: str | None = None
+    version: str | None = None
+    model: str | None = None
 
     @property
     def qualified_id(self) -> str:
@@ -246,12 +203,11 @@ class LastReading:
         window_tokens: The window that the client reports beside its replies, or None.
     """
 
-    def __init__(self) -> None:
-        self.report: Report | None = None
-        self.boundary: Boundary | None = None
-        self.is_current = False
-        self.bytes_behind = 0
-        self.text = ""
-        self.error: str | None = None
-        self.stopped_at: float | None = None
-        self.window_tokens: int | None = None
+    report: Report | None = None
+    boundary: Boundary | None = None
+    is_current = False
+    bytes_behind = 0
+    text = ""
+    error: str | None = None
+    stopped_at: float | None = None
+    window_tokens: int | None = None
