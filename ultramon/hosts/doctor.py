@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import (
@@ -49,10 +49,6 @@ class Finding(NamedTuple):
     status: str
     message: str
     cure: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as ``doctor --json`` prints it."""
-        return self._asdict()
 
 
 def ok(check: str, message: str) -> Finding:

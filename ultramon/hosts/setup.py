@@ -19,6 +19,8 @@ from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_
 from ultramon.system.files import delete_file, replace_file
 
 MAX_HANDOFF_NOTE_CHARS = 2_000
+OPTIONAL = ("plugin", "status_line", "via", "url", "secret_in")
+"""Options that only those hosts take which name them in `Host.own_options`."""
 
 
 class Choices(NamedTuple):

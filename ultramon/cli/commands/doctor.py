@@ -10,7 +10,7 @@ import click
 
 from ultramon import __version__
 from ultramon.cli.commands.install import chosen_directory
-from ultramon.cli.output import ExitCode, print_json, sanitize_values, say
+from ultramon.cli.output import ExitCode, plural, print_json, sanitize_values, say
 from ultramon.cli.selection import json_option, state_dir_option
 from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
@@ -48,7 +48,7 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     if json:
         print_json(
             {
-                "findings": [sanitize_values(finding.to_json()) for finding in findings],
+                "findings": [sanitize_values(finding._asdict()) for finding in findings],
                 "problems": count[PROBLEM],
                 "warnings": count[WARNING],
             }
@@ -59,10 +59,10 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
             line = f"{finding.status:<8} {finding.check}: {finding.message}{cure}"
             click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
     if count[PROBLEM]:
-        say(f"{_counted(count[PROBLEM], PROBLEM)}, {_counted(count[WARNING], WARNING)}")
+        say(f"{plural(count[PROBLEM], PROBLEM)}, {plural(count[WARNING], WARNING)}")
         return ExitCode.FAILURE
     if count[WARNING] and not json:
-        say(f"{_counted(count[WARNING], WARNING)}, no problem")
+        say(f"{plural(count[WARNING], WARNING)}, no problem")
     return ExitCode.OK
 
 
@@ -76,7 +76,3 @@ def _server(directory: str) -> SeenServer:
     except StateError as error:
         return SeenServer(None, problem=str(error))
     return SeenServer(facts["url"], str(facts.get("version"))) if facts else SeenServer(None)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

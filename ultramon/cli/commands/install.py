@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -23,31 +24,39 @@ _NOT_MADE = "of-the-installation"
 """Placeholder for a secret that a dry run must not make; nobody sees it."""
 
 
-def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--user``, ``--project`` and ``--local`` to a command."""
-    helps = {
-        "local": "In .claude/settings.local.json of this directory: you, in this project.",
-        "project": "In .claude/settings.json of this directory: everybody in this project.",
-        "user": "In the settings of this user, for all projects.  [default]",
-    }
-    for name, text in helps.items():
-        command = click.option(f"--{name}", is_flag=True, show_envvar=True, help=text)(command)
-    return command
+def setup_options(plugin_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds HOST and the options of both `install` and `uninstall`.
 
-
-def chosen_layer(*, user: bool, project: bool, local: bool, plugin: str | None) -> str | None:
-    """Return which settings are meant; None when that is not said.
-
-    Raises:
-        click.UsageError: More than one.
+    The command gets ``--user``, ``--project`` and ``--local`` as ``layer``: the name of the one
+    that was given, None without one.
     """
-    given = (("user", user), ("project", project), ("local", local))
-    chosen = [name for name, is_given in given if is_given]
-    if len(chosen) > 1:
-        raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
-    if chosen and plugin is not None:
-        raise click.UsageError("--plugin and a layer of settings exclude each other")
-    return chosen[0] if chosen else None
+    layers = {
+        "user": "In the settings of this user, for all projects.  [default]",
+        "project": "In .claude/settings.json of this directory: everybody in this project.",
+        "local": "In .claude/settings.local.json of this directory: you, in this project.",
+    }
+    options = (
+        click.argument("host", metavar="HOST"),
+        *(click.option(f"--{name}", is_flag=True, help=text) for name, text in layers.items()),
+        click.option("--plugin", type=click.Path(file_okay=False), metavar="DIR", help=plugin_help),
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_layer(*, plugin: str | None, **given: Any) -> Any:
+            chosen = [name for name in layers if given.pop(name)]
+            if len(chosen) > 1:
+                raise click.UsageError(f"--{chosen[0]} and --{chosen[1]} exclude each other")
+            if chosen and plugin is not None:
+                raise click.UsageError("--plugin and a layer of settings exclude each other")
+            return command(layer=chosen[0] if chosen else None, plugin=plugin, **given)
+
+        for add in reversed(options):
+            add(with_layer)
+        return with_layer
+
+    return decorate
 
 
 def chosen_directory(state_dir: str | None) -> str:
@@ -85,19 +94,20 @@ def named_host(name: str, options: Mapping[str, object]) -> Host:
 
     Args:
         name: Of the host.
-        options: Those that not every host takes; None = not given.
+        options: What was asked of it; None = not given.
 
     Raises:
         click.UsageError: There is no such host, or it does not take one of them.
     """
     from ultramon.hosts.registry import find_host
+    from ultramon.hosts.setup import OPTIONAL
 
     try:
         host = find_host(name)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     for option, value in options.items():
-        if value is not None and option not in host.own_options:
+        if value is not None and option in OPTIONAL and option not in host.own_options:
             raise click.UsageError(f"{name} has no --{option.replace('_', '-')}")
     return host
 
@@ -136,34 +146,23 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
 
 
 @click.command("install")
-@click.argument("host", metavar="HOST")
-@layer_options
-@click.option(
-    "--plugin",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    show_envvar=True,
-    help="Write a plugin folder instead of changing settings.",
-)
-@click.option("--dry-run", is_flag=True, show_envvar=True, help="Only show what would change.")
+@setup_options("Write a plugin folder instead of changing settings.")
 @click.option(
     "--force",
     is_flag=True,
-    show_envvar=True,
     help="Even from a project's own virtual environment, or one in a cache.",
 )
 @click.option(
     "--audience",
     type=click.Choice(("agent", "orchestrator", "both", "none")),
-    show_envvar=True,
     help="Who is warned that a window fills: the session itself, or those who watch it."
     "  [default: as before, else agent]",
 )
 @click.option(
     "--context-limit",
+    "context_limit_tokens",
     type=click.IntRange(0, 1_000_000_000),
     metavar="TOKENS",
-    show_envvar=True,
     help="Count the window as full at so many tokens, if that is less; 0 = no such limit."
     "  [default: as before, else none]",
 )
@@ -171,54 +170,46 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "--warning",
     type=float,
     metavar="RATIO",
-    show_envvar=True,
     help="Warn at this usage, a whole percent.  [default: as before, else 0.65]",
 )
 @click.option(
     "--critical",
     type=float,
     metavar="RATIO",
-    show_envvar=True,
     help="Call this usage critical, a whole percent.  [default: as before, else 0.75]",
 )
 @click.option(
     "--handoff-note",
     metavar="TEXT",
-    show_envvar=True,
     help="Add this to the instructions of every compaction; empty = nothing."
     "  [default: as before, else nothing]",
 )
 @click.option(
     "--critical-note",
     metavar="TEXT",
-    show_envvar=True,
     help="End the warning at the critical rung with this sentence, at most 500"
     " characters; empty = nothing.  [default: as before, else nothing]",
 )
 @click.option(
     "--status-line",
     type=click.Choice(("own", "chained", "both", "none")),
-    show_envvar=True,
     help="Show ultramon's, the one that was there before, or both; none = leave it alone."
     "  [default: as before, else chained where there is one, own where not]",
 )
 @click.option(
     "--via",
     type=click.Choice(("command", "http")),
-    show_envvar=True,
     help="Report tool calls by a process each, or by requests to `ultramon serve`."
     "  [default: as before, else command]",
 )
 @click.option(
     "--url",
     metavar="URL",
-    show_envvar=True,
     help="Where the server listens, for --via http.  [default: where it does, else as before]",
 )
 @click.option(
     "--secret-in",
     type=click.Choice(("settings", "environment")),
-    show_envvar=True,
     help="Where the hook secret is kept, for --via http: in the settings, which only you can read"
     " then, or in ULTRAMON_HOOK_SECRET where the client is started."
     "  [default: as before, else settings]",
@@ -228,24 +219,13 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
 def command(
     *,
     host: str,
-    user: bool,
-    project: bool,
-    local: bool,
+    layer: str | None,
     plugin: str | None,
     dry_run: bool,
     force: bool,
-    audience: str | None,
-    context_limit: int | None,
-    warning: float | None,
-    critical: float | None,
-    handoff_note: str | None,
-    critical_note: str | None,
-    status_line: str | None,
-    via: str | None,
-    url: str | None,
-    secret_in: str | None,
     state_dir: str | None,
     json: bool,
+    **choices: Any,
 ) -> ExitCode:
     """Make a coding agent report itself.
 
@@ -258,23 +238,12 @@ def command(
     """
     from ultramon.hosts.setup import Choices, SetupRequest
 
-    layer = chosen_layer(user=user, project=project, local=local, plugin=plugin)
-    own = {"status_line": status_line, "via": via, "url": url, "secret_in": secret_in}
-    chosen = named_host(host, {**own, "plugin": plugin})
-    if plugin is not None and via == "http":
+    chosen = named_host(host, {"plugin": plugin, **choices})
+    if plugin is not None and choices["via"] == "http":
         raise click.UsageError("--plugin and --via http exclude each other: it is made to share")
     directory = chosen_directory(state_dir)
-    choices = Choices(
-        audience=audience,
-        context_limit_tokens=context_limit,
-        warning=warning,
-        critical=critical,
-        handoff_note=handoff_note,
-        critical_note=critical_note,
-        **own,
-    )
     server = known_server(directory, dry_run=dry_run)
-    request = SetupRequest(os.getcwd(), directory, layer, choices, server, plugin, force)
+    request = SetupRequest(os.getcwd(), directory, layer, Choices(**choices), server, plugin, force)
     plan = chosen.plan_installation(request)
     if not carry_out(plan, dry_run=dry_run, json=json, stateDirectory=directory):
         say(f"{plan.path} is up to date")

@@ -9,32 +9,21 @@ import click
 from ultramon.cli.commands.install import (
     carry_out,
     chosen_directory,
-    chosen_layer,
-    layer_options,
     named_host,
+    setup_options,
 )
 from ultramon.cli.output import say
 from ultramon.cli.selection import json_option, state_dir_option
 
 
 @click.command("uninstall")
-@click.argument("host", metavar="HOST")
-@layer_options
-@click.option(
-    "--plugin",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Delete a plugin folder that was written by install.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@setup_options("Delete a plugin folder that was written by install.")
 @state_dir_option()
 @json_option
 def command(
     *,
     host: str,
-    user: bool,
-    project: bool,
-    local: bool,
+    layer: str | None,
     plugin: str | None,
     dry_run: bool,
     state_dir: str | None,
@@ -50,7 +39,6 @@ def command(
     """
     from ultramon.hosts.setup import SetupRequest
 
-    layer = chosen_layer(user=user, project=project, local=local, plugin=plugin)
     chosen = named_host(host, {"plugin": plugin})
     directory = chosen_directory(state_dir)
     plan = chosen.plan_removal(SetupRequest(os.getcwd(), directory, layer, plugin=plugin))
