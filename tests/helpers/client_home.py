@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from helpers.program import PROGRAM, environment
 from ultramon.hosts.claude_code.setup.install import plan_installation
-from ultramon.hosts.claude_code.setup.settings import Layer, layer_path
 from ultramon.hosts.claude_code.setup.uninstall import plan_removal
-from ultramon.hosts.setup import Choices, Server
+from ultramon.hosts.setup import Choices, Server, SetupRequest
 
 SECRET = "the-secret-of-hooks-0000000000000"
 
@@ -139,19 +138,14 @@ class ClientHome:
 
     def plan(self, layer="user", interpreter=sys.executable, **choices):
         """Plan an installation in this process; needs `as_home` to have been called."""
-        cwd = str(self.project)
-        return plan_installation(
-            Layer(layer, layer_path(layer, cwd)),
-            cwd,
-            str(self.states),
-            Choices(**choices),
-            os.path.abspath(interpreter),
-            server=self.server,
-        )
+        request = self.request(layer, choices=Choices(**choices), server=self.server)
+        return plan_installation(request, os.path.abspath(interpreter))
 
     def plan_removal(self, layer="user"):
-        cwd = str(self.project)
-        return plan_removal(Layer(layer, layer_path(layer, cwd)), cwd, str(self.states))
+        return plan_removal(self.request(layer))
+
+    def request(self, layer, **asked):
+        return SetupRequest(str(self.project), str(self.states), layer, **asked)
 
     def put(self, layer="user", **choices):
         """Install in this process."""

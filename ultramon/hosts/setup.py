@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -160,7 +159,7 @@ class FilePlan(Plan):
     def changes(self) -> bool:
         """Whether the file changes, or choices are stored or deleted."""
         if self.installed is None:
-            return self.changes_settings or bool(self._own_files())
+            return self.changes_settings or bool(own_files(self.state_directory, self.host))
         try:
             stored = InstalledChoices.load(self.installed.path)
         except StateError:
@@ -186,15 +185,18 @@ class FilePlan(Plan):
                 delete_file(self.file)
             else:
                 replace_file(self.file, self.after)
-        for path in self._own_files() if self.installed is None else ():
-            delete_file(path)
+        if self.installed is None:
+            for path in own_files(self.state_directory, self.host):
+                delete_file(path)
 
-    def _own_files(self) -> list[str]:
-        with suppress(OSError):
-            names = sorted(os.listdir(self.state_directory))
-            start = f"{self.host}."
-            return [os.path.join(self.state_directory, n) for n in names if n.startswith(start)]
+
+def own_files(state_directory: str, host: str) -> list[str]:
+    """Return the files of the state directory that installations of a host and its hooks made."""
+    try:
+        names = sorted(os.listdir(state_directory))
+    except OSError:
         return []
+    return [os.path.join(state_directory, name) for name in names if name.startswith(f"{host}.")]
 
 
 def refuse_setup(host: str) -> ConfigurationError:

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ultramon.hosts.claude_code import last_request
-from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination, SeenLayer
+from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
+from ultramon.hosts.claude_code.setup.settings import SeenLayer
 from ultramon.hosts.doctor import Finding, ok, problem, warning
 from ultramon.system.timestamps import format_time
 

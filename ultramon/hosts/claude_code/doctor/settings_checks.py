@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import (
-    ELSEWHERE,
     INSTALL,
     UNINSTALL,
     Examination,
-    SeenLayer,
 )
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
@@ -24,6 +22,7 @@ from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, packag
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
+from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, SeenLayer
 from ultramon.hosts.doctor import DoctorContext, Finding, first_of, ok, problem, warning
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.system.environment import is_on
@@ -39,7 +38,7 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
         name = f"{layer.name} settings"
         if layer.settings is None:
             is_expected = True
-            yield problem(name, str(layer.problem), "mend the file")
+            yield problem(name, layer.problem, "mend the file")
             continue
         events = {hook.event for hook in layer.settings.our_hooks()}
         missing = [event for event in EVENTS if event not in events]
@@ -68,7 +67,7 @@ def _fate(seen: Examination, layer: SeenLayer) -> str:
         return "the file was deleted since"
     overwritten = f"it was overwritten at {format_time(os.stat(settings.target).st_mtime)}"
     try:
-        before = read_backup(seen.state_directory, seen.stored, settings)
+        before = read_backup(seen.stored, settings) if seen.stored else None
     except StateCorruptError:
         before = None
     known = before.other_commands() if before else []

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from ultramon.errors import StateCorruptError, StateError
+from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
@@ -27,7 +27,15 @@ from ultramon.hosts.claude_code.setup.planned_change import (
     read_backup,
     record_of,
 )
-from ultramon.hosts.claude_code.setup.settings import PROJECT, Layer, Settings, find_layers
+from ultramon.hosts.claude_code.setup.settings import (
+    PROJECT,
+    Layer,
+    SeenLayer,
+    Settings,
+    find_layers,
+    read_layer,
+    requested_layer,
+)
 from ultramon.hosts.claude_code.setup.transport import choose_link
 from ultramon.hosts.installed_choices import (
     STATUS_LINES,
@@ -35,7 +43,7 @@ from ultramon.hosts.installed_choices import (
     check_choice,
     choices_path,
 )
-from ultramon.hosts.setup import Choices, Server, choose
+from ultramon.hosts.setup import SetupRequest, choose
 from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 
@@ -47,14 +55,16 @@ class Installation(PlannedChange):
     Attributes:
         installed: The choices as they shall be stored.
         stored: The choices as they are stored, as JSON; None = they are not, or not readably.
-        is_frozen_corrupt: Whether what is stored cannot be read and is to be set aside.
+        is_corrupt: Whether what is stored cannot be read and is to be set aside.
+        record: What is noted of this settings file, one of `installed.installations`.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
         launchers: What the settings will name.
     """
 
     installed: InstalledChoices
-    stored: str | None
-    is_frozen_corrupt: bool = False
+    stored: str | None = None
+    is_corrupt: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
     backup: bytes | None = None
     launchers: list[Launcher] = field(default_factory=list)
 
@@ -67,13 +77,13 @@ class Installation(PlannedChange):
             or any(launcher.changes for launcher in self.launchers)
         )
 
-    def command(self, script: str, interpreter: str) -> str:
+    def command(self, script: str) -> str:
         """Return the command for the settings: a launcher, planned here, or a shell command.
 
         Args:
             script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
-            interpreter: Absolute path of the Python that shall run it.
         """
+        interpreter = self.record["interpreter"]
         launcher = Launcher(script, interpreter, self.installed.path)
         if not launcher.can_run:
             return command_line(interpreter, script_path(script), self.installed.path)
@@ -83,9 +93,8 @@ class Installation(PlannedChange):
 
     def details(self) -> dict[str, Any]:
         """Return the interpreter and which status line is shown."""
-        record = record_of(self.installed, self.settings) or {}
         return {
-            "interpreter": record.get("interpreter"),
+            "interpreter": self.record["interpreter"],
             "statusLine": self.installed.status_line_show,
         }
 
@@ -110,7 +119,7 @@ class Installation(PlannedChange):
             replace_file(path, self.backup)
         elif settings.original is None:
             delete_file(path)
-        if self.is_frozen_corrupt:
+        if self.is_corrupt:
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
             os.replace(installed.path, f"{installed.path}.corrupt-{stamp}")
         if self.changes_settings:
@@ -121,85 +130,70 @@ class Installation(PlannedChange):
         self.write_settings()
 
 
-def plan_installation(
-    layer: Layer,
-    cwd: str,
-    state_directory: str,
-    choices: Choices,
-    interpreter: str,
-    *,
-    server: Server,
-) -> Installation:
+def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     """Work out what an installation into a layer would change.
 
     Args:
-        layer: Where to.
-        cwd: The working directory: its other layers count too.
-        state_directory: Where states and choices are kept.
-        choices: What the person decided.
+        request: What was asked for.
         interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
-        server: The server of the state directory, running or not.
 
     Raises:
         StateCorruptError: The settings file cannot be read as such; it is left alone.
         ConfigurationError: A choice is not allowed.
         OSError: The system refused to read something.
     """
+    layer = requested_layer(request)
     settings = Settings(layer.path)
-    plan = begin_installation(settings, choices_path(state_directory, NAME))
-    record = note_installation(plan, interpreter)
-    choose(plan.installed, choices)
-    link = choose_link(
-        plan,
-        record,
-        layer.name,
-        server,
-        via=choices.via,
-        url=choices.url,
-        secret_in=choices.secret_in,
-    )
-    settings.put_hooks(plan.command(HOOK_SCRIPT, interpreter), link)
-    weaker = _weaker_layers(layer, cwd)
-    _plan_status_line(plan, record, weaker, choices.status_line, interpreter)
+    plan = begin_installation(settings, request, interpreter)
+    settings.put_hooks(plan.command(HOOK_SCRIPT), choose_link(plan, layer.name, request))
+    layers = [read_layer(*other) for other in find_layers(request.cwd)]
+    targets = [os.path.realpath(other.path) for other in layers]
+    own = targets.index(settings.target)
+    _plan_status_line(plan, layers[:own], request.choices.status_line)
     plan.after = settings.data
-    _warn(plan, layer, cwd)
+    _warn(plan, layer, [*layers[:own], *layers[own + 1 :]])
     return plan
 
 
-def begin_installation(settings: Settings, path: str) -> Installation:
-    """Return a plan that holds the choices as they are stored, and changes nothing yet.
+def begin_installation(settings: Settings, request: SetupRequest, interpreter: str) -> Installation:
+    """Return a plan that holds the choices and a note of the settings file, which it leaves alone.
 
     Args:
         settings: The file to install into.
-        path: The stored choices.
+        request: What was asked for.
+        interpreter: Absolute path of the Python that shall run the hook.
 
     Raises:
-        StateSchemaError: A newer ultramon stored them.
+        ConfigurationError: A choice is not allowed.
+        StateCorruptError: The backup of the settings cannot be read.
+        StateSchemaError: A newer ultramon stored the choices.
         OSError: The system refused to read them.
     """
+    path = choices_path(request.state_directory, NAME)
+    plan = Installation(settings=settings, installed=InstalledChoices(path))
     try:
-        installed = InstalledChoices.load(path)
+        plan.installed = InstalledChoices.load(path)
+        if os.path.lexists(path):
+            plan.stored = compact_json.dumps(plan.installed.to_json())
     except StateCorruptError as error:
-        warning = f"{path}: {error.reason}; it is set aside, and the choices are made anew"
-        return Installation(
-            settings=settings,
-            warnings=[warning],
-            installed=InstalledChoices(path),
-            stored=None,
-            is_frozen_corrupt=True,
+        plan.is_corrupt = True
+        plan.warnings.append(
+            f"{path}: {error.reason}; it is set aside, and the choices are made anew"
         )
-    stored = compact_json.dumps(installed.to_json()) if os.path.lexists(path) else None
-    return Installation(settings=settings, installed=installed, stored=stored)
+    _note_installation(plan, interpreter)
+    choose(plan.installed, request.choices)
+    return plan
 
 
-def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
+def _note_installation(plan: Installation, interpreter: str) -> None:
     """Remember the settings file, and plan its backup when this is the first change to it."""
     settings, installed = plan.settings, plan.installed
-    before = read_backup(installed.state_directory, installed, settings)
+    before = read_backup(installed, settings)
     record = record_of(installed, settings)
     if record is None:
         record = {"settings": settings.path}
         installed.installations.append(record)
+    plan.record = record
     record["interpreter"] = interpreter
     if not settings.holds_ours():
         plan.backup = settings.original
@@ -215,18 +209,11 @@ def note_installation(plan: Installation, interpreter: str) -> dict[str, Any]:
         remember_status_line(record, before)
     if plan.backup is not None:
         record["backup"] = backup_path(installed.state_directory, settings)
-    return record
 
 
-def _plan_status_line(
-    plan: Installation,
-    record: dict[str, Any],
-    weaker: list[Settings],
-    chosen: str | None,
-    interpreter: str,
-) -> None:
+def _plan_status_line(plan: Installation, weaker: list[SeenLayer], chosen: str | None) -> None:
     """Put ultramon's in, and remember the one that it replaces."""
-    settings, installed = plan.settings, plan.installed
+    settings, installed, record = plan.settings, plan.installed, plan.record
     if chosen is not None:
         check_choice("status_line", chosen, STATUS_LINES, "argument")
     show = chosen or (installed.status_line_show if installed.installed_at is not None else None)
@@ -245,7 +232,7 @@ def _plan_status_line(
     installed.status_line_show = show or "own"
     if settings.our_status_line() is None:
         remember_status_line(record, settings)
-    settings.put_status_line(plan.command(STATUS_LINE_SCRIPT, interpreter))
+    settings.put_status_line(plan.command(STATUS_LINE_SCRIPT))
 
 
 def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
@@ -256,30 +243,17 @@ def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
 
 
 def _replaced_status_line(
-    settings: Settings, record: dict[str, Any], weaker: list[Settings]
+    settings: Settings, record: dict[str, Any], weaker: list[SeenLayer]
 ) -> Any:
     """Return the status line that the client would show here without ultramon's."""
     if settings.our_status_line() is not None:
         return record.get("statusLine")
-    own = settings.get("statusLine")
-    if own is not None:
-        return own
-    for layer in reversed(weaker):
-        if layer.get("statusLine") is not None:
-            return None if layer.our_status_line() else layer.get("statusLine")
+    # Others that cannot be read are a finding of the doctor; the client does not read them either.
+    readable = [layer.settings for layer in weaker if layer.settings is not None]
+    for shown in (settings, *reversed(readable)):
+        if shown.get("statusLine") is not None:
+            return None if shown.our_status_line() else shown.get("statusLine")
     return None
-
-
-def _weaker_layers(layer: Layer, cwd: str) -> list[Settings]:
-    weaker = []
-    for other in find_layers(cwd):
-        if os.path.realpath(other.path) == os.path.realpath(layer.path):
-            break
-        try:
-            weaker.append(Settings(other.path))
-        except (StateError, OSError):
-            continue  # a finding of the doctor; the client does not read it either
-    return weaker
 
 
 def _why_not_chained(plan: Installation, line: object) -> str | None:
@@ -294,32 +268,25 @@ def _why_not_chained(plan: Installation, line: object) -> str | None:
     return None
 
 
-def _warn(plan: Installation, layer: Layer, cwd: str) -> None:
+def _warn(plan: Installation, layer: Layer, others: list[SeenLayer]) -> None:
+    warn = plan.warnings.append
     if plan.settings.disables_hooks:
-        plan.warnings.append(
-            f"{plan.settings.path}: disableAllHooks is true: no hook will run, and no status line"
-        )
+        warn(f"{layer.path}: disableAllHooks is true: no hook will run, and no status line")
     for wrapped in plan.settings.wrapped_hooks():
-        plan.warnings.append(
-            f"this command runs ultramon's hook too, and is left as it is: {wrapped}"
-        )
+        warn(f"this command runs ultramon's hook too, and is left as it is: {wrapped}")
     if layer.name == PROJECT:
-        plan.warnings.append(
+        warn(
             f"{layer.path} is usually shared, and these commands name paths of this machine; "
             "--local keeps them to yourself"
         )
-    for other in find_layers(cwd):
-        if os.path.realpath(other.path) == plan.settings.target:
+    for other in others:
+        if other.settings is None:
+            warn(f"the {other.name} settings cannot be read: {other.problem}")
             continue
-        try:
-            settings = Settings(other.path)
-        except (StateError, OSError) as error:
-            plan.warnings.append(f"the {other.name} settings cannot be read: {error}")
-            continue
-        if settings.our_hooks():
-            plan.warnings.append(
+        if other.settings.our_hooks():
+            warn(
                 f"the {other.name} settings ({other.path}) run ultramon's hook too; "
                 f"`ultramon uninstall claude-code --{other.name}` takes it out there"
             )
-        if settings.disables_hooks:
-            plan.warnings.append(f"{other.path}: disableAllHooks is true: no hook runs here")
+        if other.settings.disables_hooks:
+            warn(f"{other.path}: disableAllHooks is true: no hook runs here")

@@ -16,7 +16,6 @@ from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"
-_STEM = f"{NAME}."
 
 
 @dataclass
@@ -77,33 +76,26 @@ class PlannedChange(Plan):
 def backup_path(state_directory: str, settings: Settings) -> str:
     """Return where the original bytes of a settings file are kept."""
     mark = hashlib.sha256(os.fsencode(settings.target)).hexdigest()[:12]
-    return os.path.join(os.path.abspath(state_directory), f"{_STEM}{mark}{_BACKUP_SUFFIX}")
+    return os.path.join(os.path.abspath(state_directory), f"{NAME}.{mark}{_BACKUP_SUFFIX}")
 
 
-def is_own_file(name: str) -> bool:
-    """Return whether a file of the state directory was made by installations and their hooks."""
-    return name.startswith(_STEM)
-
-
-def record_of(installed: InstalledChoices | None, settings: Settings) -> dict[str, Any] | None:
+def record_of(installed: InstalledChoices, settings: Settings) -> dict[str, Any] | None:
     """Return what was noted when a settings file was installed into; None = nothing."""
-    for record in installed.installations if installed else ():
+    for record in installed.installations:
         path = record.get("settings") if isinstance(record, dict) else None
         if isinstance(path, str) and os.path.realpath(path) == settings.target:
             return record
     return None
 
 
-def read_backup(
-    state_directory: str, installed: InstalledChoices | None, settings: Settings
-) -> Settings | None:
+def read_backup(installed: InstalledChoices, settings: Settings) -> Settings | None:
     """Return the settings as they were before the first installation; None = not known.
 
     Raises:
         StateCorruptError: The backup is there and no settings file.
     """
     record = record_of(installed, settings) or {}
-    path = record.get("backup", backup_path(state_directory, settings))
+    path = record.get("backup", backup_path(installed.state_directory, settings))
     if not isinstance(path, str):
         return None
     try:

@@ -9,19 +9,14 @@ import json
 import os
 from typing import Any
 
+from ultramon import __version__
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
-from ultramon.hosts.claude_code.setup.install import (
-    Installation,
-    begin_installation,
-    note_installation,
-)
+from ultramon.hosts.claude_code.setup.install import Installation, begin_installation
 from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
-from ultramon.hosts.installed_choices import choices_path
-from ultramon.hosts.setup import Choices, choose
+from ultramon.hosts.setup import SetupRequest
 
 PLUGIN_NAME = "ultramon"
 MANIFEST = os.path.join(".claude-plugin", "plugin.json")
@@ -29,17 +24,13 @@ HOOKS = os.path.join("hooks", "hooks.json")
 _DESCRIPTION = "Knows how full the context window of every session and subagent is."
 
 
-def plan_plugin(
-    directory: str, state_directory: str, choices: Choices, interpreter: str, version: str
-) -> Installation:
+def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Installation:
     """Work out which files a plugin folder gets.
 
     Args:
         directory: The folder; missing, empty, or an older plugin of ultramon.
-        state_directory: Where states and choices are kept.
-        choices: What the person decided.
+        request: What was asked for.
         interpreter: Absolute path of the Python that shall run the hook; see `check_interpreter`.
-        version: Of this package.
 
     Raises:
         ConfigurationError: The folder holds something else, or a choice is not allowed.
@@ -47,18 +38,17 @@ def plan_plugin(
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_installation(hooks, choices_path(state_directory, NAME))
-    note_installation(plan, interpreter)["backup"] = plan.backup = None
-    choose(plan.installed, choices)
-    command = plan.command(HOOK_SCRIPT, interpreter)
+    plan = begin_installation(hooks, request, interpreter)
+    plan.record["backup"] = plan.backup = None
+    command = plan.command(HOOK_SCRIPT)
     entries = {event: [hook_entry(event, command)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
-    about = {"name": PLUGIN_NAME, "version": version, "description": _DESCRIPTION}
-    plan.beside.append(PlannedChange(manifest, _encode(about)))
+    about = {"name": PLUGIN_NAME, "version": __version__, "description": _DESCRIPTION}
+    plan.beside.append(PlannedChange(settings=manifest, after=_encode(about)))
     return plan
 
 
-def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Removal:
+def plan_plugin_removal(directory: str, request: SetupRequest) -> Removal:
     """Work out what taking a plugin folder away would delete: ultramon's files, and no others.
 
     Raises:
@@ -67,11 +57,11 @@ def plan_plugin_removal(directory: str, cwd: str, state_directory: str) -> Remov
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_removal(hooks, state_directory)
-    plan.beside.append(PlannedChange(manifest, None))
+    plan = begin_removal(hooks, request.state_directory)
+    plan.beside.append(PlannedChange(settings=manifest))
     folders = [os.path.dirname(file.target) for file in (manifest, hooks)]
     plan.directories = [*folders, os.path.realpath(directory)]
-    plan_traces(plan, cwd)
+    plan_traces(plan, request.cwd)
     return plan
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from ultramon import __version__
 from ultramon.hosts.claude_code.setup import install, plugin, uninstall
 from ultramon.hosts.claude_code.setup.interpreter import (
     check_interpreter,
     check_lasting,
     this_interpreter,
 )
-from ultramon.hosts.claude_code.setup.settings import USER, Layer, layer_path
 from ultramon.hosts.setup import Plan, SetupRequest
 
 
@@ -24,12 +22,9 @@ def plan_installation(request: SetupRequest) -> Plan:
         check_lasting(request.cwd)
     interpreter = this_interpreter()
     check_interpreter(interpreter)
-    choices, directory = request.choices, request.state_directory
     if request.plugin is None:
-        return install.plan_installation(
-            _layer(request), request.cwd, directory, choices, interpreter, server=request.server
-        )
-    return plugin.plan_plugin(request.plugin, directory, choices, interpreter, __version__)
+        return install.plan_installation(request, interpreter)
+    return plugin.plan_plugin(request.plugin, request, interpreter)
 
 
 def plan_removal(request: SetupRequest) -> Plan:
@@ -40,10 +35,5 @@ def plan_removal(request: SetupRequest) -> Plan:
         StateError: A file cannot be read.
     """
     if request.plugin is None:
-        return uninstall.plan_removal(_layer(request), request.cwd, request.state_directory)
-    return plugin.plan_plugin_removal(request.plugin, request.cwd, request.state_directory)
-
-
-def _layer(request: SetupRequest) -> Layer:
-    name = request.layer or USER
-    return Layer(name, layer_path(name, request.cwd))
+        return uninstall.plan_removal(request)
+    return plugin.plan_plugin_removal(request.plugin, request)

@@ -23,6 +23,7 @@ from ultramon.hosts.claude_code.setup.commands import (
 )
 from ultramon.hosts.claude_code.setup.http_hooks import Link, entry_for, recognise_request
 from ultramon.hosts.claude_code.setup.json_edit import JsonText, Path, comparable
+from ultramon.hosts.setup import SetupRequest
 from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
 from ultramon.system.ids import random_hex
 
@@ -30,6 +31,7 @@ MAX_SETTINGS_BYTES = 1 << 20
 USER, PROJECT, LOCAL = "user", "project", "local"
 LAYERS = (USER, PROJECT, LOCAL)
 """From weak to strong: hooks of all of them run, of status lines the strongest one is shown."""
+ELSEWHERE = "other"
 _ADVICE = "nothing was changed; mend the file and try again"
 _BOM = "\ufeff"
 _NEW_FILE_MODE = 0o600
@@ -43,6 +45,22 @@ class Layer(NamedTuple):
     name: str
     """``user``, ``project`` or ``local``."""
     path: str
+
+
+class SeenLayer(NamedTuple):
+    """A settings file as it was found."""
+
+    name: str
+    """``user``, ``project``, ``local``, or ``other`` for one that only an installation noted."""
+    path: str
+    settings: Settings | None
+    """None where it cannot be read."""
+    problem: str
+    """Why it cannot be read; empty when it can."""
+
+    def command(self, verb: str) -> str:
+        """Return a command, such as ``ultramon install claude-code``, for this file."""
+        return verb if self.name in (USER, ELSEWHERE) else f"{verb} --{self.name}"
 
 
 class OurHook(NamedTuple):
@@ -78,6 +96,12 @@ def layer_path(name: str, cwd: str) -> str:
     return os.path.join(os.path.abspath(cwd), ".claude", file_name)
 
 
+def requested_layer(request: SetupRequest) -> Layer:
+    """Return the layer that an installation or its removal was asked for."""
+    name = request.layer or USER
+    return Layer(name, layer_path(name, request.cwd))
+
+
 def find_layers(cwd: str) -> list[Layer]:
     """Return the layers from weak to strong, each file once.
 
@@ -88,6 +112,14 @@ def find_layers(cwd: str) -> list[Layer]:
         path = layer_path(name, cwd)
         layers.setdefault(os.path.realpath(path), Layer(name, path))
     return list(layers.values())
+
+
+def read_layer(name: str, path: str) -> SeenLayer:
+    """Read a settings file, or note why that does not work."""
+    try:
+        return SeenLayer(name, path, Settings(path), "")
+    except (StateCorruptError, OSError) as error:
+        return SeenLayer(name, path, None, str(error))
 
 
 class Settings:

@@ -11,9 +11,10 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, check_url
 from ultramon.hosts.claude_code.setup.settings import PROJECT
 from ultramon.hosts.installed_choices import check_choice
-from ultramon.hosts.setup import Server
+from ultramon.hosts.setup import Server, SetupRequest
 
 if TYPE_CHECKING:
+    from ultramon.hosts.claude_code.setup.install import Installation
     from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 
 COMMAND, HTTP = "command", "http"
@@ -22,26 +23,14 @@ SETTINGS, ENVIRONMENT = "settings", "environment"
 SECRET_PLACES = (SETTINGS, ENVIRONMENT)
 
 
-def choose_link(
-    plan: PlannedChange,
-    record: dict[str, Any],
-    layer: str,
-    server: Server,
-    *,
-    via: str | None,
-    url: str | None,
-    secret_in: str | None,
-) -> Link | None:
+def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link | None:
     """Work out where requests go, and note it in the record of the installation.
 
     Args:
-        plan: Gets notes for the person, and the mode of the file.
-        record: What is noted of this settings file; a choice that is None is taken from here.
+        plan: Gets notes for the person, and the mode of the file. A choice that was not made now
+            is taken from its record.
         layer: Name of the layer.
-        server: The server of the state directory.
-        via: ``command`` (default) or ``http``.
-        url: Address of the server; None = the one that runs, else as before.
-        secret_in: ``settings`` (default) or ``environment``.
+        request: Its choices, and the server of the state directory.
 
     Returns:
         None when all events are commands.
@@ -49,6 +38,8 @@ def choose_link(
     Raises:
         ConfigurationError: A choice is not allowed, or no address is known.
     """
+    record, server = plan.record, request.server
+    via, url, secret_in = request.choices.via, request.choices.url, request.choices.secret_in
     if check_choice("via", via or record.get("via", COMMAND), VIAS, "argument") == COMMAND:
         for name, value in (("url", url), ("secret_in", secret_in)):
             if value is not None:
