@@ -11,24 +11,9 @@ import os
 
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
+from ultramon.hosts import port
 from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR, HostedAgent
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.port import (
-    CLEAR,
-    COMPACT,
-    COMPACTED,
-    COMPACTING,
-    PROMPT,
-    RESUME,
-    SESSION_ENDED,
-    SESSION_STARTED,
-    SUBAGENT_ENDED,
-    SUBAGENT_STARTED,
-    TOOL_ENDED,
-    TOOL_STARTED,
-    TOOLS_ENDED,
-    WAITING,
-)
 from ultramon.hosts.readings import END_WAIT_SECONDS, BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
 from ultramon.system import compact_json
@@ -127,7 +112,7 @@ class HookCall:
             self._ensure(agent)
             # What the transcript says of the model is better: it keeps the suffix [1m].
             agent.set_model(agent.record.model or event.model)
-            if event.source == COMPACT:
+            if event.source == port.COMPACT:
                 agent.compacted(event.name)
                 return
             agent.resume()
@@ -136,19 +121,19 @@ class HookCall:
                 # A forked session copies the lines of the other one: they are no readings of this.
                 # It may be known all the same: the status line is sometimes drawn first.
                 agent.memory["readingsAfter"] = self._store.now
-            elif event.source != RESUME:
-                agent.gauge.begin_epoch(CLEAR)
-            if event.source == CLEAR:
+            elif event.source != port.RESUME:
+                agent.gauge.begin_epoch(port.CLEAR)
+            if event.source == port.CLEAR:
                 agent.memory[IS_CLEARED] = True
             if event.tokens is not None:
                 agent.gauge.take(event.tokens, 0, self._store.now)
             agent.wait()
 
         self._follow_clear(self._store.update(self.agent_id, change))
-        if event.source == RESUME:
+        if event.source == port.RESUME:
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
-        if event.source != COMPACT or self._audience() not in (AGENT, BOTH):
+        if event.source != port.COMPACT or self._audience() not in (AGENT, BOTH):
             return None
         from ultramon.hosts.warning_text import write_compaction
 
@@ -178,7 +163,7 @@ class HookCall:
             agent.finish(reason)
 
         agent = self._store.update(self.agent_id, finish, create=False)
-        if agent is None or reason == CLEAR:
+        if agent is None or reason == port.CLEAR:
             return
         pid = agent.record.pid
         for session_id in (self.agent_id, *agent.predecessors):
@@ -439,7 +424,7 @@ class HookCall:
         return []
 
     def _notices_for(self, recipient: str, agent: HostedAgent) -> list[str]:
-        is_prompt = self._event.kind == PROMPT
+        is_prompt = self._event.kind == port.PROMPT
         if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
             return []
         from ultramon.hosts.notices import Delivery
@@ -475,17 +460,17 @@ class HookCall:
         return self._store.installed.audience
 
 
-_AT_WORK = (TOOL_STARTED, TOOL_ENDED, TOOLS_ENDED, PROMPT)
+_AT_WORK = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT)
 _ACTS: dict[str, Callable[[HookCall], str | None]] = {
-    SESSION_STARTED: HookCall._start,
-    SESSION_ENDED: HookCall._end,
-    SUBAGENT_STARTED: HookCall._start_subagent,
-    SUBAGENT_ENDED: HookCall._end_subagent,
-    PROMPT: HookCall._prompt,
-    TOOL_STARTED: HookCall._before_call,
-    TOOL_ENDED: HookCall._after_call,
-    TOOLS_ENDED: HookCall._after_calls,
-    WAITING: HookCall._wait,
-    COMPACTING: HookCall._before_compaction,
-    COMPACTED: HookCall._after_compaction,
+    port.SESSION_STARTED: HookCall._start,
+    port.SESSION_ENDED: HookCall._end,
+    port.SUBAGENT_STARTED: HookCall._start_subagent,
+    port.SUBAGENT_ENDED: HookCall._end_subagent,
+    port.PROMPT: HookCall._prompt,
+    port.TOOL_STARTED: HookCall._before_call,
+    port.TOOL_ENDED: HookCall._after_call,
+    port.TOOLS_ENDED: HookCall._after_calls,
+    port.WAITING: HookCall._wait,
+    port.COMPACTING: HookCall._before_compaction,
+    port.COMPACTED: HookCall._after_compaction,
 }

@@ -8,15 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ultramon.hosts.records import (
-    OVERFLOW,
-    Boundary,
-    Broken,
-    LastReading,
-    Overflow,
-    Report,
-    Window,
-)
+from ultramon.hosts.records import OVERFLOW, Boundary, Broken, LastReading, Overflow, Report, Window
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False

@@ -7,6 +7,8 @@ does to the agents is the same for every host and lies in `ultramon.hosts.handli
 
 from __future__ import annotations
 
+from ultramon.errors import ConfigurationError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +38,8 @@ CLEAR = "clear"
 """Source and reason where a person emptied the conversation."""
 RESUME = "resume"
 COMPACT = "compact"
+
+_INSTALLABLE = "a host that ultramon can install into"
 
 
 class LaunchedSubagent:
@@ -249,15 +253,11 @@ class Host:
         Raises:
             ConfigurationError: A choice is not allowed, or the host installs nothing.
         """
-        from ultramon.hosts.setup import refuse_setup
-
-        raise refuse_setup(self.name)
+        raise ConfigurationError("host", self.name, _INSTALLABLE)
 
     def plan_removal(self, request: SetupRequest) -> Plan:
         """Plan what ``ultramon uninstall`` changes, as `plan_installation`."""
-        from ultramon.hosts.setup import refuse_setup
-
-        raise refuse_setup(self.name)
+        raise ConfigurationError("host", self.name, _INSTALLABLE)
 
     def examine(self, context: DoctorContext) -> Iterable[Finding]:
         """Answer the host's own questions of ``ultramon doctor``."""

@@ -199,11 +199,6 @@ def own_files(state_directory: str, host: str) -> list[str]:
     return [os.path.join(state_directory, name) for name in names if name.startswith(f"{host}.")]
 
 
-def refuse_setup(host: str) -> ConfigurationError:
-    """Return the error of a host that installs nothing."""
-    return ConfigurationError("host", host, "a host that ultramon can install into")
-
-
 def chosen_choices(host: str, state_directory: str, choices: Choices) -> InstalledChoices:
     """Return the stored choices of a host with what a person decided now.
 

@@ -7,24 +7,10 @@ from __future__ import annotations
 
 import os
 
+from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
-from ultramon.hosts.port import (
-    COMPACTED,
-    COMPACTING,
-    PROMPT,
-    SESSION_ENDED,
-    SESSION_STARTED,
-    SUBAGENT_ENDED,
-    SUBAGENT_STARTED,
-    TOOL_ENDED,
-    TOOL_STARTED,
-    TOOLS_ENDED,
-    WAITING,
-    HookEvent,
-    Host,
-    LaunchedSubagent,
-)
+from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -41,21 +27,21 @@ _CALL_ID_MARK = b'"tool_use_id":"'
 _MAX_CALL_ID_CHARS = 256
 
 _KINDS = {
-    "SessionStart": SESSION_STARTED,
-    "SessionEnd": SESSION_ENDED,
-    "SubagentStart": SUBAGENT_STARTED,
-    "SubagentStop": SUBAGENT_ENDED,
-    "UserPromptSubmit": PROMPT,
-    "PreToolUse": TOOL_STARTED,
-    "PostToolUse": TOOL_ENDED,
-    "PostToolUseFailure": TOOL_ENDED,
-    "PostToolBatch": TOOLS_ENDED,
-    "Stop": WAITING,
-    "StopFailure": WAITING,
-    "Notification": WAITING,
-    "PermissionRequest": WAITING,
-    "PreCompact": COMPACTING,
-    "PostCompact": COMPACTED,
+    "SessionStart": port.SESSION_STARTED,
+    "SessionEnd": port.SESSION_ENDED,
+    "SubagentStart": port.SUBAGENT_STARTED,
+    "SubagentStop": port.SUBAGENT_ENDED,
+    "UserPromptSubmit": port.PROMPT,
+    "PreToolUse": port.TOOL_STARTED,
+    "PostToolUse": port.TOOL_ENDED,
+    "PostToolUseFailure": port.TOOL_ENDED,
+    "PostToolBatch": port.TOOLS_ENDED,
+    "Stop": port.WAITING,
+    "StopFailure": port.WAITING,
+    "Notification": port.WAITING,
+    "PermissionRequest": port.WAITING,
+    "PreCompact": port.COMPACTING,
+    "PostCompact": port.COMPACTED,
 }
 # Of notifications these ask the person for something; old clients have no types, and notify only
 # then.
@@ -86,18 +72,18 @@ class ClaudeCode(Host):
         )
         event.model = _text(payload, "model") or None
         event.last_text = _text(payload, "last_assistant_message")
-        if event.kind == SESSION_STARTED:
+        if event.kind == port.SESSION_STARTED:
             event.source = _text(payload, "source")
             from ultramon.hosts.jsonl import optional_token_count
 
             event.tokens = optional_token_count(payload, "context_tokens")
-        elif event.kind == SESSION_ENDED:
+        elif event.kind == port.SESSION_ENDED:
             event.reason = _text(payload, "reason")
-        elif event.kind == PROMPT:
+        elif event.kind == port.PROMPT:
             _read_prompt(event, _text(payload, "prompt"))
-        elif event.kind == TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
+        elif event.kind == port.TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
             event.launched = _launched(payload.get("tool_response"))
-        elif event.kind == SUBAGENT_ENDED and not event.subagent_type:
+        elif event.kind == port.SUBAGENT_ENDED and not event.subagent_type:
             event.kind = ""  # the client sends one for every compaction too
         elif name in ("Stop", "StopFailure"):
             event.error = _text(payload, "error")
@@ -107,7 +93,7 @@ class ClaudeCode(Host):
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
         """Return what to print; see `Host.write_answer`."""
-        if event.kind == COMPACTING:
+        if event.kind == port.COMPACTING:
             return text.encode("utf-8", "replace") + b"\n"
         answer = {"hookEventName": event.name, "additionalContext": text}
         return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")

@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
-from ultramon.hosts.claude_code.doctor.examination import (
-    INSTALL,
-    UNINSTALL,
-    Examination,
-)
+from ultramon.hosts.claude_code.doctor.examination import INSTALL, UNINSTALL, Examination
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory

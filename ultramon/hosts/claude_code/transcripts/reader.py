@@ -15,14 +15,7 @@ from ultramon.hosts.jsonl import (
     text_or_none,
     token_count,
 )
-from ultramon.hosts.records import (
-    OVERFLOW,
-    Boundary,
-    Content,
-    Record,
-    Report,
-    TranscriptIdentity,
-)
+from ultramon.hosts.records import OVERFLOW, Boundary, Content, Record, Report, TranscriptIdentity
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
