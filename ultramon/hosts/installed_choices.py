@@ -61,21 +61,6 @@ class InstalledChoices:
             ``interpreter`` and ``backup`` (a path, or None where there was no file).
     """
 
-    __slots__ = (
-        "audience",
-        "context_limit_tokens",
-        "critical_note",
-        "handoff_note",
-        "host",
-        "installations",
-        "installed_at",
-        "ladder",
-        "path",
-        "state_directory",
-        "status_line_chained",
-        "status_line_show",
-    )
-
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.host = host_of(path)
@@ -130,20 +115,12 @@ class InstalledChoices:
         # The default ladder is there already; to build it once more costs a hook time.
         if value["ladder"] != _DEFAULT_LADDER_JSON:
             self.ladder = Ladder.from_json(value["ladder"])
-        note = value["handoffNote"]
-        if note is not None and not isinstance(note, str):
-            raise ConfigurationError("handoffNote", note, "null or text", "file")
-        self.handoff_note = note
+        self.handoff_note = _optional("handoffNote", value["handoffNote"], str, "text")
         # Older installations have none.
-        note = value.get("criticalNote")
-        if note is not None and not isinstance(note, str):
-            raise ConfigurationError("criticalNote", note, "null or text", "file")
-        self.critical_note = note
+        self.critical_note = _optional("criticalNote", value.get("criticalNote"), str, "text")
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
-        if not isinstance(line["chained"], dict | None):
-            raise ConfigurationError("chained", line["chained"], "null or an object", "file")
-        self.status_line_chained = line["chained"]
+        self.status_line_chained = _optional("chained", line["chained"], dict, "an object")
         self.installations = list(value["installations"])
 
     def to_json(self) -> dict[str, Any]:
@@ -180,3 +157,9 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...], source: str
     if value not in allowed:
         raise ConfigurationError(name, value, f"one of {', '.join(allowed)}", source)
     return str(value)
+
+
+def _optional(name: str, value: Any, kind: type, allowed: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigurationError(name, value, f"null or {allowed}", "file")
+    return value
