@@ -296,9 +296,10 @@ def test_what_was_set_aside_is_told(client):
 
 def test_the_last_failures_of_hooks_are_shown(client):
     """What could not be said to the client is said here, with its time and event."""
-    log = failure_log.log_path(str(client.states), "claude-code")
+    states = str(client.states)
     for number in range(5):
-        failure_log.record(log, "PostToolUse", "s1", f"fault \x1b[31m{number}", 1e9)
+        failure = f"fault \x1b[31m{number}"
+        failure_log.record(states, "claude-code", "PostToolUse", "s1", failure, now=1e9)
     finding = only(client)
     assert finding.status == WARNING
     assert finding.message.startswith("5 noted, the last: 2001-09-09T01:46:40.000Z PostToolUse")

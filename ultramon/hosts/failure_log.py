@@ -33,24 +33,27 @@ def log_path(directory: str, host: str) -> str:
     return os.path.join(directory, host + FAILURES_SUFFIX)
 
 
-def record(path: str, event: str, agent_id: str, problem: str, now: float) -> None:
+def record(
+    directory: str, host: str, event: str, agent_id: str, problem: str, *, now: float
+) -> None:
     """Add a line; nothing happens where even that is refused.
 
     Args:
-        path: See `log_path`; nothing is written where its directory does not exist.
+        directory: The state directory; nothing is written where it does not exist.
+        host: Name of the host.
         event: The hook event, empty when it is not known.
         agent_id: The agent, empty when it is not known.
         problem: What went wrong, for people.
         now: Epoch seconds.
     """
-    line = compact_json.dumps(
-        {
-            "at": format_time(now),
-            "event": event[:64],
-            "agentId": agent_id[:128],
-            "problem": problem[:_MAX_PROBLEM_CHARS],
-        }
-    )
+    path = log_path(directory, host)
+    failure = {
+        "at": format_time(now),
+        "event": event[:64],
+        "agentId": agent_id[:128],
+        "problem": problem[:_MAX_PROBLEM_CHARS],
+    }
+    line = compact_json.dumps(failure)
     try:
         fd = open_private(path, os.O_RDWR | os.O_APPEND)
         try:

@@ -83,10 +83,10 @@ def load_choices(path: str, directory: str, event: str, now: float) -> Installed
     try:
         return InstalledChoices.load(path)
     except (StateError, OSError) as error:
-        from ultramon.hosts.failure_log import log_path, record
+        from ultramon.hosts.failure_log import record
 
         installed = InstalledChoices(path)
-        record(log_path(directory, installed.host), event, "", str(error), now)
+        record(directory, installed.host, event, "", str(error), now=now)
         installed.audience = NOBODY
         return installed
 
@@ -95,11 +95,11 @@ def _note_failure(
     directory: str, choices_path: str, event: str, agent_id: str, error: BaseException
 ) -> None:
     try:
-        from ultramon.hosts.failure_log import log_path, record
+        from ultramon.hosts.failure_log import record
         from ultramon.hosts.installed_choices import host_of
 
-        path = log_path(directory, host_of(choices_path))
-        record(path, event, agent_id, f"{type(error).__name__}: {error}", time.time())
+        problem = f"{type(error).__name__}: {error}"
+        record(directory, host_of(choices_path), event, agent_id, problem, now=time.time())
     except BaseException:  # noqa: BLE001 - there is nowhere left to say it
         return
 

@@ -186,10 +186,9 @@ class HookStore:
 
     def fail(self, agent_id: str, problem: str) -> None:
         """Leave a line in the failure log."""
-        from ultramon.hosts.failure_log import log_path, record
+        from ultramon.hosts.failure_log import record
 
-        path = log_path(self.directory.path, self.host.name)
-        record(path, self.event, agent_id, problem, self.now)
+        record(self.directory.path, self.host.name, self.event, agent_id, problem, now=self.now)
 
     def children(self, agent_id: str) -> list[str]:
         """Return the ids of the subagents of a session that have a state."""

@@ -82,7 +82,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
 
 
 def _fail(directory: str, problem: str, now: float) -> None:
-    failure_log.record(failure_log.log_path(directory, NAME), STATUS_LINE, "", problem, now)
+    failure_log.record(directory, NAME, STATUS_LINE, "", problem, now=now)
 
 
 class _Reading:

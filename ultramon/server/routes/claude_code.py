@@ -139,5 +139,5 @@ def _nothing() -> Response:
 
 def _fail(services: Services, event: str, agent_id: str, error: Exception) -> None:
     problem = f"{type(error).__name__}: {error}"
-    log = failure_log.log_path(services.state_directory, NAME)
-    failure_log.record(log, event, agent_id, problem, services.clock.now())
+    now = services.clock.now()
+    failure_log.record(services.state_directory, NAME, event, agent_id, problem, now=now)
