@@ -117,17 +117,6 @@ class _Reader:
         held: The last report, until it is known that no summary was its reply.
     """
 
-    __slots__ = (
-        "_compacted",
-        "_has_usage_records",
-        "_identity",
-        "_model",
-        "_tools",
-        "_total",
-        "_window_tokens",
-        "held",
-    )
-
     def __init__(self) -> None:
         self._identity: TranscriptIdentity | None = None
         self._model: str | None = None

@@ -46,10 +46,32 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
         ValueError: It is no regular file but, for example, a link.
     """
     fd, size = open_transcript(path)
-    try:
-        return _search(fd, size, is_subagent, call_id)
-    finally:
-        os.close(fd)
+    tail = LastReading()
+    tail.bytes_behind = size
+    for entry, records, error, end in _entries_from_end(fd, size, is_subagent):
+        report = next((record for record in records if isinstance(record, Report)), None)
+        boundary = next((record for record in records if isinstance(record, Boundary)), None)
+        if tail.report is None:
+            tail.report, tail.boundary = report, boundary
+            tail.bytes_behind = size - end
+            if report is not None:
+                tail.text = text_of(entry["message"].get("content"), ("text",))
+            tail.error = tail.error or error
+            if tail.stopped_at is None:
+                tail.stopped_at = (
+                    parse_time(entry.get("timestamp")) if error else _interrupted_at(records)
+                )
+        if boundary is not None:
+            break
+        if report is None or tail.report is None:
+            continue
+        # The client writes one line per block of a reply, all with the id of the reply.
+        if report.message_id != tail.report.message_id:
+            break
+        tail.is_current = call_id is not None and call_id in _calls(entry)
+        if call_id is None or tail.is_current:
+            break
+    return tail
 
 
 def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
@@ -64,26 +86,17 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         ValueError: It is no regular file but, for example, a link.
     """
     replies: list[tuple[Report, list[str]]] = []
-    fd, size = open_transcript(path)
-    try:
-        for line, _ in islice(_lines_from_end(fd, size), MAX_LINES):
-            try:
-                entry = decode_object(line)
-                records = list(LineReader(is_subagent).read(entry))
-            except ValueError:
+    for entry, records, _, _ in _entries_from_end(*open_transcript(path), is_subagent):
+        if any(isinstance(record, Boundary) for record in records):
+            break
+        for record in records:
+            if not isinstance(record, Report):
                 continue
-            if any(isinstance(record, Boundary) for record in records):
-                break
-            for record in records:
-                if not isinstance(record, Report):
-                    continue
-                if not replies or replies[-1][0].message_id != record.message_id:
-                    if len(replies) == 2:
-                        return replies
-                    replies.append((record, []))
-                replies[-1][1][:0] = _calls(entry)
-    finally:
-        os.close(fd)
+            if not replies or replies[-1][0].message_id != record.message_id:
+                if len(replies) == 2:
+                    return replies
+                replies.append((record, []))
+            replies[-1][1][:0] = _calls(entry)
     return replies
 
 
@@ -116,42 +129,27 @@ def read_token_budget(path: str) -> int | None:
     return None
 
 
-def _search(fd: int, size: int, is_subagent: bool, call_id: str | None) -> LastReading:
-    tail = LastReading()
-    tail.bytes_behind = size
-    for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
-        # One reader a line: each must be judged as if it were the first of its message.
-        reader = LineReader(is_subagent)
-        try:
-            entry = decode_object(line)
-            records = list(reader.read(entry))
-            error = error_of(entry) if tail.report is None and reader.owns(entry) else None
-        except ValueError:
-            continue  # cut off by the client, or not its own
-        report = next((record for record in records if isinstance(record, Report)), None)
-        boundary = next((record for record in records if isinstance(record, Boundary)), None)
-        if tail.report is None:
-            tail.report, tail.boundary = report, boundary
-            tail.bytes_behind = size - end
-            if report is not None:
-                tail.text = text_of(entry["message"].get("content"), ("text",))
-            if tail.error is None:
-                tail.error = error
-            if tail.stopped_at is None and error is not None:
-                tail.stopped_at = parse_time(entry.get("timestamp"))
-            if tail.stopped_at is None and _INTERRUPTION in line:
-                tail.stopped_at = _interrupted_at(records)
-        if boundary is not None:
-            break
-        if report is None or tail.report is None:
-            continue
-        # The client writes one line per block of a reply, all with the id of the reply.
-        if report.message_id != tail.report.message_id:
-            break
-        tail.is_current = call_id is not None and call_id in _calls(entry)
-        if call_id is None or tail.is_current:
-            break
-    return tail
+def _entries_from_end(
+    fd: int, size: int, is_subagent: bool
+) -> Iterator[tuple[dict[str, Any], list[Record], str | None, int]]:
+    """Yield what can be read, last first, and close the file.
+
+    Each line is yielded decoded, with its records, the error that it reports in the place of a
+    reply, and where it ends.
+    """
+    try:
+        for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
+            # One reader a line: each must be judged as if it were the first of its message.
+            reader = LineReader(is_subagent)
+            try:
+                entry = decode_object(line)
+                records = list(reader.read(entry))
+                error = error_of(entry) if reader.owns(entry) else None
+            except ValueError:
+                continue  # cut off by the client, or not its own
+            yield entry, records, error, end
+    finally:
+        os.close(fd)
 
 
 def _may_matter(text: bytes) -> bool:

@@ -126,16 +126,6 @@ class LineReader:
         sidechain: As for `read_transcript`.
     """
 
-    __slots__ = (
-        "_compacted_at",
-        "_last",
-        "_post_tokens_known",
-        "_reported",
-        "_sidechain",
-        "_tools",
-        "agent_id",
-    )
-
     def __init__(self, sidechain: bool | None) -> None:
         self.agent_id: str | None = None
         self._sidechain = sidechain
