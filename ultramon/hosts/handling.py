@@ -66,12 +66,10 @@ class HookCall:
         own = check_agent_id(f"{self._session_id}.{name}")
         if self._store.is_known(own):
             return own
-        return next((known for known in self._adopted(name) if self._store.is_known(known)), own)
-
-    def _adopted(self, name: str) -> list[str]:
         session = self._store.find(self._session_id)
-        names = [] if session is None else self._store.hosted(session).predecessors
-        return [check_agent_id(f"{one}.{name}") for one in names]
+        before = [] if session is None else self._store.hosted(session).predecessors
+        adopted = (check_agent_id(f"{one}.{name}") for one in before)
+        return next(filter(self._store.is_known, adopted), own)
 
     def answer(self) -> bytes:
         """Do what the event asks for; return what to print for the client, often nothing.
@@ -109,7 +107,6 @@ class HookCall:
         event = self._event
 
         def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
             # What the transcript says of the model is better: it keeps the suffix [1m].
             agent.set_model(agent.record.model or event.model)
             if event.source == port.COMPACT:
@@ -129,7 +126,7 @@ class HookCall:
                 agent.gauge.take(event.tokens, 0, self._store.now)
             agent.wait()
 
-        self._follow_clear(self._store.update(self.agent_id, change))
+        self._follow_clear(self._update(change))
         if event.source == port.RESUME:
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
@@ -180,12 +177,7 @@ class HookCall:
 
     def _start_subagent(self) -> None:
         """Begin a subagent, or go on with one that had ended."""
-
-        def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.resume()
-
-        self._store.update(self.agent_id, change)
+        self._update(HostedAgent.resume)
 
     def _end_subagent(self) -> None:
         if self._parent_id is None:
@@ -264,21 +256,15 @@ class HookCall:
         reading = self._look()
 
         def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
             agent.take(reading.report)
             agent.compacting()
 
-        self._store.update(self.agent_id, change)
+        self._update(change)
         return self._store.installed.handoff_note
 
     def _after_compaction(self) -> None:
         """Begin an epoch: the last reading in the transcript is still of the old window."""
-
-        def change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            agent.compacted(self._event.name)
-
-        self._store.update(self.agent_id, change)
+        self._update(lambda agent: agent.compacted(self._event.name))
 
     def _before_call(self) -> None:
         """Note a tool that begins to run, maybe for long; the reading is that of its call."""
@@ -360,6 +346,15 @@ class HookCall:
 
     # --- what every event needs
 
+    def _update(self, change: Callable[[HostedAgent], None]) -> HostedAgent | None:
+        """Change the agent, whose beginning no hook may have seen."""
+
+        def ensure_and_change(agent: HostedAgent) -> None:
+            self._ensure(agent)
+            change(agent)
+
+        return self._store.update(self.agent_id, ensure_and_change)
+
     def _update_with_reading(
         self,
         change: Change,
@@ -417,26 +412,20 @@ class HookCall:
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
+        is_prompt = self._event.kind == port.PROMPT
         for recipient in (self.agent_id, *agent.predecessors):
-            lines = self._notices_for(recipient, agent)
-            if lines:
+            if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
+                continue
+            from ultramon.hosts.notices import Delivery
+
+            record = agent.record if recipient == self.agent_id else self._store.find(recipient)
+            if record is None:
+                continue
+            delivery = Delivery(self._store, self._store.hosted(record), is_prompt=is_prompt)
+            self._deliveries.append(delivery)
+            if lines := delivery.lines():
                 return lines
         return []
-
-    def _notices_for(self, recipient: str, agent: HostedAgent) -> list[str]:
-        is_prompt = self._event.kind == port.PROMPT
-        if not is_raised(self._store.directory.path, recipient, also_later=is_prompt):
-            return []
-        from ultramon.hosts.notices import Delivery
-
-        if recipient != self.agent_id:
-            before = self._store.find(recipient)
-            if before is None:
-                return []
-            agent = self._store.hosted(before)
-        delivery = Delivery(self._store, agent, is_prompt=is_prompt)
-        self._deliveries.append(delivery)
-        return delivery.lines()
 
     def _audience(self) -> str:
         """Return who is warned: as the environment says, else the project, else the choices."""
