@@ -9,8 +9,7 @@ import os
 
 from ultramon.context.gauge import Gauge
 from ultramon.context.tracker import ContextTracker
-from ultramon.errors import InvalidAgentIdError
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 from ultramon.system.processes import process_started_at
 
 TYPE_CHECKING = False
@@ -141,7 +140,7 @@ class HostedAgent:
     def predecessors(self) -> list[str]:
         """The cleared sessions that this one continues, the last one first."""
         names = self.memory.get(PREDECESSORS)
-        return [name for name in names if _id_or(name, None)] if isinstance(names, list) else []
+        return [name for name in names if is_agent_id(name)] if isinstance(names, list) else []
 
     def follow(self, old: HostedAgent) -> None:
         """Continue a session that was cleared: with its parent, its label, and its inbox."""
@@ -358,7 +357,4 @@ def one_line(text: str) -> str:
 
 
 def _id_or(value: str | None, otherwise: Any) -> Any:
-    try:
-        return check_agent_id(value) if value else otherwise
-    except InvalidAgentIdError:
-        return otherwise
+    return value if is_agent_id(value) else otherwise

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 
 from ultramon.backends.local.hook_inbox import HookInbox
-from ultramon.errors import InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.errors import StateCorruptError, StateError
 from ultramon.notices import texts
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,12 +125,8 @@ def write_line(notice: Message, session_id: str, now: float) -> str | None:
     Returns:
         None for facts that are not those of a notice about its sender.
     """
-    facts = notice.facts
-    try:
-        about = check_agent_id(notice.sender)
-    except InvalidAgentIdError:
-        return None
-    if facts.get("agentId") != about:
+    facts, about = notice.facts, notice.sender
+    if about is None or not is_agent_id(about) or facts.get("agentId") != about:
         return None
     # The client knows a subagent of the session by the last part of its id.
     name = about.removeprefix(f"{session_id}.")
@@ -145,7 +141,7 @@ def write_waiting(senders: dict[str | None, int], recipient: str) -> str:
         recipient: Whose they are.
     """
     count = sum(senders.values())
-    origins = [name for name in senders if _is_id(name)][:_MAX_NAMED_SENDERS]
+    origins = [name for name in senders if is_agent_id(name)][:_MAX_NAMED_SENDERS]
     others = len(senders) - len(origins)
     if origins and others:
         origins.append(f"{others:,} other{'s' if others > 1 else ''}")
@@ -155,10 +151,3 @@ def write_waiting(senders: dict[str | None, int], recipient: str) -> str:
         f"[ultramon] {count:,} message{'s' if many else ''}{origin} wait{'' if many else 's'};"
         f" `ultramon messages {recipient}` shows {'them' if many else 'it'}."
     )
-
-
-def _is_id(name: str | None) -> bool:
-    try:
-        return bool(check_agent_id(name))
-    except InvalidAgentIdError:
-        return False

@@ -43,6 +43,14 @@ def check_agent_id(agent_id: object, name: str = "agent id") -> str:
     return agent_id
 
 
+def is_agent_id(value: object) -> bool:
+    """Return whether a value is a valid id."""
+    try:
+        return bool(check_agent_id(value))
+    except InvalidAgentIdError:
+        return False
+
+
 def random_hex(count_bytes: int) -> str:
     """Return random hexadecimal text from the operating system."""
     return os.urandom(count_bytes).hex()
