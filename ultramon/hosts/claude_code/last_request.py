@@ -22,13 +22,9 @@ def note(directory: str, now: float) -> None:
     """
     path = os.path.join(directory, FILE_NAME)
     try:
+        close_quietly(open_private(path, os.O_RDWR))
         os.utime(path, (now, now), follow_symlinks=False)
-    except FileNotFoundError:
-        try:
-            close_quietly(open_private(path, os.O_RDWR))
-        except (OSError, StateError):
-            return
-    except OSError:
+    except (OSError, StateError):
         return
 
 

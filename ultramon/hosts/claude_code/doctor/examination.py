@@ -6,14 +6,7 @@ import os
 
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.planned_change import record_of
-from ultramon.hosts.claude_code.setup.settings import (
-    ELSEWHERE,
-    OurHook,
-    SeenLayer,
-    Settings,
-    find_layers,
-    read_layer,
-)
+from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Settings, find_layers, read_layer
 from ultramon.hosts.doctor import DoctorContext
 
 INSTALL = f"ultramon install {NAME}"
@@ -25,7 +18,7 @@ class Examination(DoctorContext):
 
     Attributes:
         layers: The client's settings here, then others that an installation noted.
-        installed: The layers with hooks of ultramon, and their settings.
+        installed: The layers with hooks of ultramon.
         hooks: These hooks, each with its layer.
         stored: The stored choices; None when they are missing or cannot be read.
         stored_problem: Why they cannot be read; None when they can or are missing.
@@ -40,13 +33,10 @@ class Examination(DoctorContext):
             noted = record.get("settings") if isinstance(record, dict) else None
             if isinstance(noted, str) and os.path.realpath(noted) not in known:
                 self.layers.append(read_layer(ELSEWHERE, noted))
-        self.installed: list[tuple[SeenLayer, Settings]] = []
-        self.hooks: list[tuple[SeenLayer, OurHook]] = []
-        for layer in self.layers:
-            hooks = layer.settings.our_hooks() if layer.settings else []
-            if layer.settings and hooks:
-                self.installed.append((layer, layer.settings))
-                self.hooks += [(layer, hook) for hook in hooks]
+        self.installed = [layer for layer in self.layers if layer.settings.our_hooks()]
+        self.hooks = [
+            (layer, hook) for layer in self.installed for hook in layer.settings.our_hooks()
+        ]
 
     def was_installed(self, settings: Settings) -> bool:
         """Return whether an installation into a settings file is noted, and not undone since."""

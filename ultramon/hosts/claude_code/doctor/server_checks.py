@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import ssl
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -35,12 +34,12 @@ def check_requests(seen: Examination) -> Iterator[Finding]:
     """Whether the client sends them, to the server itself, with a secret nobody else reads."""
     name = "requests"
     for link, layer in _links(seen).items():
-        mode = layer.settings.mode if layer.settings else 0
+        mode = layer.settings.mode
         if link.secret is not None and mode & 0o077:
             message = f"{layer.path}: others can read it (mode {mode:o}), with the secret"
             yield problem(name, message, f"chmod 600 {layer.path}")
         for other in seen.layers:
-            allowed = other.settings.get("allowedHttpHookUrls") if other.settings else None
+            allowed = other.settings.get("allowedHttpHookUrls")
             if isinstance(allowed, list) and not any(
                 isinstance(one, str) and fnmatchcase(link.target, one) for one in allowed
             ):
@@ -118,13 +117,9 @@ def _ask(link: Link, secret: str) -> int:
         HTTPException: It does not speak HTTP.
     """
     parts = urlsplit(link.url)
-    connection = (
-        http.client.HTTPSConnection(
-            parts.netloc, timeout=ANSWER_SECONDS, context=ssl.create_default_context()
-        )
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.netloc, timeout=ANSWER_SECONDS)
-    )
+    is_secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+    connection = kind(parts.netloc, timeout=ANSWER_SECONDS)
     try:
         connection.request("POST", PATH, b"", {"Authorization": f"Bearer {secret}"})
         return connection.getresponse().status

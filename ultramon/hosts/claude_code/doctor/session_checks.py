@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ultramon.backends.local.journal import Journal
 from ultramon.errors import StateError
@@ -26,7 +28,7 @@ def check_sessions(seen: Examination) -> Iterator[Finding]:
     if seen.installed_at is None:
         return
     since = max(seen.installed_at, seen.now - RECENT_SECONDS)
-    begun = _begun_since(_project_folders(seen), since)
+    begun = _begun_since(_transcripts(seen), since)
     if not begun:
         yield ok("sessions", "none began since the installation")
         return
@@ -57,27 +59,26 @@ def _with_events(seen: Examination, names: list[str]) -> set[str]:
         journal.close()
 
 
-def _project_folders(seen: Examination) -> list[str]:
-    """Return the folders of transcripts whose sessions run the hooks: all, or of some projects."""
-    projects = os.path.join(config_directory(), "projects")
-    if any(layer.name == USER for layer, _ in seen.installed):
-        return _scan(projects)
-    # Which sessions load a plugin is not known: its folder is no project's.
-    folders = [os.path.split(os.path.dirname(layer.path)) for layer, _ in seen.installed]
-    roots = [root for root, name in folders if name == ".claude"]
-    return [os.path.join(projects, re.sub("[^A-Za-z0-9]", "-", root)) for root in roots]
+def _transcripts(seen: Examination) -> list[str]:
+    """Return the transcripts of sessions that run the hooks: all, or those of some projects."""
+    projects = os.path.join(glob.escape(config_directory()), "projects")
+    if any(layer.name == USER for layer in seen.installed):
+        folders = ["*"]
+    else:
+        # Which sessions load a plugin is not known: its folder is no project's.
+        places = [os.path.split(os.path.dirname(layer.path)) for layer in seen.installed]
+        folders = [re.sub("[^A-Za-z0-9]", "-", root) for root, name in places if name == ".claude"]
+    return [path for one in folders for path in glob.glob(os.path.join(projects, one, "*.jsonl"))]
 
 
-def _begun_since(folders: list[str], since: float) -> dict[str, float]:
+def _begun_since(transcripts: list[str], since: float) -> dict[str, float]:
     """Return when each session began that began after a time, the last active first."""
     changed: list[tuple[float, str]] = []
-    for entry in (entry for folder in folders for entry in _scan(folder)):
+    for path in transcripts:
         # Earlier clients keep the transcripts of subagents beside those of sessions.
-        if entry.endswith(".jsonl") and not os.path.basename(entry).startswith("agent-"):
-            try:
-                changed.append((os.lstat(entry).st_mtime, entry))
-            except OSError:
-                continue
+        if not os.path.basename(path).startswith("agent-"):
+            with suppress(OSError):
+                changed.append((os.lstat(path).st_mtime, path))
     changed = sorted((one for one in changed if one[0] > since), reverse=True)
     begun = {}
     for _, path in changed[:_MAX_TRANSCRIPTS]:
@@ -87,13 +88,6 @@ def _begun_since(folders: list[str], since: float) -> dict[str, float]:
     return begun
 
 
-def _scan(folder: str) -> list[str]:
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder)]
-    except OSError:
-        return []
-
-
 def _begun_at(path: str) -> float | None:
     """Return the first time in a transcript."""
     try:
@@ -101,9 +95,7 @@ def _begun_at(path: str) -> float | None:
     except (OSError, ValueError):
         return None
     with open(fd, "rb") as stream:
-        times = map(_time, head_objects(stream.read(_HEAD_BYTES).splitlines()))
-        return next((at for at in times if at is not None), None)
-
-
-def _time(entry: dict[str, object]) -> float | None:
-    return parse_time(entry.get("timestamp"))
+        for entry in head_objects(stream.read(_HEAD_BYTES).splitlines()):
+            if (at := parse_time(entry.get("timestamp"))) is not None:
+                return at
+    return None

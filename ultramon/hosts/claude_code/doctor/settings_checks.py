@@ -32,7 +32,7 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
     is_expected = False
     for layer in seen.layers:
         name = f"{layer.name} settings"
-        if layer.settings is None:
+        if layer.problem:
             is_expected = True
             yield problem(name, layer.problem, "mend the file")
             continue
@@ -58,7 +58,6 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
 def _fate(seen: Examination, layer: SeenLayer) -> str:
     """Return what became of a settings file from which ultramon's hooks are gone."""
     settings = layer.settings
-    assert settings is not None
     if settings.original is None:
         return "the file was deleted since"
     overwritten = f"it was overwritten at {format_time(os.stat(settings.target).st_mtime)}"
@@ -78,7 +77,7 @@ def _fate(seen: Examination, layer: SeenLayer) -> str:
 def check_disabled(seen: Examination) -> Iterator[Finding]:
     """Whether something turns the hooks off."""
     for layer in seen.layers:
-        if layer.settings is not None and layer.settings.disables_hooks:
+        if layer.settings.disables_hooks:
             find = problem if seen.installed else warning
             message = f"{layer.path}: disableAllHooks is true: no hook and no status line runs"
             yield find("disableAllHooks", message, "take it out there")
@@ -89,7 +88,7 @@ def check_disabled(seen: Examination) -> Iterator[Finding]:
 
 def check_installed_once(seen: Examination) -> Iterator[Finding]:
     """Hooks of all layers run, so two of them do the work twice."""
-    names = [layer.name for layer, _ in seen.installed if layer.name != ELSEWHERE]
+    names = [layer.name for layer in seen.installed if layer.name != ELSEWHERE]
     if len(names) > 1:
         message = f"the hooks are in the {' and '.join(names)} settings"
         yield warning("layers", message, f"{UNINSTALL} --{names[-1]}")
@@ -153,13 +152,11 @@ def check_status_line(seen: Examination) -> Iterator[Finding]:
     if seen.stored is None or seen.stored.status_line_show == "none":
         return
     here = [layer for layer in seen.layers if layer.name != ELSEWHERE]
-    shown = None
-    for layer in here:
-        if layer.settings is not None and layer.settings.get("statusLine") is not None:
-            shown = layer  # the strongest layer wins
-    if shown is not None and shown.settings is not None and shown.settings.our_status_line():
+    lines = [layer for layer in here if layer.settings.get("statusLine") is not None]
+    shown = lines[-1] if lines else None  # the strongest layer wins
+    if shown is not None and shown.settings.our_status_line():
         yield ok("status line", f"{shown.path}: ultramon's")
-    elif not any(layer in here for layer, _ in seen.installed):
+    elif not any(layer in here for layer in seen.installed):
         return
     elif shown is None:
         message = "was taken out since: windows are known only from the model's name"

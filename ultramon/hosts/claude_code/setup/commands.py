@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from pathlib import Path
 from typing import Any, NamedTuple
 
 HOOK_SCRIPT = "hook.py"
@@ -62,10 +63,7 @@ class OurCommand(NamedTuple):
 
 def package_directory() -> str:
     """Return the directory that holds this package, links not followed: upgrades move targets."""
-    directory = os.path.abspath(__file__)
-    for _ in ("setup", "claude_code", "hosts", "ultramon"):
-        directory = os.path.dirname(directory)
-    return os.path.dirname(directory)
+    return str(Path(os.path.abspath(__file__)).parents[4])
 
 
 def script_path(name: str, package: str | None = None) -> str:

@@ -249,8 +249,7 @@ def _replaced_status_line(
     if settings.our_status_line() is not None:
         return record.get("statusLine")
     # Others that cannot be read are a finding of the doctor; the client does not read them either.
-    readable = [layer.settings for layer in weaker if layer.settings is not None]
-    for shown in (settings, *reversed(readable)):
+    for shown in (settings, *(layer.settings for layer in reversed(weaker))):
         if shown.get("statusLine") is not None:
             return None if shown.our_status_line() else shown.get("statusLine")
     return None
@@ -280,7 +279,7 @@ def _warn(plan: Installation, layer: Layer, others: list[SeenLayer]) -> None:
             "--local keeps them to yourself"
         )
     for other in others:
-        if other.settings is None:
+        if other.problem:
             warn(f"the {other.name} settings cannot be read: {other.problem}")
             continue
         if other.settings.our_hooks():

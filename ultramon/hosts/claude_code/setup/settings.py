@@ -53,8 +53,8 @@ class SeenLayer(NamedTuple):
     name: str
     """``user``, ``project``, ``local``, or ``other`` for one that only an installation noted."""
     path: str
-    settings: Settings | None
-    """None where it cannot be read."""
+    settings: Settings
+    """As those of a missing file where it cannot be read."""
     problem: str
     """Why it cannot be read; empty when it can."""
 
@@ -119,7 +119,7 @@ def read_layer(name: str, path: str) -> SeenLayer:
     try:
         return SeenLayer(name, path, Settings(path), "")
     except (StateCorruptError, OSError) as error:
-        return SeenLayer(name, path, None, str(error))
+        return SeenLayer(name, path, Settings(path, b""), str(error))
 
 
 class Settings:
@@ -296,22 +296,18 @@ class Settings:
 
     def _update(self, path: Path, wanted: dict[str, Any]) -> None:
         current = self.get(*path)
-        if "args" in current or current.get("type", "command") != wanted["type"]:
-            self.document.replace(path, wanted)
-            return
-        for name, value in wanted.items():
+        updated = wanted
+        if "args" not in current and current.get("type", "command") == wanted["type"]:
             # What a person changed beside it, such as the timeout, stays.
-            if isinstance(value, dict) and isinstance(current.get(name), dict):
-                self._update_members((*path, name), value)
-            elif name != "timeout":
-                self._update_members(path, {name: value})
-
-    def _update_members(self, path: Path, wanted: dict[str, Any]) -> None:
-        for name, value in wanted.items():
-            if not self.document.has(*path, name):
-                self.document.add(path, value, name)
-            elif self.get(*path, name) != value:
-                self.document.replace((*path, name), value)
+            updated = dict(current)
+            for name, value in wanted.items():
+                old = current.get(name)
+                if isinstance(value, dict) and isinstance(old, dict):
+                    updated[name] = {**old, **value}
+                elif name != "timeout":
+                    updated[name] = value
+        if updated != current:
+            self.document.replace(path, updated)
 
     def _superfluous(self) -> list[OurHook]:
         """Return the hooks of events not needed any more, and all but one of doubled ones."""

@@ -173,5 +173,5 @@ def _holds_ours(plan: Removal, path: str) -> bool | None:
     """Return whether another settings file still runs ultramon, None when it cannot be read."""
     if os.path.realpath(path) == plan.settings.target:
         return False
-    settings = read_layer("", path).settings
-    return None if settings is None else settings.holds_ours()
+    layer = read_layer("", path)
+    return None if layer.problem else layer.settings.holds_ours()
