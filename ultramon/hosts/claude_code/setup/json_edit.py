@@ -34,6 +34,8 @@ class _Layout(NamedTuple):
     newline: str
     colon: str
     comma: str
+    separator: str
+    """What stands between it and the value before it."""
 
 
 def _refuse_constant(name: str) -> Any:
@@ -118,7 +120,7 @@ class JsonText:
         rendered = prefix + _render(value, layout)
         if children:
             end = children[-1].end
-            self._splice(end, end, self._separator(start, children) + rendered)
+            self._splice(end, end, layout.separator + rendered)
             return
         close = self._skip(start + 1)
         if layout.indent is None:
@@ -131,7 +133,8 @@ class JsonText:
     def replace(self, path: Path, value: object) -> None:
         """Write another value where one is."""
         start = self._require(path)
-        layout = self._layout_beside(path)
+        parent = self._require(path[:-1])
+        layout = self._layout(parent, self._children(parent))
         self._splice(start, _DECODER.raw_decode(self.text, start)[1], _render(value, layout))
 
     def remove(self, path: Path) -> None:
@@ -193,55 +196,37 @@ class JsonText:
             at = self._skip(end)
         return children
 
-    def _separator(self, start: int, children: list[_Child]) -> str:
-        if len(children) > 1:
-            return self.text[children[-2].end : children[-1].start]
-        return "," + (self.text[start + 1 : children[0].start] or self._inline_space())
-
-    def _inline_space(self) -> str:
-        return " " if self._colon().endswith(" ") else ""
-
-    def _colon(self) -> str:
-        top = self._skip(0)
-        children = self._children(top)
-        if not children:
-            return ": "
-        key_end = _DECODER.raw_decode(self.text, children[0].start)[1]
-        return self.text[key_end : children[0].value_start]
-
-    def _unit(self) -> str | None:
-        """Return what the document indents by; None when it is written on one line."""
-        top = self._skip(0)
-        children = self._children(top)
-        if not children:
-            return _DEFAULT_UNIT
-        lead = self.text[top + 1 : children[0].start]
-        return _after_newline(lead) or _DEFAULT_UNIT if "\n" in lead else None
-
     def _line_indent(self, at: int) -> str:
-        line = self.text.rfind("\n", 0, at) + 1
-        return self.text[line : min(self._blanks(line), at)]
-
-    def _blanks(self, at: int) -> int:
-        while self.text[at] in " \t":
-            at += 1
-        return at
+        before = self.text[self.text.rfind("\n", 0, at) + 1 : at]
+        return before[: len(before) - len(before.lstrip(" \t"))]
 
     def _layout(self, start: int, children: list[_Child]) -> _Layout:
-        unit = self._unit()
+        """Return how a value in the array or object at `start` is written.
+
+        What it and its children do not say is as the first member of the document is written.
+        """
+        top = self._skip(0)
+        members = self._children(top)
+        unit: str | None = _DEFAULT_UNIT
+        colon = ": "
+        if members:
+            first = members[0]
+            lead = self.text[top + 1 : first.start]
+            unit = _after_newline(lead) or _DEFAULT_UNIT if "\n" in lead else None
+            colon = self.text[_DECODER.raw_decode(self.text, first.start)[1] : first.value_start]
+        comma = ", " if colon.endswith(" ") else ","
+        if len(children) > 1:
+            separator = self.text[children[-2].end : children[-1].start]
+        elif children and children[0].start > start + 1:
+            separator = "," + self.text[start + 1 : children[0].start]
+        else:
+            separator = comma
         if children:
-            separator = self._separator(start, children)
             indent = _after_newline(separator) if "\n" in separator else None
         else:
             indent = None if unit is None else self._line_indent(start) + unit
         newline = "\r\n" if "\r\n" in self.text else "\n"
-        return _Layout(
-            indent, unit or _DEFAULT_UNIT, newline, self._colon(), "," + self._inline_space()
-        )
-
-    def _layout_beside(self, path: Path) -> _Layout:
-        parent = self._require(path[:-1])
-        return self._layout(parent, self._children(parent))
+        return _Layout(indent, unit or _DEFAULT_UNIT, newline, colon, comma, separator)
 
 
 def _after_newline(whitespace: str) -> str:
