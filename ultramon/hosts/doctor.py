@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ultramon.backends.local.state_files import StateDirectory
@@ -76,31 +77,26 @@ class SeenServer(NamedTuple):
     """Why nothing is known of it; None when that is not so."""
 
 
+NO_SERVER = SeenServer(None)
+
+
+@dataclass
 class DoctorContext:
     """What the questions look at, read once.
 
     Attributes:
         cwd: The directory whose settings count.
-        state_directory: Where states and choices are kept.
+        state_directory: Where states and choices are kept, absolute.
         now: Epoch seconds.
         server: The server of the state directory.
         version: Of this ultramon; empty = not to be compared.
     """
 
-    def __init__(
-        self,
-        cwd: str,
-        state_directory: str,
-        now: float,
-        *,
-        server: SeenServer | None = None,
-        version: str = "",
-    ) -> None:
-        self.cwd = cwd
-        self.state_directory = os.path.abspath(state_directory)
-        self.now = now
-        self.server = server or SeenServer(None)
-        self.version = version
+    cwd: str
+    state_directory: str
+    now: float
+    server: SeenServer = NO_SERVER
+    version: str = ""
 
     def choices(self, host: str) -> tuple[InstalledChoices | None, str | None]:
         """Return the stored choices of a host, None where there are none, and what is wrong."""
