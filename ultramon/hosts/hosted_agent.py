@@ -14,12 +14,10 @@ from ultramon.system.processes import process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.installed_choices import InstalledChoices
-    from ultramon.hosts.port import Host
     from ultramon.hosts.records import Report
+    from ultramon.hosts.store import HookStore
     from ultramon.state.record import StateRecord
 
 WORKING = "working"
@@ -44,46 +42,31 @@ class HostedAgent:
     """The state of one agent during one hook call.
 
     Args:
-        host: The client.
+        call: What this call is made with: the client, its environment, the choices, the time.
         record: The state; changed in place. One that was never stored has generation 0.
-        installed: The choices of the installation.
-        environ: The client's environment.
-        windows: Windows reported by a status line, in tokens by model.
-        now: Epoch seconds.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        record: StateRecord,
-        installed: InstalledChoices,
-        environ: Mapping[str, str],
-        windows: Mapping[str, int],
-        *,
-        now: float,
-    ) -> None:
+    def __init__(self, call: HookStore, record: StateRecord) -> None:
         self.record = record
-        self._host = host
-        self._installed = installed
-        self._environ = environ
-        self._windows = windows
-        self._now = now
+        self._call = call
+        self._host = host = call.host
+        self._windows = call.windows()
         memory = record.extra.get(host.memory_field)
         self.memory: dict[str, Any] = memory if isinstance(memory, dict) else {}
         record.extra[host.memory_field] = self.memory
         self.gauge = Gauge(
             record,
-            installed.ladder,
+            call.installed.ladder,
             ContextTracker(),
-            lambda: now,
+            lambda: call.now,
             memory=self.memory,
-            settings={"explicit_limit_tokens": installed.context_limit_tokens},
+            settings={"explicit_limit_tokens": call.installed.context_limit_tokens},
             takes_repeats=True,
         )
 
     def start(self, session_id: str, parent_id: str | None, cwd: str | None) -> None:
         """Fill the state of an agent at its first event, and note its start."""
-        record, environ, now = self.record, self._environ, self._now
+        record, environ, now = self.record, self._call.environ, self._call.now
         record.run = _id_or(environ.get("ULTRAMON_RUN"), self._host.name)
         record.session_id = session_id
         record.parent_id = parent_id or _id_or(environ.get("ULTRAMON_PARENT_ID"), None)
@@ -112,8 +95,8 @@ class HostedAgent:
         if record.agent_id == record.session_id:
             from ultramon.hosts.session_environment import keep
 
-            keep(self._host, self.memory, self._environ)
-        pid = self._host.process_id(self._environ)
+            keep(self._host, self.memory, self._call.environ)
+        pid = self._host.process_id(self._call.environ)
         started = None if pid is None else process_started_at(pid)
         if started is None or (pid, started) == (record.pid, record.pid_started_at):
             return False
@@ -123,7 +106,7 @@ class HostedAgent:
     def has_prompts(self) -> bool:
         """Return whether a person submits prompts: not to a subagent, nor without a terminal."""
         is_session = self.record.agent_id == self.record.session_id
-        return is_session and self._host.has_prompts(self._environ)
+        return is_session and self._host.has_prompts(self._call.environ)
 
     def resume(self) -> None:
         """Continue an agent that ended, or whose process is another one now."""
@@ -169,16 +152,17 @@ class HostedAgent:
         else:
             memory.pop("windowTokens", None)
         memory["triggerTokens"], memory["refusalTokens"] = self._host.compaction_limits(
-            self._environ,
-            self._host.project(self._environ) or record.cwd,
+            self._call.environ,
+            self._host.project(self._call.environ) or record.cwd,
             record.model,
             window or window_for_model(record.model, self._host.name),
         )
-        memory["installedAt"] = self._installed.installed_at
+        memory["installedAt"] = self._call.installed.installed_at
         self.gauge.resolve_limit()
 
     def _host_window(self) -> int | None:
-        return self._host.window_tokens(self._environ, self._windows.get(self.record.model or ""))
+        reported_tokens = self._windows.get(self.record.model or "")
+        return self._host.window_tokens(self._call.environ, reported_tokens)
 
     def set_model(self, model: str | None) -> None:
         """Note the model, and what follows from another one or from another installation."""
@@ -187,7 +171,7 @@ class HostedAgent:
         is_same = model is None or model == record.model
         if (
             is_same
-            and memory.get("installedAt") == self._installed.installed_at
+            and memory.get("installedAt") == self._call.installed.installed_at
             and memory.get("windowTokens") == self._host_window()
         ):
             return
@@ -311,7 +295,7 @@ class HostedAgent:
             message_id: The reply that made these calls: one batch is warned once.
         """
         record, memory = self.record, self.memory
-        level, base = record.threshold_status, self._installed.ladder.base
+        level, base = record.threshold_status, self._call.installed.ladder.base
         if level is None:
             return False  # what was warned of counts when the level is known again
         if level == base:

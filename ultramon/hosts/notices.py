@@ -72,40 +72,40 @@ class Delivery:
 
     def lines(self) -> list[str]:
         """Claim what may be told now; return it as lines, none when the journal is busy."""
-        pickup, now = self._inbox, time.time()
+        inbox, now = self._inbox, time.time()
         try:
-            pickup.claim(MAX_NOTICES, now, also_later=self._is_prompt)
-        except StateCorruptError as error:
-            self._fail(pickup.journal.set_aside(error))
-            return []
+            inbox.claim(MAX_NOTICES, now, also_later=self._is_prompt)
         except StateError as error:
-            self._fail(f"notices wait: {error}")
+            problem = f"notices wait: {error}"
+            if isinstance(error, StateCorruptError):
+                problem = inbox.journal.set_aside(error)
+            self._fail(problem)
             return []
         self._is_claimed = True
         lines = []
-        for notice in pickup.notices:
+        for notice in inbox.notices:
             line = write_line(notice, self._session_id, now)
             if line is None:
                 self._refused[notice.id] = "its facts are not those of a notice"
             else:
                 lines.append(line)
-        if pickup.senders:
-            lines.append(write_waiting(pickup.senders, self._agent_id))
+        if inbox.senders:
+            lines.append(write_waiting(inbox.senders, self._agent_id))
         return lines
 
     def acknowledge(self) -> None:
         """Acknowledge delivered notices; call it when the client has the answer."""
-        pickup = self._inbox
+        inbox = self._inbox
         try:
             if self._is_claimed:
-                if pickup.senders:
+                if inbox.senders:
                     # Before the flag goes: a kill in between repeats the notice.
                     self._store.update(self._agent_id, self._remember)
-                pickup.acknowledge(self._refused, time.time())
+                inbox.acknowledge(self._refused, time.time())
         except StateError as error:
             self._fail(f"delivered notices will be repeated: {error}")
         finally:
-            pickup.journal.close()
+            inbox.journal.close()
 
     def _remember(self, agent: HostedAgent) -> None:
         agent.memory[_TOLD] = self._inbox.notified

@@ -73,9 +73,7 @@ class HookStore:
 
     def hosted(self, record: StateRecord) -> HostedAgent:
         """Return a state with the choices and the environment of this call."""
-        return HostedAgent(
-            self.host, record, self.installed, self.environ, self.windows(), now=self.now
-        )
+        return HostedAgent(self, record)
 
     def update(
         self,
@@ -146,14 +144,13 @@ class HookStore:
         is_left_over = bool(record.pending) and not agent.gauge.events
         try:
             journal.append(events, 0.0 if is_left_over else AGENT_TIMEOUT_SECONDS, record)
-        except StateCorruptError as error:
-            self.fail(record.agent_id, journal.set_aside(error))
-            record.pending = events or None
-        except StateError as error:
-            self.fail(record.agent_id, f"events wait in the state file: {error}")
-            record.pending = events or None
-        else:
             record.pending = None
+        except StateError as error:
+            problem = f"events wait in the state file: {error}"
+            if isinstance(error, StateCorruptError):
+                problem = journal.set_aside(error)
+            self.fail(record.agent_id, problem)
+            record.pending = events or None
         finally:
             journal.close()
         return True
