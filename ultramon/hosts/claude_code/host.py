@@ -10,6 +10,7 @@ import os
 from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
+from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent
 from ultramon.system import compact_json
 
@@ -70,12 +71,10 @@ class ClaudeCode(Host):
         event.call_id = (
             _checked(payload, "tool_use_id") or _call_id_at_end(tail) or _last_of_batch(payload)
         )
-        event.model = _text(payload, "model") or None
+        event.model = text_or_none(payload.get("model"))
         event.last_text = _text(payload, "last_assistant_message")
         if event.kind == port.SESSION_STARTED:
             event.source = _text(payload, "source")
-            from ultramon.hosts.jsonl import optional_token_count
-
             event.tokens = optional_token_count(payload, "context_tokens")
         elif event.kind == port.SESSION_ENDED:
             event.reason = _text(payload, "reason")
@@ -191,8 +190,7 @@ def _checked(payload: dict[str, Any], name: str) -> str | None:
 
 
 def _text(payload: dict[str, Any], name: str) -> str:
-    value = payload.get(name)
-    return value if isinstance(value, str) else ""
+    return text_or_none(payload.get(name)) or ""
 
 
 def _last_of_batch(payload: dict[str, Any]) -> str | None:
@@ -221,12 +219,7 @@ def _read_prompt(event: HookEvent, prompt: str) -> None:
 
 
 def _launched(response: object) -> LaunchedSubagent | None:
-    name = response.get("agentId") if isinstance(response, dict) else None
-    if not (isinstance(response, dict) and isinstance(name, str)):
+    if not isinstance(response, dict) or not isinstance(response.get("agentId"), str):
         return None
     model, task = response.get("resolvedModel"), response.get("description")
-    return LaunchedSubagent(
-        name,
-        model if isinstance(model, str) and model else None,
-        task if isinstance(task, str) else None,
-    )
+    return LaunchedSubagent(response["agentId"], text_or_none(model), text_or_none(task))
