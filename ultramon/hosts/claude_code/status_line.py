@@ -69,7 +69,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
             store = HookStore(
                 CLAUDE_CODE, directory, installed, environ, event=STATUS_LINE, now=now
             )
-            record = _Reading(data, store).take()
+            record = _take(decode_payload(data), store)
             if record is not None and show in ("own", "both"):
                 own = write_line(record, color="NO_COLOR" not in environ)
         except (UltramonError, OSError, ValueError) as error:
@@ -85,74 +85,64 @@ def _fail(directory: str, problem: str, now: float) -> None:
     failure_log.record(directory, NAME, STATUS_LINE, "", problem, now=now)
 
 
-class _Reading:
-    """What one call says about the session."""
+def _take(fields: dict[str, Any], store: HookStore) -> StateRecord | None:
+    """Store what is new about the session; return the agent's state as it is then."""
+    event = CLAUDE_CODE.read_event(fields, store.environ)
+    agent_id = check_agent_id(event.session_id)
+    stored = store.find(agent_id)
+    reported, window = fields.get("model"), fields.get("context_window")
+    name = reported.get("id") if isinstance(reported, dict) else None
+    model = _full_name(name if isinstance(name, str) else None, stored.model if stored else None)
+    window = window if isinstance(window, dict) else {}
+    window_tokens = window.get("context_window_size")
+    if model and type(window_tokens) is int and window_tokens > 0:
+        store.learn_window(model, window_tokens)
+    tail = _read_tail(event.transcript_path)
+    # The transcript says when: the client's own count has no time.
+    tokens = _count_tokens(window.get("current_usage")) if tail is None else None
 
-    def __init__(self, data: bytes, store: HookStore) -> None:
-        fields = decode_payload(data)
-        self._event = CLAUDE_CODE.read_event(fields, store.environ)
-        self._agent_id = check_agent_id(self._event.session_id)
-        self._store = store
-        window = fields.get("context_window")
-        self._window: dict[str, Any] = window if isinstance(window, dict) else {}
-        model = fields.get("model")
-        name = model.get("id") if isinstance(model, dict) else None
-        self._model = name if isinstance(name, str) else None
-
-    def take(self) -> StateRecord | None:
-        """Store what is new; return the agent's state as it is then."""
-        store = self._store
-        stored = store.find(self._agent_id)
-        model = self._model = _full_name(self._model, None if stored is None else stored.model)
-        window_tokens = self._window.get("context_window_size")
-        if model and type(window_tokens) is int and window_tokens > 0:
-            store.learn_window(model, window_tokens)
-        tail = self._read_tail()
-        if stored is not None and not self._has_news(store.hosted(stored), tail):
-            return stored
-
-        def change(agent: HostedAgent) -> None:
-            if agent.record.generation == 0:
-                agent.start(self._agent_id, None, self._event.cwd)
-            agent.set_model(model)
-            if tail is not None:
-                agent.take(tail.report)
-                if _was_stopped(agent.record, tail):
-                    agent.wait()
-            elif self._tokens() != agent.memory.get("statusTokens"):
-                agent.gauge.take(self._tokens(), 0, store.now)
-                agent.memory["statusTokens"] = self._tokens()
-
-        agent = store.update(self._agent_id, change)
-        return None if agent is None else agent.record
-
-    def _has_news(self, agent: HostedAgent, tail: LastReading | None) -> bool:
-        window = self._store.windows().get(self._model or "")
-        if window is not None and agent.memory.get("windowTokens") != window:
+    def has_news(agent: HostedAgent) -> bool:
+        if store.windows().get(model or "") not in (None, agent.memory.get("windowTokens")):
             return True
         if tail is None:
-            return self._tokens() != agent.memory.get("statusTokens")
+            return tokens != agent.memory.get("statusTokens")
         if _was_stopped(agent.record, tail):
             return True
         if tail.report is None or tail.report.at == agent.record.measured_at:
             return False
         return tail.report.at is not None and not agent.gauge.is_stale(tail.report.at)
 
-    def _read_tail(self) -> LastReading | None:
-        """Read the transcript, which says when: the client's own count has no time."""
-        path = self._event.transcript_path
-        try:
-            return CLAUDE_CODE.read_last_reading(path, is_subagent=False) if path else None
-        except (OSError, ValueError):
-            return None
+    def change(agent: HostedAgent) -> None:
+        if agent.record.generation == 0:
+            agent.start(agent_id, None, event.cwd)
+        agent.set_model(model)
+        if tail is not None:
+            agent.take(tail.report)
+            if _was_stopped(agent.record, tail):
+                agent.wait()
+        elif tokens is not None and tokens != agent.memory.get("statusTokens"):
+            agent.gauge.take(tokens, 0, store.now)
+            agent.memory["statusTokens"] = tokens
 
-    def _tokens(self) -> int:
-        """Return the client's own count; 0 at the start and right after a compaction."""
-        from ultramon.hosts.jsonl import token_count
+    if stored is not None and not has_news(store.hosted(stored)):
+        return stored
+    agent = store.update(agent_id, change)
+    return None if agent is None else agent.record
 
-        usage = self._window.get("current_usage")
-        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
+
+def _read_tail(path: str | None) -> LastReading | None:
+    try:
+        return CLAUDE_CODE.read_last_reading(path, is_subagent=False) if path else None
+    except (OSError, ValueError):
+        return None
+
+
+def _count_tokens(usage: object) -> int:
+    """Return the client's own count; 0 at the start and right after a compaction."""
+    from ultramon.hosts.jsonl import token_count
+
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
 
 
 def _full_name(reported: str | None, known: str | None) -> str | None:
