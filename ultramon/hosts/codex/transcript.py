@@ -169,9 +169,8 @@ class _Reader:
         kind = item.get("type")
         if kind == "message":
             role = item.get("role")
-            if role == "assistant":
-                return _content(item.get("content"), "assistant", at, counted=True)
-            return _content(item.get("content"), "developer" if role == "developer" else "user", at)
+            source = role if role in ("assistant", "developer") else "user"
+            return _content(item.get("content"), source, at, counted=role == "assistant")
         if kind in ("function_call", "custom_tool_call"):
             name = text_or_none(item.get("name")) or "unknown"
             self._tools.add(item.get("call_id"), name)

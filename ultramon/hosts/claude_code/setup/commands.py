@@ -15,8 +15,8 @@ LAUNCHERS = {
     STATUS_LINE_SCRIPT: "claude-code.ultramon-statusline",
 }
 """File names of the launchers in the state directory, by the script that each replaces."""
-HOOK_VERB = ("hook", "claude-code")
-STATUS_LINE_VERB = ("statusline",)
+VERBS = {HOOK_SCRIPT: ["hook", "claude-code"], STATUS_LINE_SCRIPT: ["statusline"]}
+"""What `ultramon` is called with to run the same, by script."""
 
 _FOLDER = os.path.join("ultramon", "hosts", "claude_code")
 _SECONDS = 10
@@ -108,20 +108,18 @@ def recognise(hook: object, script_name: str) -> OurCommand | None:
     words = _own_words(_words(hook))
     if words is None:
         return None
-    verb = HOOK_VERB if script_name == HOOK_SCRIPT else STATUS_LINE_VERB
+    verb = VERBS[script_name]
     for at, word in enumerate(words):
         after = words[at + 1 :]
-        if os.path.basename(word) in ("ultramon", "ultramon.exe") and (
-            tuple(after[: len(verb)]) == verb
-        ):
+        if os.path.basename(word) in ("ultramon", "ultramon.exe") and after[: len(verb)] == verb:
             return OurCommand(expand(words[0]), None, None)
-        if _is_script(word, script_name):
+        path = _own_path(word, script_name)
+        if path is not None:
             if at and not _is_interpreter(words[0], words[1:at]):
                 return None
-            launcher = _launcher(word, script_name)
-            if launcher is not None:
-                return OurCommand(launcher, None, None)
-            return OurCommand(expand(words[0]), expand(word), expand(after[0]) if after else None)
+            if os.path.basename(path) == LAUNCHERS[script_name]:
+                return OurCommand(path, None, None)
+            return OurCommand(expand(words[0]), path, expand(after[0]) if after else None)
         if at and not word.startswith("-"):
             return None
     return None
@@ -129,14 +127,13 @@ def recognise(hook: object, script_name: str) -> OurCommand | None:
 
 def mentions(hook: object, script_name: str) -> bool:
     """Return whether a command runs ultramon's, alone or among other things."""
-    verb = " ".join(HOOK_VERB if script_name == HOOK_SCRIPT else STATUS_LINE_VERB)
-    if any(_is_script(word, script_name) for word in _words(hook) or ()):
+    if any(_own_path(word, script_name) for word in _words(hook) or ()):
         return True
     text = hook.get("command") if isinstance(hook, dict) else None
     return isinstance(text, str) and (
         f"{_FOLDER}/{script_name}" in text
         or LAUNCHERS[script_name] in text
-        or f"ultramon {verb}" in text
+        or " ".join(("ultramon", *VERBS[script_name])) in text
     )
 
 
@@ -184,24 +181,20 @@ def _is_interpreter(word: str, options: list[str]) -> bool:
     return bool(_PYTHON.fullmatch(os.path.basename(word))) or given >= {"I", "S"}
 
 
-def _launcher(word: str, name: str) -> str | None:
-    """Return the path of the launcher that a word names, as spelled or where a link leads."""
-    path = expand(word)
-    if os.path.isabs(path):
-        for found in (path, os.path.realpath(path)):
-            if os.path.basename(found) == LAUNCHERS[name]:
-                return found
-    return None
+def _own_path(word: str, name: str) -> str | None:
+    """Return the path of our script or its launcher if a word names one.
 
-
-def _is_script(word: str, name: str) -> bool:
-    """Return whether a word names one of our two scripts, or its launcher."""
-    if _launcher(word, name) is not None:
-        return True
+    A launcher is known as spelled or where a link leads; a script stays as spelled.
+    """
     path = expand(word)
-    if not (path.endswith(".py") and os.path.isabs(path)):
-        return False
-    path = os.path.realpath(path)
-    return path.endswith(os.path.join(os.sep, _FOLDER, name)) or path == os.path.realpath(
-        script_path(name)
+    if not os.path.isabs(path):
+        return None
+    real = os.path.realpath(path)
+    for found in (path, real):
+        if os.path.basename(found) == LAUNCHERS[name]:
+            return found
+    is_script = path.endswith(".py") and (
+        real.endswith(os.path.join(os.sep, _FOLDER, name))
+        or real == os.path.realpath(script_path(name))
     )
+    return path if is_script else None

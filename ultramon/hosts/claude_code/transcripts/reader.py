@@ -293,13 +293,10 @@ def _last_request(usage: dict[str, Any]) -> dict[str, Any]:
     summary, its usage is empty: what it counted is replaced by that summary.
     """
     iterations = usage.get("iterations")
-    if isinstance(iterations, list):
-        for iteration in reversed(iterations):
-            if isinstance(iteration, dict) and iteration.get("type") in (
-                "message",
-                "fallback_message",
-            ):
-                return iteration
-        if any(isinstance(one, dict) and one.get("type") == "compaction" for one in iterations):
-            return {}
-    return usage
+    if not isinstance(iterations, list):
+        return usage
+    known = [iteration for iteration in iterations if isinstance(iteration, dict)]
+    requests = [one for one in known if one.get("type") in ("message", "fallback_message")]
+    if requests:
+        return requests[-1]
+    return {} if any(one.get("type") == "compaction" for one in known) else usage
