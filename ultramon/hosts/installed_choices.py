@@ -74,6 +74,7 @@ class InstalledChoices:
         self.status_line_show = "own"
         self.status_line_chained: dict[str, Any] | None = None
         self.installations: list[dict[str, Any]] = []
+        self._stored: bytes | None = None
 
     @classmethod
     def load(cls, path: str) -> InstalledChoices:
@@ -89,6 +90,7 @@ class InstalledChoices:
             data, _ = read_private_file(installed.path)
         except FileNotFoundError:
             return installed
+        installed._stored = data
         try:
             installed._take(compact_json.loads(data))
         except (ValueError, KeyError, TypeError) as error:
@@ -138,6 +140,14 @@ class InstalledChoices:
             "installations": self.installations,
         }
 
+    @property
+    def changes(self) -> bool:
+        """Whether saving would change the file, or make it."""
+        return self._encoded() != self._stored
+
+    def _encoded(self) -> bytes:
+        return compact_json.dumps(self.to_json()).encode("ascii") + b"\n"
+
     def save(self) -> None:
         """Write the file.
 
@@ -146,7 +156,7 @@ class InstalledChoices:
             StateDirectoryError: The state directory is not safe to use.
         """
         make_private_directory(self.state_directory)
-        replace_file(self.path, compact_json.dumps(self.to_json()).encode("ascii") + b"\n")
+        replace_file(self.path, self._encoded())
 
 
 _DEFAULT_LADDER_JSON = CLAUDE_CODE_LADDER.to_json()

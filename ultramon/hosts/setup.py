@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ultramon.context.ladder import CRITICAL, WARNING, Ladder
 from ultramon.context.note import check_critical_note
-from ultramon.errors import ConfigurationError, StateError
+from ultramon.errors import ConfigurationError
 from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_choice, choices_path
 from ultramon.system.files import delete_file, replace_file
 
@@ -160,11 +160,7 @@ class FilePlan(Plan):
         """Whether the file changes, or choices are stored or deleted."""
         if self.installed is None:
             return self.changes_settings or bool(own_files(self.state_directory, self.host))
-        try:
-            stored = InstalledChoices.load(self.installed.path)
-        except StateError:
-            return True
-        return self.changes_settings or stored.to_json() != self.installed.to_json()
+        return self.changes_settings or self.installed.changes
 
     @property
     def changes_settings(self) -> bool:

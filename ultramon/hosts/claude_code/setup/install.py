@@ -44,7 +44,6 @@ from ultramon.hosts.installed_choices import (
     choices_path,
 )
 from ultramon.hosts.setup import SetupRequest, choose
-from ultramon.system import compact_json
 from ultramon.system.files import delete_file, make_private_directory, replace_file
 
 
@@ -54,7 +53,6 @@ class Installation(PlannedChange):
 
     Attributes:
         installed: The choices as they shall be stored.
-        stored: The choices as they are stored, as JSON; None = they are not, or not readably.
         is_corrupt: Whether what is stored cannot be read and is to be set aside.
         record: What is noted of this settings file, one of `installed.installations`.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
@@ -62,7 +60,6 @@ class Installation(PlannedChange):
     """
 
     installed: InstalledChoices
-    stored: str | None = None
     is_corrupt: bool = False
     record: dict[str, Any] = field(default_factory=dict)
     backup: bytes | None = None
@@ -73,7 +70,7 @@ class Installation(PlannedChange):
         """Whether anything at all will be written."""
         return (
             self.changes_settings
-            or compact_json.dumps(self.installed.to_json()) != self.stored
+            or self.installed.changes
             or any(launcher.changes for launcher in self.launchers)
         )
 
@@ -173,8 +170,6 @@ def begin_installation(settings: Settings, request: SetupRequest, interpreter: s
     plan = Installation(settings=settings, installed=InstalledChoices(path))
     try:
         plan.installed = InstalledChoices.load(path)
-        if os.path.lexists(path):
-            plan.stored = compact_json.dumps(plan.installed.to_json())
     except StateCorruptError as error:
         plan.is_corrupt = True
         plan.warnings.append(
