@@ -65,14 +65,11 @@ def host_names() -> list[str]:
 @cache
 def find_hosts() -> FoundHosts:
     """Load every host, built-in ones first; looked up once in a process."""
-    found = FoundHosts([_built_in(name) for name in _BUILT_IN], [])
-    for entry in _foreign():
-        host = _load(entry)
-        if isinstance(host, BrokenHost):
-            found.broken.append(host)
-        else:
-            found.usable.append(host)
-    return found
+    found = [*map(_built_in, _BUILT_IN), *map(_load, _foreign())]
+    return FoundHosts(
+        [one for one in found if isinstance(one, Host)],
+        [one for one in found if isinstance(one, BrokenHost)],
+    )
 
 
 def _built_in(name: str) -> Host:
