@@ -17,7 +17,6 @@ from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_last_reading
 from ultramon.hosts.handling import HookCall
-from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.hosts.store import HookStore
 from ultramon.routing import queue_message
 
@@ -149,9 +148,9 @@ def test_a_call_reads_the_state_once(session, monkeypatch, event, call_id):
     monkeypatch.setattr(StateDirectory, "_read", read)
     payload = session.payload(event, tool_use_id=call_id, tool_name="Bash")
     called = CLAUDE_CODE.read_event(payload, session.environ)
-    installed = InstalledChoices.load(str(session.installed))
+    directory, choices = str(session.state), str(session.installed)
     store = HookStore(
-        CLAUDE_CODE, str(session.state), installed, session.environ, event=event, now=time.time()
+        CLAUDE_CODE, directory, choices, session.environ, event=event, now=time.time()
     )
     assert HookCall(called, store).answer() == b""
     assert reads == [session.session_id]

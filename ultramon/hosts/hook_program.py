@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ultramon.hosts.installed_choices import InstalledChoices
     from ultramon.hosts.port import Host
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -51,8 +50,8 @@ def run(
         event = host.read_event(payload, environ, tail)
         name, agent_id = event.name, event.session_id
         now = time.time()
-        installed = load_choices(choices_path, directory, name, now)
-        call = HookCall(event, HookStore(host, directory, installed, environ, event=name, now=now))
+        store = HookStore(host, directory, choices_path, environ, event=name, now=now)
+        call = HookCall(event, store)
         agent_id = call.agent_id
         answer = call.answer()
         if answer:
@@ -73,22 +72,6 @@ def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` is set."""
     # As `ultramon.system.environment`, which a hook that is switched off does not even load.
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
-
-
-def load_choices(path: str, directory: str, event: str, now: float) -> InstalledChoices:
-    """Read the choices of the installation; without readable ones nobody is warned."""
-    from ultramon.errors import StateError
-    from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
-
-    try:
-        return InstalledChoices.load(path)
-    except (StateError, OSError) as error:
-        from ultramon.hosts.failure_log import record
-
-        installed = InstalledChoices(path)
-        record(directory, installed.host, event, "", str(error), now=now)
-        installed.audience = NOBODY
-        return installed
 
 
 def _note_failure(
@@ -115,7 +98,7 @@ def read_payload(fd: int) -> tuple[dict[str, Any], bytes]:
     """
     from ultramon.system.compact_json import leading_members
 
-    data, tail = read_bounded(fd, time.monotonic() + INPUT_SECONDS)
+    data, tail = read_bounded(fd)
     if tail is None:
         return decode_payload(data), b""
     # The cut may lie within a character. Nothing is left out: that would make two ids the same.
@@ -136,18 +119,15 @@ def decode_payload(data: bytes) -> dict[str, Any]:
     return value
 
 
-def read_bounded(fd: int, deadline: float) -> tuple[bytes, bytes | None]:
-    """Read a stream to its end, keeping its first MiB.
-
-    Args:
-        fd: The stream.
-        deadline: When to give up, by the monotonic clock.
+def read_bounded(fd: int) -> tuple[bytes, bytes | None]:
+    """Read a stream to its end, for 2 s at most, keeping its first MiB.
 
     Returns:
         The beginning, and the last bytes when that is not all of it; else None.
     """
     import select
 
+    deadline = time.monotonic() + INPUT_SECONDS
     chunks: list[bytes] = []
     size = 0
     tail: bytes | None = None

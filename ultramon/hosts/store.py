@@ -11,6 +11,7 @@ from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.hosts.hosted_agent import HostedAgent
+from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
@@ -20,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ultramon.hosts.installed_choices import InstalledChoices
     from ultramon.hosts.port import Host
 
 LOCK_SECONDS = 1.0
@@ -36,7 +36,7 @@ class HookStore:
     Args:
         host: The client.
         directory: The state directory.
-        installed: The choices of the installation.
+        choices_path: The choices of the installation; without readable ones nobody is warned.
         environ: The client's environment.
         event: The client's name for the event, for the failure log.
         now: Epoch seconds.
@@ -46,7 +46,7 @@ class HookStore:
         self,
         host: Host,
         directory: str,
-        installed: InstalledChoices,
+        choices_path: str,
         environ: Mapping[str, str],
         *,
         event: str,
@@ -54,11 +54,16 @@ class HookStore:
     ) -> None:
         self.host = host
         self.directory = StateDirectory(directory)
-        self.installed = installed
         self.environ = environ
         self.event = event
         self.now = now
         self._windows_path = os.path.join(self.directory.path, host.name + WINDOWS_SUFFIX)
+        try:
+            self.installed = InstalledChoices.load(choices_path)
+        except (StateError, OSError) as error:
+            self.fail("", str(error))
+            self.installed = InstalledChoices(choices_path)
+            self.installed.audience = NOBODY
 
     def find(self, agent_id: str) -> StateRecord | None:
         """Return an agent's state as it is now; None without one that can be read."""

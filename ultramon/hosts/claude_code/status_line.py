@@ -10,14 +10,10 @@ import os
 import time
 
 from ultramon.errors import UltramonError
-from ultramon.hosts import failure_log
-from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.hook_program import (
-    INPUT_SECONDS,
     decode_payload,
     is_off,
-    load_choices,
     read_bounded,
     state_directory,
 )
@@ -55,34 +51,26 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     """
     if len(argv) < 2 or INSIDE in environ:
         return 0
-    data, _ = read_bounded(0, time.monotonic() + INPUT_SECONDS)
+    data, _ = read_bounded(0)
     directory = state_directory(environ, argv[1])
-    now = time.time()
-    installed = load_choices(argv[1], directory, STATUS_LINE, now)
-    show, chained = installed.status_line_show, installed.status_line_chained
+    store = HookStore(CLAUDE_CODE, directory, argv[1], environ, event=STATUS_LINE, now=time.time())
+    show, chained = store.installed.status_line_show, store.installed.status_line_chained
     shown = b""
     if chained and show in ("chained", "both"):
-        shown = _run(chained, data, {**environ, INSIDE: "1"}, directory, now)
+        shown = _run(chained, data, store)
     own = ""
     if not is_off(environ):
         try:
-            store = HookStore(
-                CLAUDE_CODE, directory, installed, environ, event=STATUS_LINE, now=now
-            )
             record = _take(decode_payload(data), store)
             if record is not None and show in ("own", "both"):
                 own = write_line(record, color="NO_COLOR" not in environ)
         except (UltramonError, OSError, ValueError) as error:
-            _fail(directory, f"{type(error).__name__}: {error}", now)
+            store.fail("", f"{type(error).__name__}: {error}")
     lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
     lines += own.encode("utf-8") + b"\n" if own else b""
     if lines:
         os.write(1, lines)
     return 0
-
-
-def _fail(directory: str, problem: str, now: float) -> None:
-    failure_log.record(directory, NAME, STATUS_LINE, "", problem, now=now)
 
 
 def _take(fields: dict[str, Any], store: HookStore) -> StateRecord | None:
@@ -188,9 +176,7 @@ def _short(tokens: int) -> str:
     return f"{tokens / 1000:.0f}k" if tokens < 1_000_000 else f"{tokens / 1_000_000:.3g}M"
 
 
-def _run(
-    chained: dict[str, Any], data: bytes, environ: dict[str, str], directory: str, now: float
-) -> bytes:
+def _run(chained: dict[str, Any], data: bytes, store: HookStore) -> bytes:
     """Run the status line that was there before, as the client would; return what it shows."""
     import signal
     import subprocess
@@ -203,13 +189,13 @@ def _run(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environ,
+        env={**store.environ, INSIDE: "1"},
         start_new_session=True,
     )
     try:
         shown, _ = process.communicate(data, timeout=CHAINED_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        _fail(directory, "the chained status line is too slow", now)
+        store.fail("", "the chained status line is too slow")
         shown, _ = process.communicate()
     return shown

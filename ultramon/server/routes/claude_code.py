@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code import NAME, last_request
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.handling import HookCall
-from ultramon.hosts.hook_program import decode_payload, load_choices
+from ultramon.hosts.hook_program import decode_payload
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.session_environment import kept_environment
 from ultramon.hosts.store import HookStore
@@ -106,8 +106,8 @@ def _answered(services: Services, event: HookEvent) -> Response:
         environ = _session_environment(directory, agent_id)
         if environ is None:
             return _nothing()
-        installed = load_choices(choices_path(directory, NAME), directory, event.name, now)
-        store = HookStore(CLAUDE_CODE, directory, installed, environ, event=event.name, now=now)
+        path = choices_path(directory, NAME)
+        store = HookStore(CLAUDE_CODE, directory, path, environ, event=event.name, now=now)
         call = HookCall(event, store, is_patient=True)
         agent_id = call.agent_id
         answer = call.answer()
