@@ -11,12 +11,7 @@ import time
 
 from ultramon.errors import UltramonError
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.hook_program import (
-    decode_payload,
-    is_off,
-    read_bounded,
-    state_directory,
-)
+from ultramon.hosts.hook_program import decode_payload, is_off, read_bounded, state_directory
 from ultramon.hosts.hosted_agent import WAITING
 from ultramon.hosts.records import LastReading
 from ultramon.hosts.store import HookStore

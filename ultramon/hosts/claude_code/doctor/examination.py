@@ -27,7 +27,7 @@ class Examination(DoctorContext):
     def __init__(self, context: DoctorContext) -> None:
         self.__dict__.update(context.__dict__)
         self.stored, self.stored_problem = context.choices(NAME)
-        self.layers = [read_layer(*layer) for layer in find_layers(self.cwd)]
+        self.layers = find_layers(self.cwd)
         known = {os.path.realpath(layer.path) for layer in self.layers}
         for record in self.stored.installations if self.stored else ():
             noted = record.get("settings") if isinstance(record, dict) else None

@@ -12,7 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
-from ultramon.hosts.claude_code.setup.settings import SeenLayer
+from ultramon.hosts.claude_code.setup.settings import Layer
 from ultramon.hosts.doctor import Finding, ok, problem, warning
 from ultramon.system.timestamps import format_time
 
@@ -21,9 +21,9 @@ ANSWER_SECONDS = 2.0
 DEFAULT_PORT = 8420
 
 
-def _links(seen: Examination) -> dict[Link, SeenLayer]:
+def _links(seen: Examination) -> dict[Link, Layer]:
     """Return the addresses that hooks of ultramon go to, each with the first layer that says so."""
-    links: dict[Link, SeenLayer] = {}
+    links: dict[Link, Layer] = {}
     for layer, hook in seen.hooks:
         if isinstance(hook.runs, Link):
             links.setdefault(hook.runs, layer)

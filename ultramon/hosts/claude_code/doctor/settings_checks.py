@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, packag
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
-from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, SeenLayer
+from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Layer
 from ultramon.hosts.doctor import DoctorContext, Finding, first_of, ok, problem, warning
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.system.environment import is_on
@@ -55,7 +55,7 @@ def check_settings(seen: Examination) -> Iterator[Finding]:
         yield warning("hooks", "are not installed", INSTALL)
 
 
-def _fate(seen: Examination, layer: SeenLayer) -> str:
+def _fate(seen: Examination, layer: Layer) -> str:
     """Return what became of a settings file from which ultramon's hooks are gone."""
     settings = layer.settings
     if settings.original is None:
@@ -96,7 +96,7 @@ def check_installed_once(seen: Examination) -> Iterator[Finding]:
 
 def check_commands(seen: Examination) -> Iterator[Finding]:
     """Whether what the settings name is there, starts, and is this ultramon."""
-    commands: dict[OurCommand, SeenLayer] = {}
+    commands: dict[OurCommand, Layer] = {}
     for layer, hook in seen.hooks:
         if isinstance(hook.runs, OurCommand):
             commands.setdefault(hook.runs, layer)

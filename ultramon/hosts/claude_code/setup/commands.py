@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 HOOK_SCRIPT = "hook.py"
 STATUS_LINE_SCRIPT = "statusline.py"
@@ -19,9 +19,6 @@ VERBS = {HOOK_SCRIPT: ["hook", "claude-code"], STATUS_LINE_SCRIPT: ["statusline"
 """What `ultramon` is called with to run the same, by script."""
 
 _FOLDER = os.path.join("ultramon", "hosts", "claude_code")
-_SECONDS = 10
-_SESSION_END_SECONDS = 5
-_WITHOUT_MATCHER = frozenset(("UserPromptSubmit", "Stop"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPERATORS = frozenset("();<>|&")
 _PYTHON = re.compile(r"(graal)?py[a-z]*[0-9.]*(\.exe)?", re.IGNORECASE)
@@ -85,13 +82,6 @@ def command_line(interpreter: str, script: str, installed: str) -> str:
     run = shlex.join((interpreter, "-I", "-S", script, installed))
     tests = f"[ ! -r {shlex.quote(script)} ] || [ ! -x {shlex.quote(interpreter)} ]"
     return f"{tests} || exec {run}"
-
-
-def hook_entry(event: str, command: str) -> dict[str, Any]:
-    """Return the entry for the array of an event."""
-    seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _SECONDS
-    hooks = {"hooks": [{"type": "command", "command": command, "timeout": seconds}]}
-    return hooks if event in _WITHOUT_MATCHER else {"matcher": "*", **hooks}
 
 
 def recognise(hook: object, script_name: str) -> OurCommand | None:

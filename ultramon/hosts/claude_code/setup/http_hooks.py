@@ -1,4 +1,4 @@
-"""The hooks that are requests to a running server: which, how they are written and recognised.
+"""How hooks are written, and those that are requests to a running server recognised.
 
 Never on a hook's path.
 """
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.setup.commands import hook_entry
 
 PATH = "/hooks/claude-code"
 SECRET_VARIABLE = "ULTRAMON_HOOK_SECRET"
@@ -23,6 +22,9 @@ REQUESTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 """The events of each tool call. The others stay commands: the client has no requests for
 SessionStart, and what remains is rare and should reach the state while no server runs."""
 
+_COMMAND_SECONDS = 10
+_SESSION_END_SECONDS = 5
+_WITHOUT_MATCHER = frozenset(("UserPromptSubmit", "Stop"))
 _AUTHORIZATION = "Authorization"
 _SCHEME = "Bearer "
 
@@ -58,7 +60,7 @@ class Link(NamedTuple):
         }
 
 
-def entry_for(event: str, command: str, link: Link | None) -> dict[str, Any]:
+def entry_for(event: str, command: str, link: Link | None = None) -> dict[str, Any]:
     """Return the entry for the array of an event.
 
     Args:
@@ -66,8 +68,10 @@ def entry_for(event: str, command: str, link: Link | None) -> dict[str, Any]:
         command: What runs where it is a command.
         link: Where the requests of tool calls go; None = all events are commands.
     """
-    entry = hook_entry(event, command)
-    return entry if link is None or event not in REQUESTS else {**entry, "hooks": [link.hook()]}
+    seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _COMMAND_SECONDS
+    hook = {"type": "command", "command": command, "timeout": seconds}
+    hooks = {"hooks": [link.hook() if link is not None and event in REQUESTS else hook]}
+    return hooks if event in _WITHOUT_MATCHER else {"matcher": "*", **hooks}
 
 
 def recognise_request(hook: object) -> Link | None:

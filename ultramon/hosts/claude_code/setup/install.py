@@ -29,12 +29,11 @@ from ultramon.hosts.claude_code.setup.planned_change import (
 )
 from ultramon.hosts.claude_code.setup.settings import (
     PROJECT,
+    USER,
     Layer,
-    SeenLayer,
     Settings,
     find_layers,
-    read_layer,
-    requested_layer,
+    layer_path,
 )
 from ultramon.hosts.claude_code.setup.transport import choose_link
 from ultramon.hosts.installed_choices import (
@@ -139,13 +138,12 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
         ConfigurationError: A choice is not allowed.
         OSError: The system refused to read something.
     """
-    layer = requested_layer(request)
-    settings = Settings(layer.path)
+    layer = request.layer or USER
+    settings = Settings(layer_path(layer, request.cwd))
     plan = begin_installation(settings, request, interpreter)
-    settings.put_hooks(plan.command(HOOK_SCRIPT), choose_link(plan, layer.name, request))
-    layers = [read_layer(*other) for other in find_layers(request.cwd)]
-    targets = [os.path.realpath(other.path) for other in layers]
-    own = targets.index(settings.target)
+    settings.put_hooks(plan.command(HOOK_SCRIPT), choose_link(plan, layer, request))
+    layers = find_layers(request.cwd)
+    own = [one.settings.target for one in layers].index(settings.target)
     _plan_status_line(plan, layers[:own], request.choices.status_line)
     plan.after = settings.data
     _warn(plan, layer, [*layers[:own], *layers[own + 1 :]])
@@ -206,7 +204,7 @@ def _note_installation(plan: Installation, interpreter: str) -> None:
         record["backup"] = backup_path(installed.state_directory, settings)
 
 
-def _plan_status_line(plan: Installation, weaker: list[SeenLayer], chosen: str | None) -> None:
+def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | None) -> None:
     """Put ultramon's in, and remember the one that it replaces."""
     settings, installed, record = plan.settings, plan.installed, plan.record
     if chosen is not None:
@@ -237,9 +235,7 @@ def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
         record["statusLine"] = settings.get("statusLine")
 
 
-def _replaced_status_line(
-    settings: Settings, record: dict[str, Any], weaker: list[SeenLayer]
-) -> Any:
+def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: list[Layer]) -> Any:
     """Return the status line that the client would show here without ultramon's."""
     if settings.our_status_line() is not None:
         return record.get("statusLine")
@@ -262,15 +258,15 @@ def _why_not_chained(plan: Installation, line: object) -> str | None:
     return None
 
 
-def _warn(plan: Installation, layer: Layer, others: list[SeenLayer]) -> None:
+def _warn(plan: Installation, layer: str, others: list[Layer]) -> None:
     warn = plan.warnings.append
     if plan.settings.disables_hooks:
-        warn(f"{layer.path}: disableAllHooks is true: no hook will run, and no status line")
+        warn(f"{plan.path}: disableAllHooks is true: no hook will run, and no status line")
     for wrapped in plan.settings.wrapped_hooks():
         warn(f"this command runs ultramon's hook too, and is left as it is: {wrapped}")
-    if layer.name == PROJECT:
+    if layer == PROJECT:
         warn(
-            f"{layer.path} is usually shared, and these commands name paths of this machine; "
+            f"{plan.path} is usually shared, and these commands name paths of this machine; "
             "--local keeps them to yourself"
         )
     for other in others:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ultramon import __version__
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, hook_entry
+from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT
+from ultramon.hosts.claude_code.setup.http_hooks import entry_for
 from ultramon.hosts.claude_code.setup.install import Installation, begin_installation
 from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
@@ -41,7 +42,7 @@ def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Inst
     plan = begin_installation(hooks, request, interpreter)
     plan.record["backup"] = plan.backup = None
     command = plan.command(HOOK_SCRIPT)
-    entries = {event: [hook_entry(event, command)] for event in EVENTS}
+    entries = {event: [entry_for(event, command)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
     about = {"name": PLUGIN_NAME, "version": __version__, "description": _DESCRIPTION}
     plan.beside.append(PlannedChange(settings=manifest, after=_encode(about)))

@@ -23,7 +23,6 @@ from ultramon.hosts.claude_code.setup.commands import (
 )
 from ultramon.hosts.claude_code.setup.http_hooks import Link, entry_for, recognise_request
 from ultramon.hosts.claude_code.setup.json_edit import JsonText, Path, comparable
-from ultramon.hosts.setup import SetupRequest
 from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
 from ultramon.system.ids import random_hex
 
@@ -40,15 +39,7 @@ REFRESH_SECONDS = 10
 
 
 class Layer(NamedTuple):
-    """A settings file that the client reads in this directory."""
-
-    name: str
-    """``user``, ``project`` or ``local``."""
-    path: str
-
-
-class SeenLayer(NamedTuple):
-    """A settings file as it was found."""
+    """A settings file that the client reads, as it was found."""
 
     name: str
     """``user``, ``project``, ``local``, or ``other`` for one that only an installation noted."""
@@ -96,30 +87,24 @@ def layer_path(name: str, cwd: str) -> str:
     return os.path.join(os.path.abspath(cwd), ".claude", file_name)
 
 
-def requested_layer(request: SetupRequest) -> Layer:
-    """Return the layer that an installation or its removal was asked for."""
-    name = request.layer or USER
-    return Layer(name, layer_path(name, request.cwd))
-
-
 def find_layers(cwd: str) -> list[Layer]:
-    """Return the layers from weak to strong, each file once.
+    """Read the layers from weak to strong, each file once.
 
     In the home directory the project's settings are the user's.
     """
     layers: dict[str, Layer] = {}
     for name in LAYERS:
         path = layer_path(name, cwd)
-        layers.setdefault(os.path.realpath(path), Layer(name, path))
+        layers.setdefault(os.path.realpath(path), read_layer(name, path))
     return list(layers.values())
 
 
-def read_layer(name: str, path: str) -> SeenLayer:
+def read_layer(name: str, path: str) -> Layer:
     """Read a settings file, or note why that does not work."""
     try:
-        return SeenLayer(name, path, Settings(path), "")
+        return Layer(name, path, Settings(path), "")
     except (StateCorruptError, OSError) as error:
-        return SeenLayer(name, path, Settings(path, b""), str(error))
+        return Layer(name, path, Settings(path, b""), str(error))
 
 
 class Settings:

@@ -20,10 +20,11 @@ from ultramon.hosts.claude_code.setup.planned_change import (
     record_of,
 )
 from ultramon.hosts.claude_code.setup.settings import (
+    USER,
     Settings,
     find_layers,
+    layer_path,
     read_layer,
-    requested_layer,
 )
 from ultramon.hosts.claude_code.setup.transport import restore_mode
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
@@ -84,7 +85,7 @@ def plan_removal(request: SetupRequest) -> Removal:
         StateSchemaError: A newer ultramon installed.
         OSError: The system refused to read something.
     """
-    settings = Settings(requested_layer(request).path)
+    settings = Settings(layer_path(request.layer or USER, request.cwd))
     plan = begin_removal(settings, request.state_directory)
     record = record_of(plan.installed, settings)
     try:
@@ -149,12 +150,20 @@ def plan_traces(plan: Removal, cwd: str) -> None:
     """Plan which files of the state directory go: with the last installation all of its own."""
     installed = plan.installed
     directory = installed.state_directory
-    left = {layer.path for layer in find_layers(cwd) if _holds_ours(plan, layer.path) is True}
+    target = plan.settings.target
+    left = {
+        layer.path
+        for layer in find_layers(cwd)
+        if layer.settings.target != target and layer.settings.holds_ours()
+    }
     kept = []
     for record in installed.installations:
         path = record.get("settings") if isinstance(record, dict) else None
+        if not isinstance(path, str) or os.path.realpath(path) == target:
+            continue
+        layer = read_layer("", path)
         # A file that cannot be read may still need them.
-        if isinstance(path, str) and _holds_ours(plan, path) is not False:
+        if layer.problem or layer.settings.holds_ours():
             left.add(path)
             kept.append(record)
     if not left:
@@ -167,11 +176,3 @@ def plan_traces(plan: Removal, cwd: str) -> None:
     plan.traces = [backup] if os.path.lexists(backup) else []
     plan.saves_choices = kept != installed.installations
     installed.installations = kept
-
-
-def _holds_ours(plan: Removal, path: str) -> bool | None:
-    """Return whether another settings file still runs ultramon, None when it cannot be read."""
-    if os.path.realpath(path) == plan.settings.target:
-        return False
-    layer = read_layer("", path)
-    return None if layer.problem else layer.settings.holds_ours()
