@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.schema import SCHEMA_VERSION
 from ultramon.errors import StateError
 from ultramon.system.files import make_private_directory
+from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,19 +17,7 @@ if TYPE_CHECKING:
     from ultramon.backends.local.backend import LocalBackend
     from ultramon.backends.local.state_files import StateDirectory
 
-OK, WARNING, PROBLEM = "ok", "warning", "problem"
 _SHOWN_PROBLEMS = 3
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    check: str
-    status: str
-    """``ok``, ``warning``, or ``problem``: agents cannot rely on this store."""
-    message: str
-    cure: str | None = None
-    """What to do; None when there is nothing to do."""
 
 
 def examine_local(backend: LocalBackend) -> Iterator[Finding]:

@@ -25,31 +25,15 @@ from ultramon.hosts.port import Host
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.record import SCHEMA, StateRecord
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
+from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
-OK, WARNING, PROBLEM = "ok", "warning", "problem"
 MEASURED_AFTER_SECONDS = 120.0
 """An agent that is active for longer has had a response that could be read."""
 _PROBE_BYTES = 16 * 1024
 _MAX_NAMED = 3
 _ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"
-
-
-class Finding(NamedTuple):
-    """The answer to one question.
-
-    Attributes:
-        check: What was looked at.
-        status: ``ok``, ``warning`` or ``problem``.
-        message: What was found.
-        cure: What to do; None when there is nothing to do.
-    """
-
-    check: str
-    status: str
-    message: str
-    cure: str | None = None
 
 
 def ok(check: str, message: str) -> Finding:

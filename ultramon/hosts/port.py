@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from ultramon.hosts.doctor import DoctorContext, Finding
+    from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.system.findings import Finding
 
 SESSION_STARTED = "session_started"
 SESSION_ENDED = "session_ended"

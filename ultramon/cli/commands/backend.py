@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ultramon.cli.findings import finding_line, print_findings
 from ultramon.cli.output import (
     CommandFailed,
     ExitCode,
@@ -18,16 +18,15 @@ from ultramon.cli.output import (
     say,
 )
 from ultramon.cli.selection import open_store, state_dir_given, store_options
+from ultramon.system.findings import OK, WARNING, Finding
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ultramon.backends.base import Backend
-    from ultramon.backends.health import Finding
     from ultramon.backends.postgres.backend import PostgresBackend
 
-_MAX_LINE_CHARS = 2_000
 _SHOWN_RECIPIENTS = 10
 _SHOWN_INDEXES = 5
 _URL = "postgresql://user@host/database, file:///directory or memory:"
@@ -85,24 +84,8 @@ def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
 
     Fails when there is a problem; warnings alone do not fail.
     """
-    from ultramon.backends.health import PROBLEM, WARNING
-
     backend = _open(url, state_dir)
-    findings = list(_examine(backend))
-    count = Counter(finding.status for finding in findings)
-    problems, warnings = count[PROBLEM], count[WARNING]
-    if json:
-        print_json(
-            {
-                "url": backend.url,
-                "findings": [sanitize_values(finding._asdict()) for finding in findings],
-                "problems": problems,
-                "warnings": warnings,
-            }
-        )
-    else:
-        for finding in findings:
-            click.echo(f"{finding.status:<8} {_line(finding)}")
+    problems, warnings = print_findings(_examine(backend), as_json=json, url=backend.url)
     if problems or (warnings and not json):
         say(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
     return ExitCode.FAILURE if problems else ExitCode.OK
@@ -158,7 +141,6 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
     store = _postgres(backend)
     if store is None:
         return _set_up_local(backend, is_init=with_roles, as_json=as_json)
-    from ultramon.backends.health import WARNING
     from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
     from ultramon.backends.postgres.admin.setup import migrate
     from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
@@ -167,7 +149,7 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
     facts = read_facts(database)
     refused = refusals(facts)
     if refused:
-        raise CommandFailed("; ".join(_line(one) for one in refused))
+        raise CommandFailed("; ".join(finding_line(one) for one in refused))
     if with_roles:
         before, roles = migrate(database, create_roles=True)
         made = {"rolesCreated": roles.created, "rolesMissing": roles.missing}
@@ -195,7 +177,7 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
         )
     for finding in examine(facts):
         if finding.status == WARNING and finding.check != "rights":
-            say(f"Warning: {_line(finding)}")
+            say(f"Warning: {finding_line(finding)}")
     return ExitCode.OK
 
 
@@ -220,13 +202,8 @@ def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode
     return ExitCode.OK
 
 
-def _line(finding: Finding) -> str:
-    cure = f"; {finding.cure}" if finding.cure else ""
-    return sanitize(f"{finding.check}: {finding.message}{cure}", max_chars=_MAX_LINE_CHARS)
-
-
 def _examine(backend: Backend) -> Iterable[Finding]:
-    from ultramon.backends.health import OK, Finding, examine_local
+    from ultramon.backends.health import examine_local
     from ultramon.backends.local.backend import LocalBackend
 
     store = _postgres(backend)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
 from ultramon import __version__
 from ultramon.cli.commands.install import chosen_directory
-from ultramon.cli.output import ExitCode, plural, print_json, sanitize_values, say
+from ultramon.cli.findings import print_findings
+from ultramon.cli.output import ExitCode, plural, say
 from ultramon.cli.selection import json_option, state_dir_option
 from ultramon.errors import StateError
-from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from ultramon.hosts.doctor import SeenServer
-
-_MAX_LINE_CHARS = 2_000
 
 
 @click.command("doctor")
@@ -32,37 +29,18 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory and deletes it again; changes nothing else. Fails when something is a problem; a
     warning is none.
     """
-    from ultramon.hosts.doctor import PROBLEM, WARNING, DoctorContext, examine
+    from ultramon.hosts.doctor import DoctorContext, examine
     from ultramon.system.clock import SYSTEM_CLOCK
 
     directory = chosen_directory(state_dir)
-    context = DoctorContext(
-        os.getcwd(),
-        directory,
-        SYSTEM_CLOCK.now(),
-        server=_server(directory),
-        version=__version__,
-    )
-    findings = examine(context)
-    count = Counter(finding.status for finding in findings)
-    if json:
-        print_json(
-            {
-                "findings": [sanitize_values(finding._asdict()) for finding in findings],
-                "problems": count[PROBLEM],
-                "warnings": count[WARNING],
-            }
-        )
-    else:
-        for finding in findings:
-            cure = f"; {finding.cure}" if finding.cure else ""
-            line = f"{finding.status:<8} {finding.check}: {finding.message}{cure}"
-            click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
-    if count[PROBLEM]:
-        say(f"{plural(count[PROBLEM], PROBLEM)}, {plural(count[WARNING], WARNING)}")
+    now = SYSTEM_CLOCK.now()
+    context = DoctorContext(os.getcwd(), directory, now, _server(directory), __version__)
+    problems, warnings = print_findings(examine(context), as_json=json)
+    if problems:
+        say(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
         return ExitCode.FAILURE
-    if count[WARNING] and not json:
-        say(f"{plural(count[WARNING], WARNING)}, no problem")
+    if warnings and not json:
+        say(f"{plural(warnings, 'warning')}, no problem")
     return ExitCode.OK
 
 

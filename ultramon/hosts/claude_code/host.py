@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from ultramon.hosts.doctor import DoctorContext, Finding
+    from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.system.findings import Finding
 
 MAX_FIELD_CHARS = 4096
 """As long as a path may be; what names an agent or a call is shorter."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.rows import dict_row
 
-from ultramon.backends.health import OK, PROBLEM, WARNING, Finding
 from ultramon.backends.postgres.admin.roles import ADMIN, GRANTS, READER, WRITER, rights_of
 from ultramon.backends.postgres.admin.setup import count_foreign, stored_version
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
 from ultramon.errors import StateError, StateSchemaError, StateWriteError
+from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination
 from ultramon.hosts.claude_code.setup.http_hooks import PATH, SECRET_VARIABLE, Link, is_loopback
 from ultramon.hosts.claude_code.setup.settings import Layer
-from ultramon.hosts.doctor import Finding, ok, problem, warning
+from ultramon.hosts.doctor import ok, problem, warning
+from ultramon.system.findings import Finding
 from ultramon.system.timestamps import format_time
 
 SERVE = "ultramon serve"

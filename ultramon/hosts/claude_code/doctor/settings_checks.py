@@ -19,9 +19,10 @@ from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
 from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Layer
-from ultramon.hosts.doctor import DoctorContext, Finding, first_of, ok, problem, warning
+from ultramon.hosts.doctor import DoctorContext, first_of, ok, problem, warning
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.system.environment import is_on
+from ultramon.system.findings import Finding
 from ultramon.system.timestamps import format_time
 
 _MAX_COMMAND_CHARS = 120
