@@ -80,20 +80,21 @@ class SetupRequest(NamedTuple):
 
 @dataclass(kw_only=True)
 class Plan:
-    """What a command would do.
+    """What a command would do to a file of the client, and to ultramon's own.
 
     Attributes:
+        path: The client's file, for people.
+        before: Its bytes; None = there is none.
+        after: The bytes that it shall hold; None = it shall be gone.
         notes: Sentences for the person.
         warnings: Sentences that they should know before they rely on it.
     """
 
+    path: str = field(init=False)
+    before: bytes | None = field(init=False)
+    after: bytes | None = None
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        """The client's file that will be changed, for people."""
-        raise NotImplementedError
 
     @property
     def changes(self) -> bool:
@@ -103,11 +104,11 @@ class Plan:
     @property
     def changes_settings(self) -> bool:
         """Whether a file of the client will be another one."""
-        raise NotImplementedError
+        return self.before != self.after
 
     def diff(self) -> str:
         """Return what changes in the client's files, as a unified diff without secrets."""
-        raise NotImplementedError
+        return diff_text(self.path, self.before, self.after)
 
     def apply(self, now: float) -> None:
         """Do it.
@@ -131,29 +132,23 @@ class FilePlan(Plan):
 
     Attributes:
         file: The file, absolute.
-        after: The bytes that it shall hold; None = it shall be gone.
         installed: The choices to store; None = the choices and the failure log go.
         host: Name of the host.
         state_directory: Where choices and states are.
     """
 
     file: str
-    after: bytes | None
     host: str
     state_directory: str
     installed: InstalledChoices | None = None
 
     def __post_init__(self) -> None:
+        self.path = self.file
         try:
             with open(self.file, "rb") as stream:
-                self.before: bytes | None = stream.read()
+                self.before = stream.read()
         except FileNotFoundError:
             self.before = None
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self.file
 
     @property
     def changes(self) -> bool:
@@ -161,15 +156,6 @@ class FilePlan(Plan):
         if self.installed is None:
             return self.changes_settings or bool(own_files(self.state_directory, self.host))
         return self.changes_settings or self.installed.changes
-
-    @property
-    def changes_settings(self) -> bool:
-        """Whether the file changes."""
-        return self.before != self.after
-
-    def diff(self) -> str:
-        """Return what changes in the file."""
-        return diff_text(self.file, self.before, self.after)
 
     def apply(self, now: float) -> None:
         """Store the choices, then write the file; or the file goes, then the choices."""

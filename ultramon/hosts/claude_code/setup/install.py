@@ -26,6 +26,7 @@ from ultramon.hosts.claude_code.setup.planned_change import (
     backup_path,
     read_backup,
     record_of,
+    remember_status_line,
 )
 from ultramon.hosts.claude_code.setup.settings import (
     PROJECT,
@@ -226,13 +227,6 @@ def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | Non
     if settings.our_status_line() is None:
         remember_status_line(record, settings)
     settings.put_status_line(plan.command(STATUS_LINE_SCRIPT))
-
-
-def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
-    """Note the block in the settings; without one nothing is noted."""
-    record.pop("statusLine", None)
-    if settings.document.has("statusLine"):
-        record["statusLine"] = settings.get("statusLine")
 
 
 def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: list[Layer]) -> Any:

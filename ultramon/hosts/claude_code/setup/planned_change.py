@@ -11,37 +11,33 @@ from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.installed_choices import InstalledChoices
-from ultramon.hosts.setup import Plan, diff_text
+from ultramon.hosts.setup import Plan
 from ultramon.system.files import read_private_file
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PlannedChange(Plan):
     """What a command would do to a settings file, and to others beside it.
 
     Attributes:
         settings: The file as it was read.
-        after: The bytes that it shall hold; None = there shall be no file.
         beside: Changes of further files, done before this one.
     """
 
     settings: Settings
-    after: bytes | None = None
     beside: list[PlannedChange] = field(default_factory=list)
 
-    @property
-    def path(self) -> str:
-        """The settings file, as the client names it."""
-        return self.settings.path
+    def __post_init__(self) -> None:
+        self.path, self.before = self.settings.path, self.settings.original
 
     @property
     def changes_settings(self) -> bool:
         """Whether a file will be another one."""
         return (
-            self.after != self.settings.original
+            super().changes_settings
             or self.settings.changes_mode
             or any(change.changes_settings for change in self.beside)
         )
@@ -51,11 +47,10 @@ class PlannedChange(Plan):
 
         Empty when no byte does.
         """
-        beside = "".join(change.diff() for change in self.beside)
-        shown = diff_text(self.settings.path, self.settings.original, self.after)
+        shown = super().diff()
         for secret in self.settings.secrets:
             shown = shown.replace(secret, _HIDDEN)
-        return beside + shown
+        return "".join(change.diff() for change in self.beside) + shown
 
     def write_settings(self) -> None:
         """Bring the files to what was planned.
@@ -65,7 +60,7 @@ class PlannedChange(Plan):
         """
         for change in self.beside:
             change.write_settings()
-        if self.after == self.settings.original:
+        if self.after == self.before:
             self.settings.save_mode()
         elif self.after is None:
             self.settings.delete()
@@ -105,3 +100,10 @@ def read_backup(installed: InstalledChoices, settings: Settings) -> Settings | N
     except OSError as error:
         raise StateCorruptError(path, f"cannot be read: {error.strerror}") from error
     return Settings(settings.path, data)
+
+
+def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
+    """Note the block in the settings; without one nothing is noted."""
+    record.pop("statusLine", None)
+    if settings.document.has("statusLine"):
+        record["statusLine"] = settings.get("statusLine")
