@@ -18,6 +18,7 @@ from ultramon.hosts.claude_code.setup.planned_change import (
     backup_path,
     read_backup,
     record_of,
+    remember_status_line,
 )
 from ultramon.hosts.claude_code.setup.settings import (
     USER,
@@ -87,19 +88,18 @@ def plan_removal(request: SetupRequest) -> Removal:
     """
     settings = Settings(layer_path(request.layer or USER, request.cwd))
     plan = begin_removal(settings, request.state_directory)
-    record = record_of(plan.installed, settings)
+    record = record_of(plan.installed, settings) or {}
+    before = None
     try:
         before = read_backup(plan.installed, settings)
     except StateCorruptError as error:
         plan.warnings.append(f"the backup cannot be used: {error}")
-        before = None
-    is_new = record is not None and record.get("backup", "") is None
     plan.after = settings.original
     if settings.holds_ours():
-        _take_out(settings, record, before)
-        plan.after = _original_bytes(settings, before, is_new=is_new)
-        restore_mode(plan, record or {})
-        if plan.after is None and record and record.get("createdDirectory"):
+        _take_out(settings, record, before or Settings(settings.path, b""))
+        plan.after = _original_bytes(settings, before, is_new=record.get("backup", "") is None)
+        restore_mode(plan, record)
+        if plan.after is None and record.get("createdDirectory"):
             plan.directories = [os.path.dirname(settings.target)]
     plan_traces(plan, request.cwd)
     return plan
@@ -121,19 +121,14 @@ def begin_removal(settings: Settings, state_directory: str) -> Removal:
     return plan
 
 
-def _take_out(
-    settings: Settings, record: dict[str, object] | None, before: Settings | None
-) -> None:
-    kept = set(before.get(_HOOKS) or ()) if before else set()
-    if before and before.document.has(_HOOKS):
+def _take_out(settings: Settings, record: dict[str, Any], before: Settings) -> None:
+    kept = set(before.get(_HOOKS) or ())
+    if before.document.has(_HOOKS):
         kept.add(_HOOKS)
     settings.drop_hooks(frozenset(kept))
-    if record is not None:
-        line, existed = record.get("statusLine"), "statusLine" in record
-    else:
-        line = before.get("statusLine") if before else None
-        existed = before is not None and before.document.has("statusLine")
-    settings.restore_status_line(line, existed=existed)
+    if not record:
+        remember_status_line(record, before)
+    settings.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
 
 
 def _original_bytes(settings: Settings, before: Settings | None, *, is_new: bool) -> bytes | None:
