@@ -38,7 +38,7 @@ def test_impossible_numbers_break_the_line_and_nothing_else(name, value):
     records = list(read_transcript([line(bad), line(reply("msg_2"))]))
     assert [r.message_id for r in of(Report, records)] == ["msg_2"]
     (broken,) = of(Broken, records)
-    assert (broken.line_number, broken.truncated) == (1, False)
+    assert broken.line_number == 1
     assert name in broken.reason
 
 
@@ -69,18 +69,17 @@ def test_a_broken_line_is_reported_and_passed_over(text, reason):
     records = list(read_transcript([good, text + b"\n", good]))
     assert [type(record) for record in records] == [Content, Broken, Content]
     broken = records[1]
-    assert (broken.line_number, broken.line_bytes, broken.truncated) == (2, len(text) + 1, False)
+    assert (broken.line_number, broken.line_bytes) == (2, len(text) + 1)
     assert broken.reason
     assert reason in broken.reason
 
 
-def test_a_half_written_last_line_is_marked_as_such():
-    """The client is still writing it: normal, and told apart from damage."""
+def test_a_half_written_last_line_takes_nothing_with_it():
+    """The client is still writing it: what stands before it is read, and it alone is broken."""
     text = line(prompt("hello"))
     records = list(read_transcript([text, text[:30]]))
-    assert [(r.line_number, r.truncated) for r in of(Broken, records)] == [(2, True)]
-    records = list(read_transcript([text[:30], text]))
-    assert [(r.line_number, r.truncated) for r in of(Broken, records)] == [(1, False)]
+    assert [type(record) for record in records] == [Content, Broken]
+    assert records[1].line_number == 2
 
 
 def test_a_whole_last_line_needs_no_line_end():

@@ -71,15 +71,11 @@ def read_lines(
     """Decode each line as a JSON object and yield what `read` makes of it, or a Broken.
 
     Args:
-        lines: The lines with their line ends; only the last may lack it.
+        lines: The lines, with or without their line ends.
         read: Turns one object into records; raises ValueError when the object makes no sense.
         is_ignorable: Tells cheaply, and never wrongly, that a line holds nothing for `read`.
     """
-    unfinished: Broken | None = None
     for number, line in enumerate(lines, 1):
-        if unfinished is not None:
-            yield unfinished
-            unfinished = None
         size = len(line)
         if size > MAX_LINE_BYTES:
             yield Broken(number, f"longer than {MAX_LINE_BYTES} bytes", size)
@@ -89,17 +85,9 @@ def read_lines(
         try:
             records = read(decode_object(line))
         except ValueError as error:
-            broken = Broken(number, _reason(error), size)
-            if line.endswith(b"\n"):
-                yield broken
-            else:
-                # Only when no line follows is it known to be the last one.
-                unfinished = broken
+            yield Broken(number, _reason(error), size)
             continue
         yield from records
-    if unfinished is not None:
-        unfinished.truncated = True
-        yield unfinished
 
 
 def decode_object(line: bytes) -> dict[str, Any]:

@@ -153,13 +153,11 @@ class Broken(Record):
         line_number: Counted from 1.
         reason: What is wrong, in words, without any of the line's text.
         line_bytes: How long the line is, as far as it was read.
-        truncated: True for a last line without its line end: the host is still writing it.
     """
 
     line_number: int
     reason: str
     line_bytes: int
-    truncated: bool = False
 
 
 class TranscriptIdentity(Record):
