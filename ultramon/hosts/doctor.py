@@ -172,20 +172,19 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
         count += 1
         if isinstance(state, StateSchemaError):
             newer.append(agent_id)
-            continue
-        if isinstance(state, UltramonError):
+        elif isinstance(state, UltramonError):
             broken.append(f"{agent_id} ({getattr(state, 'reason', state)})")
-            continue
-        try:
-            verdict = judge(state, heartbeats.get(agent_id), context.now, this_host()).verdict
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # A state with a right checksum can still hold numbers that no agent ever had.
-            broken.append(f"{agent_id} (its values make no sense: {error})")
-            continue
-        if state.schema > SCHEMA:
+        elif state.schema > SCHEMA:
             newer.append(agent_id)
-        elif verdict in (LOST, STALE):
-            silent.append(f"{agent_id} ({verdict})")
+        else:
+            try:
+                verdict = judge(state, heartbeats.get(agent_id), context.now, this_host()).verdict
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # A state with a right checksum can still hold numbers that no agent ever had.
+                broken.append(f"{agent_id} (its values make no sense: {error})")
+                continue
+            if verdict in (LOST, STALE):
+                silent.append(f"{agent_id} ({verdict})")
     if broken:
         cure = f"look at them in {directory.folder} and move them away"
         yield problem("states", f"cannot be read: {first_of(broken)}", cure)
@@ -194,7 +193,7 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
     if silent:
         cure = "ultramon resume lists what can go on"
         yield warning("states", f"ended without saying so: {first_of(silent)}", cure)
-    if not broken and not newer and not silent:
+    if not (broken or newer or silent):
         yield ok("states", f"{count} readable")
 
 
