@@ -134,9 +134,9 @@ def last_reading_of(
     with open(fd, "rb") as stream:
         for record in read_transcript(bounded_lines(stream)):
             if isinstance(record, Report):
-                reading.report, reading.boundary, reading.error = record, None, None
+                reading.report, reading.error = record, None
             elif isinstance(record, Boundary):
-                reading.report, reading.boundary, reading.error = None, record, None
+                reading.report = reading.error = None
             elif isinstance(record, Overflow):
                 reading.error, reading.stopped_at = OVERFLOW, record.at
             elif isinstance(record, Window):

@@ -78,9 +78,6 @@ class Report(Record):
         cache_creation_tokens: Input written to the cache.
         output_tokens: The reply, in the window from the next request on.
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
-        session_id: The session of the host.
-        agent_id: The host's name for the subagent, None for the main agent.
-        sidechain: True for a subagent.
         update: True when this corrects the numbers of the previous Report, which has the same
             `message_id`; text read between the two came after the response and still counts.
         cache_in_input: Which of the two ways of counting the provider uses.
@@ -94,9 +91,6 @@ class Report(Record):
     cache_creation_tokens: int
     output_tokens: int
     at: float | None = None
-    session_id: str | None = None
-    agent_id: str | None = None
-    sidechain: bool = False
     update: bool = False
     cache_in_input: bool = False
 
@@ -113,13 +107,11 @@ class Boundary(Record):
 
     Attributes:
         trigger: ``auto`` or ``manual``, or None when the host does not say.
-        pre_tokens: Tokens before, as the host counted them, or None.
         post_tokens: The host's estimate of the tokens after, or None.
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
     """
 
     trigger: str | None
-    pre_tokens: int | None
     post_tokens: int | None
     at: float | None
 
@@ -166,15 +158,11 @@ class TranscriptIdentity(Record):
     Attributes:
         session_id: The session of the host.
         agent_id: The host's name for the subagent, None for the main agent.
-        cwd: Where the agent works, if said.
-        version: The version of the host, if said.
         model: The model as asked for, with a window suffix such as ``[1m]``, if said.
     """
 
     session_id: str
     agent_id: str | None = None
-    cwd: str | None = None
-    version: str | None = None
     model: str | None = None
 
     @property
@@ -189,7 +177,6 @@ class LastReading:
     Attributes:
         report: The provider's count for the last complete reply after the last compaction; None
             where there is none yet.
-        boundary: The compaction that was reached first, going back; None when a reply was.
         is_current: Whether nothing newer can be missing: the reply holds the tool call that was
             asked for. True as well where the host cannot say.
         bytes_behind: What was written after that reply; all of it where there is no reply.
@@ -202,7 +189,6 @@ class LastReading:
     """
 
     report: Report | None = None
-    boundary: Boundary | None = None
     is_current = False
     bytes_behind = 0
     text = ""

@@ -98,8 +98,6 @@ def _identity(payload: dict[str, Any]) -> TranscriptIdentity | None:
     return TranscriptIdentity(
         session_id,
         agent_id,
-        text_or_none(payload.get("cwd")),
-        text_or_none(payload.get("cli_version")),
         _instructed_model(payload.get("base_instructions")),
     )
 
@@ -118,7 +116,7 @@ class _Reader:
     """
 
     def __init__(self) -> None:
-        self._identity: TranscriptIdentity | None = None
+        self._is_begun = False
         self._model: str | None = None
         self._tools = Recent()
         self._window_tokens: int | None = None
@@ -158,9 +156,9 @@ class _Reader:
             return self._boundary(at)
         if kind == "turn_context":
             self._model = text_or_none(payload.get("model")) or self._model
-        elif kind == "session_meta" and self._identity is None:
+        elif kind == "session_meta" and not self._is_begun:
             # A forked thread repeats its parent's lines, session_meta among them, after its own.
-            self._identity = _identity(payload)
+            self._is_begun = _identity(payload) is not None
             self._model = _instructed_model(payload.get("base_instructions"))
             return _content(payload.get("base_instructions"), "instructions", at)
         return ()
@@ -209,8 +207,6 @@ class _Reader:
             # After a compaction the client writes zeros where it has no numbers.
             return ()
         self._compacted = False
-        identity = self._identity
-        agent_id = identity.agent_id if identity else None
         return (
             Report(
                 message_id=response_id,
@@ -221,9 +217,6 @@ class _Reader:
                 cache_creation_tokens=token_count(usage, "cache_write_input_tokens"),
                 output_tokens=token_count(usage, "output_tokens"),
                 at=at,
-                session_id=identity.session_id if identity else None,
-                agent_id=agent_id,
-                sidechain=agent_id is not None,
                 cache_in_input=True,
             ),
         )
@@ -240,7 +233,7 @@ class _Reader:
         if self._compacted:
             return ()
         self._compacted = True
-        return (Boundary(None, None, None, at),)
+        return (Boundary(None, None, at),)
 
 
 def _content(

@@ -50,9 +50,8 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     tail.bytes_behind = size
     for entry, records, error, end in _entries_from_end(fd, size, is_subagent):
         report = next((record for record in records if isinstance(record, Report)), None)
-        boundary = next((record for record in records if isinstance(record, Boundary)), None)
         if tail.report is None:
-            tail.report, tail.boundary = report, boundary
+            tail.report = report
             tail.bytes_behind = size - end
             if report is not None:
                 tail.text = text_of(entry["message"].get("content"), ("text",))
@@ -61,7 +60,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
                 tail.stopped_at = (
                     parse_time(entry.get("timestamp")) if error else _interrupted_at(records)
                 )
-        if boundary is not None:
+        if any(isinstance(record, Boundary) for record in records):
             break
         if report is None or tail.report is None:
             continue

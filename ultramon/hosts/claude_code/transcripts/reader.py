@@ -56,12 +56,7 @@ def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
         if session_id is None or not reader.owns(entry):
             continue
         if identity is None:
-            identity = TranscriptIdentity(
-                session_id,
-                reader.agent_id,
-                text_or_none(entry.get("cwd")),
-                text_or_none(entry.get("version")),
-            )
+            identity = TranscriptIdentity(session_id, reader.agent_id)
         message = entry.get("message")
         if entry.get("type") == "assistant" and isinstance(message, dict):
             model = text_or_none(message.get("model"))
@@ -199,9 +194,6 @@ class LineReader:
             cache_creation_tokens=token_count(usage, "cache_creation_input_tokens"),
             output_tokens=token_count(usage, "output_tokens"),
             at=at,
-            session_id=text_or_none(entry.get("sessionId")),
-            agent_id=text_or_none(entry.get("agentId")),
-            sidechain=self._sidechain is True,
         )
         # No reply is made from nothing: the client writes zeros where it has no numbers.
         return report if report.tokens else None
@@ -249,7 +241,6 @@ class LineReader:
             metadata = {}
         boundary = Boundary(
             text_or_none(metadata.get("trigger")),
-            optional_token_count(metadata, "preTokens"),
             optional_token_count(metadata, "postTokens"),
             at,
         )
