@@ -31,19 +31,19 @@ _MAX_CALL_ID_CHARS = 256
 _KINDS = {
     "SessionStart": port.SESSION_STARTED,
     "SessionEnd": port.SESSION_ENDED,
-    "SubagentStart": port.SUBAGENT_STARTED,
-    "SubagentStop": port.SUBAGENT_ENDED,
     "UserPromptSubmit": port.PROMPT,
     "PreToolUse": port.TOOL_STARTED,
     "PostToolUse": port.TOOL_ENDED,
     "PostToolUseFailure": port.TOOL_ENDED,
-    "PostToolBatch": port.TOOLS_ENDED,
+    "SubagentStart": port.SUBAGENT_STARTED,
+    "SubagentStop": port.SUBAGENT_ENDED,
+    "PreCompact": port.COMPACTING,
+    "PostCompact": port.COMPACTED,
     "Stop": port.WAITING,
     "StopFailure": port.WAITING,
     "Notification": port.WAITING,
     "PermissionRequest": port.WAITING,
-    "PreCompact": port.COMPACTING,
-    "PostCompact": port.COMPACTED,
+    "PostToolBatch": port.TOOLS_ENDED,
 }
 # Of notifications these ask the person for something; old clients have no types, and notify only
 # then.

@@ -211,12 +211,11 @@ class Settings:
 
     def our_hooks(self) -> list[OurHook]:
         """Return where ultramon's hooks are, in order."""
-        found = []
-        for path, matcher, hook in self._hooks():
-            runs = recognise(hook, HOOK_SCRIPT) or recognise_request(hook)
-            if runs is not None:
-                found.append(OurHook(str(path[1]), path, matcher, runs))
-        return found
+        return [
+            OurHook(str(path[1]), path, matcher, runs)
+            for path, matcher, hook in self._hooks()
+            if (runs := recognise(hook, HOOK_SCRIPT) or recognise_request(hook)) is not None
+        ]
 
     def other_commands(self) -> list[str]:
         """Return the commands of other tools' hooks, in order, each once."""

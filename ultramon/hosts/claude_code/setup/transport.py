@@ -69,7 +69,10 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
         f"the hook secret is in {plan.settings.path}, which from now on only you can read "
         "(mode 600); keep it out of repositories that others see"
     )
-    _make_private(plan, record)
+    settings = plan.settings
+    if settings.original is not None and settings.mode & 0o077:
+        record["mode"] = settings.mode
+        settings.new_mode = settings.mode & ~0o077
     return Link(address, server.secret())
 
 
@@ -84,13 +87,6 @@ def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
         )
         raise ConfigurationError("via", HTTP, allowed, "argument")
     return check_url(known, "server.json")
-
-
-def _make_private(plan: PlannedChange, record: dict[str, Any]) -> None:
-    settings = plan.settings
-    if settings.original is not None and settings.mode & 0o077:
-        record["mode"] = settings.mode
-        settings.new_mode = settings.mode & ~0o077
 
 
 def restore_mode(plan: PlannedChange, record: dict[str, Any]) -> None:
