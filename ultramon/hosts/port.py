@@ -8,6 +8,7 @@ does to the agents is the same for every host and lies in `ultramon.hosts.handli
 from __future__ import annotations
 
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext
-    from ultramon.hosts.records import LastReading, Record, Report, TranscriptIdentity
+    from ultramon.hosts.records import LastReading, Report, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
@@ -43,7 +44,7 @@ COMPACT = "compact"
 _INSTALLABLE = "a host that ultramon can install into"
 
 
-class LaunchedSubagent:
+class LaunchedSubagent(Record):
     """What the result of a tool says about the subagent that the tool launched.
 
     Attributes:
@@ -52,13 +53,12 @@ class LaunchedSubagent:
         task: What it is to do, or None.
     """
 
-    def __init__(self, subagent_id: str, model: str | None, task: str | None) -> None:
-        self.subagent_id = subagent_id
-        self.model = model
-        self.task = task
+    subagent_id: str
+    model: str | None
+    task: str | None
 
 
-class HookEvent:
+class HookEvent(Record):
     """One hook call in words that hold for every client.
 
     Attributes:
@@ -82,25 +82,24 @@ class HookEvent:
         failed_subagent_id: The subagent whose failure the prompt reports, or None.
     """
 
-    def __init__(self, kind: str, name: str, session_id: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.session_id = session_id
-        self.subagent_id: str | None = None
-        self.subagent_type = ""
-        self.transcript_path: str | None = None
-        self.cwd: str | None = None
-        self.call_id: str | None = None
-        self.can_answer = True
-        self.model: str | None = None
-        self.source = ""
-        self.reason = ""
-        self.tokens: int | None = None
-        self.prompt = ""
-        self.error: str | None = None
-        self.last_text = ""
-        self.launched: LaunchedSubagent | None = None
-        self.failed_subagent_id: str | None = None
+    kind: str
+    name: str
+    session_id: str
+    subagent_id: str | None = None
+    subagent_type: str = ""
+    transcript_path: str | None = None
+    cwd: str | None = None
+    call_id: str | None = None
+    can_answer: bool = True
+    model: str | None = None
+    source: str = ""
+    reason: str = ""
+    tokens: int | None = None
+    prompt: str = ""
+    error: str | None = None
+    last_text: str = ""
+    launched: LaunchedSubagent | None = None
+    failed_subagent_id: str | None = None
 
 
 class Host:

@@ -18,7 +18,7 @@ OVERFLOW = "Prompt is too long"
 
 @dataclass_transform()
 class Record:
-    """One fact read from a transcript; equal when class and fields are.
+    """One fact read from a transcript or a payload; equal when class and fields are.
 
     A subclass names its fields and their defaults as a dataclass does, which would cost a hook
     time to load.
