@@ -58,7 +58,14 @@ def run(
             os.write(1, answer)
         call.acknowledge()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
-        _note_failure(directory, choices_path, name, agent_id, error)
+        try:
+            from ultramon.hosts.failure_log import record
+            from ultramon.hosts.installed_choices import host_of
+
+            problem = f"{type(error).__name__}: {error}"
+            record(directory, host_of(choices_path), name, agent_id, problem, now=time.time())
+        except BaseException:  # noqa: BLE001 - there is nowhere left to say it
+            return 0
     return 0
 
 
@@ -72,19 +79,6 @@ def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` is set."""
     # As `ultramon.system.environment`, which a hook that is switched off does not even load.
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
-
-
-def _note_failure(
-    directory: str, choices_path: str, event: str, agent_id: str, error: BaseException
-) -> None:
-    try:
-        from ultramon.hosts.failure_log import record
-        from ultramon.hosts.installed_choices import host_of
-
-        problem = f"{type(error).__name__}: {error}"
-        record(directory, host_of(choices_path), event, agent_id, problem, now=time.time())
-    except BaseException:  # noqa: BLE001 - there is nowhere left to say it
-        return
 
 
 def read_payload(fd: int) -> tuple[dict[str, Any], bytes]:

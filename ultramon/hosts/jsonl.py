@@ -85,7 +85,8 @@ def read_lines(
         try:
             records = read(decode_object(line))
         except ValueError as error:
-            yield Broken(number, _reason(error), size)
+            reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            yield Broken(number, reason, size)
             continue
         yield from records
 
@@ -152,10 +153,6 @@ def head_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         except ValueError:
             continue
         yield entry
-
-
-def _reason(error: ValueError) -> str:
-    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def token_count(usage: dict[str, Any], name: str) -> int:
