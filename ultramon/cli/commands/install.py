@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.output import print_json, say
 from ultramon.cli.selection import json_option, state_dir_option
 from ultramon.errors import ConfigurationError
 from ultramon.system.terminal_text import sanitize
@@ -226,7 +226,7 @@ def command(
     state_dir: str | None,
     json: bool,
     **choices: Any,
-) -> ExitCode:
+) -> None:
     """Make a coding agent report itself.
 
     Puts hooks and a status line into the client's settings, beside what is there: foreign
@@ -251,4 +251,3 @@ def command(
         say(f"{plan.path} would be changed; nothing was written")
     else:
         say(f"installed in {plan.path}; sessions that start from now on report themselves")
-    return ExitCode.OK
