@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
 
 import pytest
 from helpers.hooked_session import SESSION, HookedSession, encoded, tokens_at
@@ -83,7 +83,7 @@ def test_a_flag_lies_beside_its_journal_whatever_that_is_called(tmp_path, name):
     directory = tmp_path / name
     directory.mkdir(0o700)
     with closing(Journal(str(directory))) as journal:
-        queue = JournalQueue(journal, nullcontext, lambda: None)
+        queue = JournalQueue(journal)
         queue.queue_message("boss", "zażółć", now=1.0)
         assert [message.text for message in queue.peek("boss", now=1.0)] == ["zażółć"]
     assert sorted(os.listdir(directory)) == ["inbox", "journal.sqlite3"]

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from helpers.requirements import missing, require_root, require_tool, unmount
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import JOURNAL, Journal
+from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
@@ -39,11 +40,6 @@ def version(request, journal):
 def put(version, journal):
     shutil.copyfile(version, journal.path)
     os.chmod(journal.path, 0o600)
-
-
-def part(kind, journal):
-    """Return one of the parts of a backend that keeps this journal."""
-    return kind(journal, nullcontext, lambda: None)
 
 
 def number_of(version):
@@ -70,7 +66,7 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     assert numbers(journal.tail(cursor, 10)[0]) == [2]
     journal.append([*events, {**events[0], "n": 3}], NO_WAIT)
     assert numbers(journal.tail(cursor, 10)[0]) == [2, 3]
-    claims = part(JournalClaims, journal)
+    claims = JournalClaims(journal)
     assert claims.pending_claims() == []
     assert claims.claim_handoff("handoff-1", "scout-1", "scout-3", now=0.0) == "scout-2"
     assert (
@@ -79,11 +75,12 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     )
     assert [claim.claimant for claim in claims.pending_claims()] == ["a process"]
     left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
-    assert journal.subscribe("main", "fleet-1", 0.0, 30.0) == left
-    queue = part(JournalQueue, journal)
+    backend = JournalBackend(journal)
+    assert backend.subscribe("main", "fleet-1", now=0.0, lease_seconds=30.0) == left
+    queue = JournalQueue(journal)
     message_id = queue.queue_message("scout-1", "hello", now=0.0)
     assert [message.id for message in queue.peek("scout-1", now=1.0)] == [message_id]
-    credentials = part(JournalCredentials, journal)
+    credentials = JournalCredentials(journal)
     credentials.mint(TOKEN_HASH, "scout-1", 2, minted_by="boss", now=0.0, expires_at=9.0)
     assert credentials.find(TOKEN_HASH) == (TOKEN_HASH, "scout-1", 2, "boss", 0.0, 9.0)
     with raw(journal) as stored:
@@ -93,10 +90,10 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
 
 def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
     """Who only reads messages, credentials or claims, or polls, leaves the journal as it is."""
-    assert part(JournalCredentials, journal).find(TOKEN_HASH) is None
-    assert part(JournalClaims, journal).pending_claims() == []
+    assert JournalCredentials(journal).find(TOKEN_HASH) is None
+    assert JournalClaims(journal).pending_claims() == []
     if number_of(version) < QUEUE_VERSION:
-        queue = part(JournalQueue, journal)
+        queue = JournalQueue(journal)
         assert queue.peek("scout-1", now=0.0) == queue.dead() == queue.depth(now=0.0) == []
         assert queue.claim("scout-1", now=0.0) == []
     journal.close()
@@ -106,7 +103,7 @@ def test_a_look_at_what_an_older_journal_never_had_finds_none(journal, version):
 def test_messages_and_registrations_of_an_older_journal_stay(journal):
     """They are found by a look, and after the journal was brought up to date."""
     put(VERSION_3, journal)
-    queue, registry = part(JournalQueue, journal), part(JournalRegistry, journal)
+    queue, registry = JournalQueue(journal), JournalRegistry(journal)
     for _ in range(2):
         (message,) = queue.peek("scout-2", now=0.0)
         assert message[:4] == (1, "scout-2", "scout-1", "context_monitor")
@@ -120,7 +117,7 @@ def test_credentials_of_an_older_journal_stay(journal):
     """They are found by a look, and after the journal was brought up to date."""
     put(JOURNALS / "version-4.sqlite3", journal)
     for _ in range(2):
-        found = part(JournalCredentials, journal).find("4" * 64)
+        found = JournalCredentials(journal).find("4" * 64)
         assert found == ("4" * 64, "scout-2", 1, "boss", 0.0, 9.0)
         journal.append([make_event(n=9)], NO_WAIT)
 

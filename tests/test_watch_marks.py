@@ -16,18 +16,11 @@ class Interrupted(Journal):
 
     __slots__ = ("meanwhile",)
 
-    def remove_mark(self, agent_id):
-        self._interrupt()
-        super().remove_mark(agent_id)
-
-    def write_mark(self, agent_id, ladder, announced):
-        self._interrupt()
-        super().write_mark(agent_id, ladder, announced)
-
-    def _interrupt(self):
+    def write_mark(self, agent_id, mark):
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
+        super().write_mark(agent_id, mark)
 
 
 @pytest.fixture
@@ -63,7 +56,7 @@ def told(backend):
 def test_a_registration_made_while_a_mark_is_taken_away_misses_nothing(saving, other):
     """A save finds an old mark and nobody registered, and takes it away a moment too late."""
     record = start(saving, parent_id="boss")
-    other._journal.write_mark("scout-1", None, None)
+    other._journal.write_mark("scout-1", (None, None))
     saving._journal.meanwhile = lambda: register(other)
     record = read(saving, record, 0.9)
     assert saving._journal.meanwhile is None

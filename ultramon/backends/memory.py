@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Changes, StoredAgent
-from ultramon.backends.local.journal import Journal
+from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import migrate
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ultramon.backends.base import Build
-    from ultramon.backends.local.route_rows import Mark
+    from ultramon.backends.local.level_marks import Mark
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -58,21 +58,16 @@ class _MemoryJournal(Journal):
             migrate(self._connection)
         return self._connection
 
+    def make_directory(self) -> None:
+        """There is none."""
+
     def is_due(self, record: StateRecord) -> bool:
         """To look is as cheap here as to ask whether to."""
-        with self.transaction(0.0, "DEFERRED") as connection:
+        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
             return JournalRows(connection).registration(record.agent_id) is not None
 
-    def write_mark(
-        self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
-    ) -> None:
+    def write_mark(self, agent_id: str, mark: Mark | None) -> None:
         """Nobody needs a mark."""
-
-    def remove_mark(self, agent_id: str) -> None:
-        """Nobody has one."""
-
-    def sync_mark(self, agent_id: str, mark: Mark | None) -> None:
-        """There is nothing to settle."""
 
     @property
     def mark(self) -> int:
@@ -88,7 +83,7 @@ class MemoryBackend(JournalBackend):
     def __init__(self) -> None:
         self.url = "memory:"
         self._lock = threading.RLock()
-        super().__init__(_MemoryJournal(), lambda: self._lock, lambda: None)
+        super().__init__(_MemoryJournal())
         self._states: dict[str, bytes] = {}
         self._generations: dict[str, int] = {}
         self._beats: dict[str, float] = {}
@@ -133,7 +128,7 @@ class MemoryBackend(JournalBackend):
         record.pending = None
         self._states[record.agent_id] = encode_state(record, record.agent_id)
         self._generations[record.agent_id] = record.generation
-        self._journal.append(events, 0.0, record)
+        self._journal.append(events, TOOL_TIMEOUT_SECONDS, record)
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """See `Backend.heartbeat`."""

@@ -180,7 +180,7 @@ class HookStore:
                 mark = rows.mark(rows.registration(successor_id))
                 if mark is not None:
                     # Before the commit: a registration without a mark is never looked at.
-                    journal.write_mark(successor_id, *mark)
+                    journal.write_mark(successor_id, mark)
             journal.sync_mark(successor_id, mark)
             journal.sync_mark(record.agent_id, None)
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from operator import attrgetter
 from time import time as wall_clock
@@ -52,16 +51,13 @@ class LocalBackend(JournalBackend):
     def __init__(self, directory: str) -> None:
         self.directory = StateDirectory(directory)
         self.url = f"file://{quote(self.directory.path)}"
-        self._journal_lock = threading.Lock()
-        super().__init__(
-            Journal(self.directory.path), lambda: self._journal_lock, self.directory.prepare
-        )
+        super().__init__(Journal(self.directory.path))
         self._swept = False
         _alive.add(self)
 
     def after_fork(self) -> None:
-        """Replace a lock that another thread of the parent may have held."""
-        self._journal_lock = threading.Lock()
+        """Leave locks to the parent in a forked copy."""
+        self._journal.after_fork()
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -113,11 +109,6 @@ class LocalBackend(JournalBackend):
         return stored
 
     def _append(self, events: Sequence[dict[str, Any]], record: StateRecord) -> bool:
-        if not events and not self._journal.is_due(record):
-            return True
-        # Another thread may be waiting for a busy journal with the patience of a tool.
-        if not self._journal_lock.acquire(timeout=AGENT_TIMEOUT_SECONDS):
-            return not events
         try:
             self._journal.append(events, AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
@@ -127,8 +118,6 @@ class LocalBackend(JournalBackend):
         except StateWriteError as error:
             _log.info("events wait in the state file: %s", error)
             return not events
-        finally:
-            self._journal_lock.release()
         return True
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
@@ -232,8 +221,7 @@ class LocalBackend(JournalBackend):
                     self.directory.remove(agent.agent_id)
             pruned.append(agent.agent_id)
         if not dry_run:
-            with self._journal_lock:
-                self._journal.prune(events_before, pruned)
+            self._journal.prune(events_before, pruned)
             self.directory.sweep(wall_clock())
         return pruned
 
@@ -245,8 +233,7 @@ class LocalBackend(JournalBackend):
 
     def close(self) -> None:
         """See `Backend.close`."""
-        with self._journal_lock:
-            self._journal.close()
+        self._journal.close()
 
 
 def _size_and_time(path: str) -> tuple[int, int] | None:

@@ -9,7 +9,6 @@ from ultramon.backends.local.event_rows import insert_event
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import CLAIMS_VERSION
-from ultramon.backends.local.shared import JournalPart
 from ultramon.errors import HandoffTakenError
 from ultramon.notices.router import route_noted
 from ultramon.system import compact_json
@@ -18,6 +17,7 @@ from ultramon.system.timestamps import format_time, parse_time
 if TYPE_CHECKING:
     import sqlite3
 
+    from ultramon.backends.local.journal import Journal
     from ultramon.state.record import StateRecord
 
 CLAIM = (
@@ -40,8 +40,15 @@ _EVENTS = (
 )
 
 
-class JournalClaims(JournalPart):
-    """See `Backend.claim_handoff`, `Backend.pending_claims` and `Backend.settle_claim`."""
+class JournalClaims:
+    """See `Backend.claim_handoff`, `Backend.pending_claims` and `Backend.settle_claim`.
+
+    Args:
+        journal: Where they are.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     def claim_handoff(
         self,
@@ -53,8 +60,8 @@ class JournalClaims(JournalPart):
         claimant: str | None = None,
     ) -> str:
         """See `Backend.claim_handoff`."""
-        self._prepare()
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             claim = (handoff_id, agent_id, successor_id, format_time(now), claimant)
             connection.execute(_CLAIM, claim)
             row = connection.execute(
@@ -74,7 +81,7 @@ class JournalClaims(JournalPart):
         if handoff_id is None:
             return False
         agent_id, at = record.predecessor_id or "", format_time(record.last_heartbeat)
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             query = "SELECT agent_id, successor_id, status FROM handoff_claims WHERE handoff_id = ?"
             row = connection.execute(query, (handoff_id,)).fetchone()
             if row is None:
@@ -85,12 +92,12 @@ class JournalClaims(JournalPart):
 
     def _confirm_claim(self, record: StateRecord) -> None:
         """Note that the state of a successor is stored."""
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "UPDATE handoff_claims SET status = 'confirmed'"
-                " WHERE handoff_id = ? AND successor_id = ? AND status = 'pending'",
-                (record.continues_handoff_id, record.agent_id),
-            )
+        self._journal.execute(
+            "UPDATE handoff_claims SET status = 'confirmed'"
+            " WHERE handoff_id = ? AND successor_id = ? AND status = 'pending'",
+            record.continues_handoff_id,
+            record.agent_id,
+        )
 
     def pending_claims(self) -> list[Claim]:
         """See `Backend.pending_claims`."""
@@ -98,12 +105,12 @@ class JournalClaims(JournalPart):
         def pending(connection: sqlite3.Connection) -> list[Claim]:
             return [_read_claim(connection, row) for row in connection.execute(_PENDING).fetchall()]
 
-        return self._read(CLAIMS_VERSION, pending) or []
+        return self._journal.read(CLAIMS_VERSION, pending) or []
 
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`."""
         status = "confirmed" if handoff_ready is None else "released"
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             done = connection.execute(
                 "UPDATE handoff_claims SET status = ?"
                 " WHERE handoff_id = ? AND number = ? AND status = 'pending'",

@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 from ultramon.backends.credentials import Credential
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.schema import CREDENTIALS_VERSION
-from ultramon.backends.local.shared import JournalPart
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from ultramon.backends.local.journal import Journal
 
 _RENEW_TIMEOUT_SECONDS = 0.05
 _COLUMNS = "token_hash, agent_id, generation, minted_by, minted_at, expires_at"
 
 
-class JournalCredentials(JournalPart):
-    """See `ultramon.backends.credentials.Credentials`."""
+class JournalCredentials:
+    """See `ultramon.backends.credentials.Credentials`.
+
+    Args:
+        journal: Where they are.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     def mint(
         self,
@@ -30,8 +38,8 @@ class JournalCredentials(JournalPart):
         expires_at: float,
     ) -> None:
         """See `Credentials.mint`."""
-        self._prepare()
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+        self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute("DELETE FROM credentials WHERE expires_at <= ?", (now,))
             connection.execute(
                 "DELETE FROM credentials WHERE agent_id = ? AND generation < ?",
@@ -51,13 +59,16 @@ class JournalCredentials(JournalPart):
             ).fetchone()
             return None if row is None else Credential(*row)
 
-        return self._read(CREDENTIALS_VERSION, find)
+        return self._journal.read(CREDENTIALS_VERSION, find)
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """See `Credentials.renew`."""
         statement = "UPDATE credentials SET expires_at = max(expires_at, ?) WHERE token_hash = ?"
-        return self._execute(statement, expires_at, token_hash, within=_RENEW_TIMEOUT_SECONDS) == 1
+        return (
+            self._journal.execute(statement, expires_at, token_hash, within=_RENEW_TIMEOUT_SECONDS)
+            == 1
+        )
 
     def revoke(self, agent_id: str) -> int:
         """See `Credentials.revoke`."""
-        return self._execute("DELETE FROM credentials WHERE agent_id = ?", agent_id)
+        return self._journal.execute("DELETE FROM credentials WHERE agent_id = ?", agent_id)

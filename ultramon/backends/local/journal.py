@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
+from _thread import RLock  # as `threading.RLock`, without what a hook would pay for that module
 
-from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.local.event_rows import insert_event, position_of
-from ultramon.backends.local.level_marks import is_due, remove_mark, write_mark
+from ultramon.backends.local.level_marks import is_due, write_mark
 from ultramon.backends.local.message_rows import forget
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import SCHEMA_VERSION, migrate
@@ -21,7 +21,7 @@ from ultramon.errors import StateCorruptError, StateError, StateSchemaError, Sta
 from ultramon.notices.router import route, route_noted
 from ultramon.notices.texts import ENDS
 from ultramon.system import compact_json
-from ultramon.system.files import check_private
+from ultramon.system.files import check_private, make_private_directory
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time
 
@@ -29,10 +29,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
 
-    from ultramon.backends.local.route_rows import Mark
+    from ultramon.backends.local.level_marks import Mark
     from ultramon.state.record import StateRecord
+
+    Found = TypeVar("Found")
 
 JOURNAL = "journal.sqlite3"
 AGENT_TIMEOUT_SECONDS = 0.05
@@ -74,13 +76,13 @@ def execute_with_retry(
 
 
 class Journal:
-    """The SQLite file under a state directory. One object serves one process; not thread-safe.
+    """The SQLite file under a state directory. One object serves the threads of one process.
 
     Args:
         directory: The state directory; it must exist before anything is written.
     """
 
-    __slots__ = ("_connection", "_directory", "_identity", "_is_prepared", "_pid", "path")
+    __slots__ = ("_connection", "_directory", "_identity", "_is_prepared", "_lock", "_pid", "path")
 
     # A connection opened before a fork must be neither used nor closed in the child.
     _inherited: list[object] = []  # noqa: RUF012 - shared on purpose
@@ -92,6 +94,19 @@ class Journal:
         self._identity: tuple[int, int] | None = None
         self._is_prepared = False
         self._pid = 0
+        self._lock = RLock()
+
+    def after_fork(self) -> None:
+        """Replace a lock that another thread of the parent may have held."""
+        self._lock = RLock()
+
+    def make_directory(self) -> None:
+        """Make the state directory where it is missing, and check it.
+
+        Raises:
+            StateDirectoryError: It is not safe to use.
+        """
+        make_private_directory(self._directory)
 
     def exists(self) -> bool:
         """Return whether anything was ever written; reading makes no journal."""
@@ -99,13 +114,14 @@ class Journal:
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._pid == os.getpid():
-            connection.close()
-        else:
-            self._inherited.append(connection)
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is None:
+                return
+            if self._pid == os.getpid():
+                connection.close()
+            else:
+                self._inherited.append(connection)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # At the end of the interpreter the globals of this module may be gone.
@@ -177,7 +193,7 @@ class Journal:
         """Return a transaction as a ``with`` block.
 
         Args:
-            timeout_seconds: How long to wait for another writer.
+            timeout_seconds: How long to wait for another writer, and for a thread of this process.
             kind: ``IMMEDIATE`` to write; ``DEFERRED`` to read, which brings no older journal up to
                 date.
         """
@@ -193,7 +209,39 @@ class Journal:
                 connection.execute("BEGIN DEFERRED")
             return connection
 
-        return Transaction(self.path, begin)
+        return Transaction(self.path, begin, self._lock, timeout_seconds)
+
+    def read(self, since_version: int, read: Callable[[sqlite3.Connection], Found]) -> Found | None:
+        """Read in a transaction, without bringing an older journal up to date.
+
+        Args:
+            since_version: The first version of the journal that has these tables.
+            read: What to read.
+
+        Returns:
+            None where there is no journal, or an older one.
+        """
+        if not self.exists():
+            return None
+        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
+            return None if self.version(connection) < since_version else read(connection)
+
+    def change(
+        self,
+        change: Callable[[sqlite3.Connection], Found],
+        timeout_seconds: float = TOOL_TIMEOUT_SECONDS,
+    ) -> Found | None:
+        """Change what is stored, in a transaction; None where there is no journal."""
+        if not self.exists():
+            return None
+        with self.transaction(timeout_seconds) as connection:
+            return change(connection)
+
+    def execute(
+        self, statement: str, *arguments: object, within: float = TOOL_TIMEOUT_SECONDS
+    ) -> int:
+        """Return how many rows a statement changed; ``within`` seconds or not at all."""
+        return self.change(lambda rows: rows.execute(statement, arguments).rowcount, within) or 0
 
     def quarantine(self) -> str | None:
         """Set an unreadable journal aside as evidence, with its write-ahead log.
@@ -302,10 +350,7 @@ class Journal:
         written: object = ...
         while mark != written:
             written = mark
-            if mark is None:
-                self.remove_mark(agent_id)
-            else:
-                self.write_mark(agent_id, *mark)
+            self.write_mark(agent_id, mark)
             with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
                 rows = JournalRows(connection)
                 mark = rows.mark(rows.registration(agent_id))
@@ -314,19 +359,13 @@ class Journal:
         """Return whether a state may lead to a notice; cheap, and without the database."""
         return is_due(self._directory, record)
 
-    def write_mark(
-        self, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
-    ) -> None:
+    def write_mark(self, agent_id: str, mark: Mark | None) -> None:
         """Have every writer of an agent's state check whether it is due. See `level_marks`.
 
         Raises:
             StateError: The file system refused.
         """
-        write_mark(self._directory, agent_id, ladder, announced)
-
-    def remove_mark(self, agent_id: str) -> None:
-        """Delete that mark."""
-        remove_mark(self._directory, agent_id)
+        write_mark(self._directory, agent_id, mark)
 
     def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str, list[str]]:
         """Read events in commit order.
@@ -341,13 +380,9 @@ class Journal:
             later.
         """
         position = position_of(after)
-        if not self.exists():
-            return [], str(position), []
-        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
-            # The first writer may have made the file and not its tables yet.
-            has_tables = self.version(connection) > 0
-            rows = connection.execute(query, (position, limit)).fetchall() if has_tables else []
+        query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
+        # The first writer may have made the file and not its tables yet.
+        rows = self.read(1, lambda found: found.execute(query, (position, limit)).fetchall()) or []
         if rows:
             position = rows[-1][0]
         read = [(str(number), _read_event(payload)) for number, payload in rows]
@@ -356,56 +391,10 @@ class Journal:
 
     def mentions(self, agent_ids: Sequence[str]) -> set[str]:
         """Return which agents have events, those without a state too."""
-        if not agent_ids or not self.exists():
-            return set()
         places = ", ".join("?" * len(agent_ids))
         query = f"SELECT DISTINCT agent_id FROM events WHERE agent_id IN ({places})"
-        with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            has_tables = self.version(connection) > 0
-            rows = connection.execute(query, tuple(agent_ids)).fetchall() if has_tables else []
+        rows = self.read(1, lambda found: found.execute(query, tuple(agent_ids)).fetchall()) or []
         return {agent_id for (agent_id,) in rows}
-
-    def subscribe(
-        self, name: str, holder: str, now: float, lease_seconds: float
-    ) -> tuple[str | None, dict[str, Any]] | None:
-        """Become or stay the one holder of a consumer name.
-
-        Returns:
-            The cursor and memory of the name, or None while the lease of another holder runs that
-            has not provably ended.
-        """
-        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            held = connection.execute(
-                "SELECT holder, lease_until, cursor, memory FROM consumers WHERE name = ?", (name,)
-            ).fetchone()
-            other, lease_until, cursor, memory = held or (None, 0.0, None, "{}")
-            if other not in (None, holder) and lease_until > now and not is_gone(other):
-                return None
-            connection.execute(
-                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
-                " lease_until = excluded.lease_until",
-                (name, holder, now + lease_seconds),
-            )
-        return cursor, compact_json.loads(memory)
-
-    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """Store a consumer's cursor and memory; False when another holder has the name."""
-        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            done = connection.execute(
-                "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?",
-                (cursor, compact_json.dumps(memory), name, holder),
-            )
-        return done.rowcount == 1
-
-    def unsubscribe(self, name: str, holder: str) -> None:
-        """End the lease of a holder; the consumer's cursor and memory stay."""
-        if not self.exists():
-            return
-        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute(
-                "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?", (name, holder)
-            )
 
     def prune(self, before: float, agents: Sequence[str] = ()) -> int:
         """Delete events and dead messages older than a time, and what belongs to deleted agents.
@@ -417,13 +406,15 @@ class Journal:
         Returns:
             How many events were deleted.
         """
-        if not self.exists():
-            return 0
-        with self.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            cursor = connection.execute(
+
+        def prune(connection: sqlite3.Connection) -> int:
+            done = connection.execute(
                 "DELETE FROM events WHERE occurred_at < ?", (format_time(before),)
             )
             forget(connection, before, agents)
+            return done.rowcount
+
+        deleted = self.change(prune) or 0
         for agent_id in agents:
-            self.remove_mark(agent_id)
-        return cursor.rowcount
+            self.write_mark(agent_id, None)
+        return deleted

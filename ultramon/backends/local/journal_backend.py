@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import EventPage, Subscription
+from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from ultramon.backends.local.journal import Journal
     from ultramon.state.record import StateRecord
@@ -24,50 +25,53 @@ class JournalBackend(JournalClaims):
 
     Args:
         journal: Where they are.
-        guard: As for `JournalPart`.
-        prepare: As for `JournalPart`.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        guard: Callable[[], AbstractContextManager[object]],
-        prepare: Callable[[], object],
-    ) -> None:
-        super().__init__(journal, guard, prepare)
-        self.queue = JournalQueue(journal, guard, prepare)
-        self.registry = JournalRegistry(journal, guard, prepare)
-        self.credentials = JournalCredentials(journal, guard, prepare)
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.queue = JournalQueue(journal)
+        self.registry = JournalRegistry(journal)
+        self.credentials = JournalCredentials(journal)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
     ) -> None:
         """See `Backend.append_events`."""
-        self._prepare()
-        with self._guard():
-            self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
+        self._journal.make_directory()
+        self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
         """See `Backend.events`."""
-        with self._guard():
-            return EventPage(*self._journal.tail(after, limit))
+        return EventPage(*self._journal.tail(after, limit))
 
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
         """See `Backend.subscribe`."""
-        self._prepare()
-        with self._guard():
-            left = self._journal.subscribe(name, holder, now, lease_seconds)
-        return None if left is None else Subscription(*left)
+        self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            held = connection.execute(
+                "SELECT holder, lease_until, cursor, memory FROM consumers WHERE name = ?", (name,)
+            ).fetchone()
+            other, lease_until, cursor, memory = held or (None, 0.0, None, "{}")
+            if other not in (None, holder) and lease_until > now and not is_gone(other):
+                return None
+            connection.execute(
+                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
+                " lease_until = excluded.lease_until",
+                (name, holder, now + lease_seconds),
+            )
+        return Subscription(cursor, compact_json.loads(memory))
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """See `Backend.acknowledge`."""
-        self._prepare()
-        with self._guard():
-            return self._journal.acknowledge(name, holder, cursor, memory)
+        statement = "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?"
+        return (
+            self._journal.execute(statement, cursor, compact_json.dumps(memory), name, holder) == 1
+        )
 
     def unsubscribe(self, name: str, holder: str) -> None:
         """See `Backend.unsubscribe`."""
-        with self._guard():
-            self._journal.unsubscribe(name, holder)
+        statement = "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?"
+        self._journal.execute(statement, name, holder)

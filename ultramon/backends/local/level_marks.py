@@ -18,9 +18,11 @@ from ultramon.system.files import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from ultramon.state.record import StateRecord
+
+    Mark: TypeAlias = tuple[dict[str, Any] | None, tuple[int, str] | None]
 
 FOLDER = "watched"
 
@@ -50,19 +52,23 @@ def is_due(directory: str, record: StateRecord) -> bool:
     return decision is not None and decision.is_change
 
 
-def write_mark(
-    directory: str, agent_id: str, ladder: dict[str, Any] | None, announced: tuple[int, str] | None
-) -> None:
-    """Write a mark: the ladder (None = the agent's own), and epoch and level announced last.
+def write_mark(directory: str, agent_id: str, mark: Mark | None) -> None:
+    """Write or delete a mark; one that stays makes the next save look in vain, once.
+
+    Args:
+        directory: The state directory.
+        agent_id: The registered agent.
+        mark: The ladder (None = the agent's own), and epoch and level announced last; None
+            deletes it.
 
     Raises:
-        StateError: The file system refused.
+        StateError: The file system refused to write it.
     """
+    path = mark_path(directory, agent_id)
+    if mark is None:
+        delete_quietly(path)
+        return
     make_private_directory(os.path.join(directory, FOLDER))
+    ladder, announced = mark
     data = compact_json.dumps({"ladder": ladder, "told": announced}).encode("ascii")
-    replace_file(mark_path(directory, agent_id), data)
-
-
-def remove_mark(directory: str, agent_id: str) -> None:
-    """Delete a mark; one that stays makes the next save look in vain, once."""
-    delete_quietly(mark_path(directory, agent_id))
+    replace_file(path, data)

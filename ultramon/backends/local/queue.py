@@ -17,7 +17,6 @@ from ultramon.backends.local.message_rows import (
     read_message,
 )
 from ultramon.backends.local.schema import QUEUE_VERSION
-from ultramon.backends.local.shared import JournalPart
 from ultramon.backends.queue import Depth
 from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
@@ -31,14 +30,22 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
+    from ultramon.backends.local.journal import Journal
     from ultramon.notices.message import Message
 
 
-class JournalQueue(JournalPart):
-    """See `ultramon.backends.queue.Queue`."""
+class JournalQueue:
+    """See `ultramon.backends.queue.Queue`.
+
+    Args:
+        journal: Where they are.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     def _select(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        rows = self._read(
+        rows = self._journal.read(
             QUEUE_VERSION, lambda connection: connection.execute(query, arguments).fetchall()
         )
         return rows or []
@@ -68,8 +75,8 @@ class JournalQueue(JournalPart):
             expires_seconds=expires_seconds,
         )
         if not self._journal.exists():
-            self._prepare()
-        with self._guard(), self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             if is_superseded(connection, sender, sender_epoch, said_at):
                 return None
             return insert_message(
@@ -116,11 +123,11 @@ class JournalQueue(JournalPart):
                 lease_seconds=lease_seconds,
             )
 
-        return self._change(claim) or []
+        return self._journal.change(claim) or []
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """See `Queue.acknowledge`."""
-        return bool(self._change(lambda rows: end_claimed(rows, message_id, claim_token)))
+        return bool(self._journal.change(lambda rows: end_claimed(rows, message_id, claim_token)))
 
     def extend(
         self,
@@ -134,15 +141,17 @@ class JournalQueue(JournalPart):
         statement = (
             "UPDATE messages SET claimed_until = ? WHERE id = ? AND claim_token = ? AND state = 1"
         )
-        return self._execute(statement, now + lease_seconds, message_id, claim_token) == 1
+        return self._journal.execute(statement, now + lease_seconds, message_id, claim_token) == 1
 
     def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
         """See `Queue.reject`."""
-        return bool(self._change(lambda rows: give_back(rows, message_id, claim_token, error, now)))
+        return bool(
+            self._journal.change(lambda rows: give_back(rows, message_id, claim_token, error, now))
+        )
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`."""
-        cancelled = self._change(lambda rows: delete_messages_from(rows, sender, category))
+        cancelled = self._journal.change(lambda rows: delete_messages_from(rows, sender, category))
         return cancelled or Cancelled(0, 0)
 
     def peek(
@@ -184,11 +193,14 @@ class JournalQueue(JournalPart):
                 raise_beside(connection, recipient)
             return done.rowcount == 1
 
-        return bool(self._change(retry))
+        return bool(self._journal.change(retry))
 
     def drop(self, message_id: int) -> bool:
         """See `Queue.drop`."""
-        return self._execute("DELETE FROM messages WHERE id = ? AND state = 2", message_id) == 1
+        return (
+            self._journal.execute("DELETE FROM messages WHERE id = ? AND state = 2", message_id)
+            == 1
+        )
 
     def depth(self, *, now: float) -> list[Depth]:
         """See `Queue.depth`."""

@@ -14,11 +14,10 @@ from ultramon.notices.rules import StoredRegistration
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from typing import Any, TypeAlias
+    from typing import Any
 
+    from ultramon.backends.local.level_marks import Mark
     from ultramon.notices.message import Cancelled
-
-    Mark: TypeAlias = tuple[dict[str, Any] | None, tuple[int, str] | None]
 
 _COLUMNS = "agent_id, notify_id, source, ladder, registered_by, registered_at"
 
@@ -52,12 +51,7 @@ class JournalRows:
         return None if row is None else StoredRegistration(*row)
 
     def mark(self, registration: StoredRegistration | None) -> Mark | None:
-        """Return the mark of a registered agent, see `level_marks`.
-
-        Returns:
-            The ladder (None = the agent's own), and epoch and level announced last; None without
-            a registration.
-        """
+        """Return the mark of a registered agent, see `level_marks`; None without a registration."""
         if registration is None:
             return None
         ladder = registration.ladder if registration.is_enforced else {}

@@ -7,6 +7,7 @@ from ultramon.errors import StateCorruptError, StateWriteError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from _thread import RLock
     from collections.abc import Callable
 
 
@@ -16,35 +17,54 @@ class Transaction:
     Args:
         path: The database, for errors.
         begin: Opens it and begins the transaction.
+        lock: Keeps the threads of this process apart.
+        timeout_seconds: How long to wait for it.
 
     Raises:
-        StateWriteError: Busy beyond the timeout of the connection, or the system refused.
+        StateWriteError: Busy beyond the timeout, or the system refused.
         StateCorruptError: It is not a readable database.
     """
 
-    __slots__ = ("_begin", "_connection", "_path")
+    __slots__ = ("_begin", "_connection", "_lock", "_path", "_timeout_seconds")
 
-    def __init__(self, path: str, begin: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self,
+        path: str,
+        begin: Callable[[], sqlite3.Connection],
+        lock: RLock,
+        timeout_seconds: float,
+    ) -> None:
         self._path = path
         self._begin = begin
+        self._lock = lock
+        self._timeout_seconds = timeout_seconds
 
     def __enter__(self) -> sqlite3.Connection:
         try:
             import sqlite3  # noqa: F401 - to recognise this failure
         except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
             raise StateWriteError(self._path, f"SQLite cannot be loaded: {error}") from error
+        if not self._lock.acquire(timeout=self._timeout_seconds):
+            raise StateWriteError(self._path, "is locked by another thread")
         try:
             self._connection = self._begin()
         except BaseException as error:
+            self._lock.release()
             self._translate(error)
             raise
         return self._connection
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None:
-            self._roll_back()
-            self._translate(error)
-            return
+        try:
+            if error is None:
+                self._commit()
+            else:
+                self._roll_back()
+                self._translate(error)
+        finally:
+            self._lock.release()
+
+    def _commit(self) -> None:
         try:
             self._connection.execute("COMMIT")
         except BaseException as refusal:
