@@ -12,7 +12,7 @@ from helpers.program import run
 from ultramon.backends.opening import open_backend
 from ultramon.cli.output import ExitCode
 from ultramon.context.ladder import Ladder
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.system.environment import state_directory
 from ultramon.system.timestamps import parse_time

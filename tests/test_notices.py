@@ -86,8 +86,8 @@ def test_a_lower_bound_announces_what_it_reaches_and_relaxes_nothing():
     assert f" is at 70% or more ({decision.level}), " in text
     assert (facts["isLowerBound"], facts["tokens"]) == (True, record.estimated_tokens)
     below = make_record("scout-1", **{**reading(0.1), **bound})
-    assert not decide(ORIGINAL.to_json(), below, (2, decision.level)).is_change
-    assert not decide(ORIGINAL.to_json(), below, None).is_change
+    assert decide(ORIGINAL.to_json(), below, (2, decision.level)) is None
+    assert decide(ORIGINAL.to_json(), below, None) is None
 
 
 def test_an_unknown_limit_is_not_made_up():

@@ -9,7 +9,7 @@ import pytest
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.context.gauge import known_tokens
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.server.posted_agents import HANDOFF_PATH, MEMORY, PostedAgents
 from ultramon.state.events import parse_event
 from ultramon.testing import FakeClock

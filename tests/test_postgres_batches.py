@@ -13,7 +13,7 @@ from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.errors import FencedError, StateWriteError
 from ultramon.monitor.background import save_all
 from ultramon.notices.message_rules import MAX_WAITING
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_event, make_record
 

@@ -11,7 +11,7 @@ from helpers.routing_agents import AGENT, backend, clock, make, put  # noqa: F40
 
 from ultramon import ConfigurationError, Fleet, Ladder
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.routing import Inbox, register, registrations
 from ultramon.testing import fill
 

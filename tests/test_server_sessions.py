@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.routing import Inbox, queue_message, register
 from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract.states import start

@@ -4,7 +4,7 @@ import pytest
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import Journal
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.system import compact_json
 from ultramon.testing.clock import START
 from ultramon.testing.contract.notices import read

@@ -19,7 +19,8 @@ from ultramon.context.levels import as_ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
-from ultramon.notices.rules import StoredRegistration, check_recipient, resolve_target
+from ultramon.notices.registration import StoredRegistration
+from ultramon.notices.rules import check_recipient, resolve_target
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.system import compact_json
 from ultramon.system.clock import SYSTEM_CLOCK

@@ -11,7 +11,7 @@ from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Cancelled
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
     from ultramon.state.record import StateRecord
 
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, usage_ratio
+from ultramon.notices.registration import CUSTOM, DEFAULT, INVALID
+from ultramon.notices.rules import usage_ratio
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
@@ -20,7 +21,7 @@ from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 

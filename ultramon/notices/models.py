@@ -11,7 +11,7 @@ from ultramon.state.models import Model, utc
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Message
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
 
 
 class Registration(Model):
@@ -34,15 +34,7 @@ class Registration(Model):
     @classmethod
     def of(cls, stored: StoredRegistration) -> Registration:
         """Return a stored registration as a model."""
-        return cls(
-            agent_id=stored.agent_id,
-            notify_id=stored.notify_id,
-            source=stored.source,
-            ladder=stored.ladder,
-            ladder_status=stored.ladder_status,
-            registered_by=stored.registered_by,
-            registered_at=utc(stored.registered_at),
-        )
+        return cls.model_validate(stored, from_attributes=True)
 
     @property
     def is_enforced(self) -> bool:

@@ -8,7 +8,7 @@ agent that others detected. The rows are behind the port `RouteRows`.
 from __future__ import annotations
 
 from ultramon.notices import texts
-from ultramon.notices.rules import StoredRegistration, decide, least_ratio
+from ultramon.notices.rules import decide, least_ratio
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.notices.message import Cancelled
+    from ultramon.notices.registration import StoredRegistration
     from ultramon.notices.rows import RouteRows
     from ultramon.state.record import StateRecord
 
@@ -39,7 +40,7 @@ def route(
     for event in events:
         _notify(rows, event, record, registration, now)
     if registration is not None:
-        _follow_parent(rows, registration, record)
+        registration = _follow_parent(rows, registration, record)
         if registration.is_enforced:
             _announce(rows, registration, record, now)
     return registration
@@ -163,11 +164,15 @@ def _epoch_recipient(
     return None if recipient == record.agent_id and reason != "compaction" else recipient
 
 
-def _follow_parent(rows: RouteRows, registration: StoredRegistration, record: StateRecord) -> None:
+def _follow_parent(
+    rows: RouteRows, registration: StoredRegistration, record: StateRecord
+) -> StoredRegistration:
     target = registration.target(record)
-    if target != registration.notify_id:
-        registration.notify_id = target
-        rows.set_target(record.agent_id, target)
+    if target == registration.notify_id:
+        return registration
+    followed = registration._replace(notify_id=target)
+    rows.put_registration(followed)
+    return followed
 
 
 def _announce(
@@ -186,7 +191,7 @@ def _announce(
     announced = rows.announcement(record.agent_id, recipient)
     decision = decide(registration.ladder, record, announced)
     ratio = least_ratio(record)
-    if decision is None or ratio is None or not decision.is_change:
+    if decision is None or ratio is None:
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
@@ -256,12 +261,9 @@ def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float)
     def follow(agent_id: str) -> str:
         return successor_id if agent_id == record.agent_id else agent_id
 
-    moved = StoredRegistration(
-        successor_id,
-        follow(registration.notify_id),
-        registration.source,
-        registration.ladder_json,
-        follow(registration.registered_by),
-        registration.registered_at,
+    moved = registration._replace(
+        agent_id=successor_id,
+        notify_id=follow(registration.notify_id),
+        registered_by=follow(registration.registered_by),
     )
     rows.put_registration(moved)

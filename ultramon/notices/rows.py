@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Cancelled
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
 
 
 class RouteRows(Protocol):
@@ -23,9 +23,6 @@ class RouteRows(Protocol):
 
     def delete_registration(self, agent_id: str) -> bool:
         """Delete an agent's registration; False when there was none."""
-
-    def set_target(self, agent_id: str, notify_id: str) -> None:
-        """Change the recipient of a registration, and nothing else of it."""
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
         """Return how far an agent has come as a sender of notices, None before it moved.

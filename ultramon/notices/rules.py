@@ -13,7 +13,6 @@ from ultramon.errors import (
     NotPermittedError,
     RegistrationError,
 )
-from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,77 +26,6 @@ PARENT = "parent"
 """Sources of a recipient; one derived from the parent follows when the parent is another."""
 MAX_ANCESTORS = 16
 """How many generations up a recipient may be: deeper than any known orchestration."""
-DEFAULT = "default"
-CUSTOM = "custom"
-INVALID = "invalid"
-
-
-class StoredRegistration:
-    """One recipient's subscription to the notices about one agent, as it is stored.
-
-    Args:
-        ladder_json: The rungs as JSON; None = the agent's own ladder.
-
-    Attributes:
-        agent_id: The agent that the notices are about.
-        notify_id: The recipient.
-        source: ``explicit`` or ``parent``.
-        ladder: The rungs, as in a state file; None = the agent's own.
-        ladder_status: ``default``, ``custom``, or ``invalid``: what is stored is no ladder, and
-            levels lead to no notice.
-        registered_by: The agent that asked, or ``admin``.
-        registered_at: Epoch seconds.
-    """
-
-    __slots__ = (
-        "agent_id",
-        "ladder",
-        "ladder_json",
-        "ladder_status",
-        "notify_id",
-        "registered_at",
-        "registered_by",
-        "source",
-    )
-
-    def __init__(  # noqa: PLR0917 - the columns of a row
-        self,
-        agent_id: str,
-        notify_id: str,
-        source: str,
-        ladder_json: str | None,
-        registered_by: str,
-        registered_at: float,
-    ) -> None:
-        self.agent_id = agent_id
-        self.notify_id = notify_id
-        self.source = source
-        self.ladder_json = ladder_json
-        self.ladder, self.ladder_status = _read_ladder(ladder_json)
-        self.registered_by = registered_by
-        self.registered_at = registered_at
-
-    @property
-    def is_enforced(self) -> bool:
-        """Whether levels lead to notices."""
-        return self.ladder_status != INVALID
-
-    def target(self, record: StateRecord) -> str:
-        """Return the recipient now: one derived from the parent follows re-parenting."""
-        if self.source == PARENT and record.parent_id is not None:
-            return record.parent_id
-        return self.notify_id
-
-
-def _read_ladder(text: str | None) -> tuple[dict[str, Any] | None, str]:
-    if text is None:
-        return None, DEFAULT
-    try:
-        ladder = compact_json.loads(text)
-        Ladder.from_json(ladder)
-    except (ValueError, ConfigurationError):
-        return None, INVALID
-    return ladder, CUSTOM
 
 
 def check_permission(record: StateRecord, requester: str, *what: str) -> None:
@@ -202,25 +130,21 @@ def check_recipient(
 
 
 class Decision:
-    """The level of a reading beside the last one that a recipient was notified of.
+    """A level that is not the last one that a recipient was notified of.
 
     Attributes:
         level: The level now.
         action: What it asks of the agent.
         previous: The last announced level; without one the base of the ladder.
-        is_change: Whether they differ.
         is_rise: Whether the level is higher than the previous one: that leads to a notice.
     """
 
-    __slots__ = ("action", "is_change", "is_rise", "level", "previous")
+    __slots__ = ("action", "is_rise", "level", "previous")
 
-    def __init__(
-        self, level: str, action: str, previous: str, *, is_change: bool, is_rise: bool
-    ) -> None:
+    def __init__(self, level: str, action: str, previous: str, *, is_rise: bool) -> None:
         self.level = level
         self.action = action
         self.previous = previous
-        self.is_change = is_change
         self.is_rise = is_rise
 
 
@@ -249,7 +173,8 @@ def decide(
         announced: Epoch and level announced last; None without one. Another epoch's is ignored.
 
     Returns:
-        None without a reading, or where what is stored is no ladder. A lower bound only rises.
+        None where the level is the announced one, without a reading, and where what is stored is
+        no ladder. A lower bound only rises.
     """
     ratio = least_ratio(record)
     if ratio is None or record.measured_at is None:
@@ -263,15 +188,10 @@ def decide(
     if announced is not None and announced[0] == record.epoch:
         previous = announced[1]
     level = next_level(previous, ratio, resolved)
-    if level is None:
+    if level is None or level == previous:
         return None
-    if usage_ratio(record) is None and resolved.rank(level) < resolved.rank(previous):
-        level = previous
+    is_rise = resolved.rank(level) > resolved.rank(previous)
+    if usage_ratio(record) is None and not is_rise:
+        return None
     rung = rungs.rung(level)
-    return Decision(
-        level,
-        rung.action if rung else "none",
-        previous,
-        is_change=level != previous,
-        is_rise=resolved.rank(level) > resolved.rank(previous),
-    )
+    return Decision(level, rung.action if rung else "none", previous, is_rise=is_rise)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.backends.registry import Registry
     from ultramon.context.ladder import Ladder
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
 
 HOST = "posted"
 MEMORY = "posted"
@@ -304,8 +304,7 @@ class PostedAgents:
         """Return whether a recipient has not been notified of a reading that is known already."""
         for one in registered:
             last = self._registry.announcement(record.agent_id, one.notify_id)
-            decision = decide(one.ladder, record, last) if one.is_enforced else None
-            return decision is not None and decision.is_change
+            return one.is_enforced and decide(one.ladder, record, last) is not None
         return False
 
     def _find(self, agent_id: str) -> StateRecord | None:

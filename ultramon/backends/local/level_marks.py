@@ -49,7 +49,7 @@ def is_due(directory: str, record: StateRecord) -> bool:
         decision = decide(mark["ladder"], record, None if last is None else (last[0], last[1]))
     except (ValueError, LookupError, TypeError):
         return True
-    return decision is not None and decision.is_change
+    return decision is not None
 
 
 def write_mark(directory: str, agent_id: str, mark: Mark | None) -> None:

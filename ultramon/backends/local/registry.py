@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.local.journal import Journal
     from ultramon.notices.message import Cancelled
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
     from ultramon.state.record import StateRecord
 
     Answer = TypeVar("Answer")

@@ -9,7 +9,7 @@ from ultramon.backends.local.message_rows import (
     insert_message,
 )
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,26 +61,13 @@ class JournalRows:
         """See `RouteRows.put_registration`."""
         self._connection.execute(
             "INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                registration.agent_id,
-                registration.notify_id,
-                registration.source,
-                registration.ladder_json,
-                registration.registered_by,
-                registration.registered_at,
-            ),
+            registration,
         )
 
     def delete_registration(self, agent_id: str) -> bool:
         """See `RouteRows.delete_registration`."""
         done = self._connection.execute("DELETE FROM registrations WHERE agent_id = ?", (agent_id,))
         return done.rowcount == 1
-
-    def set_target(self, agent_id: str, notify_id: str) -> None:
-        """See `RouteRows.set_target`."""
-        self._connection.execute(
-            "UPDATE registrations SET notify_id = ? WHERE agent_id = ?", (notify_id, agent_id)
-        )
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
         """See `RouteRows.sender`."""

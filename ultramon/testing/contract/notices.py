@@ -9,7 +9,7 @@ import pytest
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import Ladder, Rung
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.system import compact_json
 from ultramon.system.timestamps import format_time
 from ultramon.testing.clock import START

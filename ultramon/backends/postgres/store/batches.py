@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.store.message_rows import MessageRows
     from ultramon.backends.postgres.store.states import States
     from ultramon.errors import UltramonError
-    from ultramon.notices.rules import StoredRegistration
+    from ultramon.notices.registration import StoredRegistration
     from ultramon.state.record import StateRecord
 
     Outcome = UltramonError | None

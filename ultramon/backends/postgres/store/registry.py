@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.local.message_rows import IS_NOTICE, LEVEL_FACT
 from ultramon.notices import router
 from ultramon.notices.message_rules import DELIVERIES
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -98,14 +98,6 @@ class PostgresRows:
         """See `RouteRows.delete_registration`."""
         deleted = self._execute("DELETE FROM ultramon.registrations WHERE agent_id = %s", agent_id)
         return deleted == 1
-
-    def set_target(self, agent_id: str, notify_id: str) -> None:
-        """See `RouteRows.set_target`."""
-        self._execute(
-            "UPDATE ultramon.registrations SET notify_id = %s WHERE agent_id = %s",
-            notify_id,
-            agent_id,
-        )
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
         """See `RouteRows.sender`; the start is by the clock of the agent's owner."""
