@@ -64,7 +64,7 @@ def test_events_of_an_unregistered_agent_cost_one_look(backend):
     backend._journal._connection.set_trace_callback(None)
     (look,) = [s for s in statements if s.startswith("SELECT") and "registrations" in s]
     plan = backend._journal._connection.execute(f"EXPLAIN QUERY PLAN {look}").fetchall()
-    assert "SEARCH registrations USING PRIMARY KEY" in str(plan)
+    assert "SEARCH main.registrations USING PRIMARY KEY" in str(plan)
     assert [s for s in statements if not s.startswith(("BEGIN", "INSERT", "COMMIT", "PRAGMA"))] == [
         look
     ]

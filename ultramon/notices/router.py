@@ -106,27 +106,16 @@ def _send(
     now: float,
 ) -> None:
     """Queue a notice about an agent; the record is its state, where that is known."""
-    sender, delivery = facts["agentId"], texts.delivery_of(facts)
     text = texts.render(
         facts,
         recipient,
-        name=sender if record is None else texts.describe(record),
+        name=facts["agentId"] if record is None else texts.describe(record),
         now=now,
         levels=(facts.get("level"),),
         is_running=record is not None and record.active,
     )
-    if text is None:
-        return
-    rows.hasten(recipient, sender, delivery)
-    rows.send(
-        recipient,
-        text,
-        now,
-        sender=sender,
-        category=texts.category_of(facts),
-        delivery=delivery,
-        facts=facts,
-    )
+    if text is not None:
+        rows.send(recipient, text, facts, now)
 
 
 def _begin_epoch(

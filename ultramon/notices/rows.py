@@ -58,21 +58,9 @@ class RouteRows(Protocol):
         A claimed one is repeated to nobody.
         """
 
-    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
-        """Give undelivered notices about an agent at least this mode.
+    def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
+        """Queue a notice; one too many of its category takes the place of the oldest.
 
-        An urgent notice would otherwise overtake the older ones about the same agent.
+        Undelivered notices about the same agent get at least its mode: an urgent one would
+        otherwise overtake the older ones.
         """
-
-    def send(
-        self,
-        recipient: str,
-        text: str,
-        now: float,
-        *,
-        sender: str,
-        category: str,
-        delivery: str,
-        facts: dict[str, Any],
-    ) -> None:
-        """Queue a message; one too many of its category takes the place of the oldest."""

@@ -148,14 +148,6 @@ def delete_messages_from(connection: sqlite3.Connection, sender: str, category: 
     return Cancelled(deleted.rowcount, in_flight.rowcount)
 
 
-def delete_levels(connection: sqlite3.Connection, sender: str) -> bool:
-    """Cancel the notices of levels within a transaction; return whether there were any."""
-    which = f"WHERE sender = ? AND {IS_NOTICE} AND instr(facts, '{LEVEL_FACT}') > 0 AND state"
-    deleted = connection.execute(f"DELETE FROM messages {which} = 0", (sender,))
-    in_flight = connection.execute(f"UPDATE messages SET state = 3 {which} = 1", (sender,))
-    return deleted.rowcount + in_flight.rowcount > 0
-
-
 def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, count: int) -> None:
     connection.execute(
         "INSERT INTO message_losses VALUES (?, ?, ?)"

@@ -18,6 +18,7 @@ from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import DELIVERIES
+from ultramon.notices.texts import category_of, delivery_of
 from ultramon.state.record import SCHEMA, refuse_newer
 from ultramon.system import compact_json
 
@@ -132,10 +133,9 @@ class _BatchRows(PostgresRows):
         )
         return super().cancel_levels(sender) or withdrawn > 0
 
-    def hasten(self, recipient: str, sender: str, delivery: str) -> None:
-        """See `RouteRows.hasten`."""
-        super().hasten(recipient, sender, delivery)
-        written, priority = self._written, DELIVERIES.index(delivery)
+    def _hasten(self, recipient: str, sender: str, priority: int) -> None:
+        super()._hasten(recipient, sender, priority)
+        written = self._written
         written.notices = [
             one._replace(priority=min(one.priority, priority))
             if (one.recipient, one.sender) == (recipient, sender)
@@ -143,24 +143,16 @@ class _BatchRows(PostgresRows):
             for one in written.notices
         ]
 
-    def send(
-        self,
-        recipient: str,
-        text: str,
-        now: float,
-        *,
-        sender: str,
-        category: str,
-        delivery: str,
-        facts: dict[str, Any],
-    ) -> None:
+    def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
         """See `RouteRows.send`."""
+        sender, priority = facts["agentId"], DELIVERIES.index(delivery_of(facts))
+        self._hasten(recipient, sender, priority)
         self._written.notices.append(
             _Notice(
                 recipient,
                 sender,
-                to_column(category),
-                DELIVERIES.index(delivery),
+                to_column(category_of(facts)),
+                priority,
                 to_column(text),
                 compact_json.dumps(facts),
                 self._database.to_server(now),
