@@ -16,7 +16,7 @@ class TestMemoryBackend(BackendContract, CredentialsContract, QueueContract, Reg
 
     @pytest.fixture
     def damage(self):
-        return lambda backend, agent_id: backend._states.update({agent_id: b"torn"})
+        return lambda backend, agent_id: backend.directory.states.update({agent_id: b"torn"})
 
 
 class TestLocalBackend(BackendContract, CredentialsContract, QueueContract, RegistryContract):

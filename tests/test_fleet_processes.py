@@ -250,10 +250,10 @@ def test_a_handler_sees_the_state_that_its_event_led_to():
     fleet = Fleet(backend=store, clock=clock)
     fleet.poll()
     clock.advance(10)
-    before = store._states["a"]
+    before = store.directory.states["a"]
     monitor.stop()
-    after, store._states["a"] = store._states["a"], before
-    writes.append(lambda: store._states.update(a=after))
+    after, store.directory.states["a"] = store.directory.states["a"], before
+    writes.append(lambda: store.directory.states.update(a=after))
     (ended,) = fleet.poll()
     assert (ended.name, ended.state.active, ended.state.outcome) == ("ended", False, "completed")
 

@@ -246,7 +246,7 @@ def test_a_state_that_cannot_be_read_proves_nothing(begin, check, store, tmp_pat
     """It may hold items that nobody knows of."""
     begin("w-1").stop()
     if store.url == "memory:":
-        store._states["w-1"] = b"{}"
+        store.directory.states["w-1"] = b"{}"
     else:
         (tmp_path / "state" / "subagents" / "w-1.json").write_bytes(b"{}")
     with pytest.raises(AssertionError, match="states cannot be read:\n  w-1: "):

@@ -1,4 +1,4 @@
-"""The default backend: state files and a journal in one directory of this machine."""
+"""States in a directory and a journal beside them: the default backend, on this machine's disk."""
 
 from __future__ import annotations
 
@@ -41,23 +41,18 @@ START_TIMEOUT_SECONDS = 1.0
 _alive: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 
 
-class LocalBackend(JournalBackend):
-    """States under ``<directory>/subagents``, events in ``<directory>/journal.sqlite3``.
+class DirectoryBackend(JournalBackend):
+    """States in a directory, each under its lock; everything else in a journal.
 
     Args:
-        directory: The state directory; created with mode 0700 when first written to.
+        directory: Where the states are.
+        journal: Where everything else is.
     """
 
-    def __init__(self, directory: str) -> None:
-        self.directory = StateDirectory(directory)
-        self.url = f"file://{quote(self.directory.path)}"
-        super().__init__(Journal(self.directory.path))
+    def __init__(self, directory: StateDirectory, journal: Journal) -> None:
+        super().__init__(journal)
+        self.directory = directory
         self._swept = False
-        _alive.add(self)
-
-    def after_fork(self) -> None:
-        """Leave locks to the parent in a forked copy."""
-        self._journal.after_fork()
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -178,10 +173,6 @@ class LocalBackend(JournalBackend):
 
         return find_changes(run, seen, marks, heartbeats, load_listed)
 
-    def change_mark(self) -> object:
-        """See `Backend.change_mark`."""
-        return tuple(_size_and_time(self._journal.path + suffix) for suffix in ("-wal", ""))
-
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """See `Backend.put_request`."""
         self.directory.put_request(agent_id, request, TOOL_TIMEOUT_SECONDS)
@@ -230,6 +221,28 @@ class LocalBackend(JournalBackend):
             return self.load(agent_id)
         except (AgentNotFoundError, StateError):
             return StoredAgent(agent_id, None, None)
+
+
+class LocalBackend(DirectoryBackend):
+    """States under ``<directory>/subagents``, events in ``<directory>/journal.sqlite3``.
+
+    Args:
+        directory: The state directory; created with mode 0700 when first written to.
+    """
+
+    def __init__(self, directory: str) -> None:
+        files = StateDirectory(directory)
+        super().__init__(files, Journal(files.path))
+        self.url = f"file://{quote(files.path)}"
+        _alive.add(self)
+
+    def after_fork(self) -> None:
+        """Leave locks to the parent in a forked copy."""
+        self._journal.after_fork()
+
+    def change_mark(self) -> object:
+        """See `Backend.change_mark`."""
+        return tuple(_size_and_time(self._journal.path + suffix) for suffix in ("-wal", ""))
 
     def close(self) -> None:
         """See `Backend.close`."""

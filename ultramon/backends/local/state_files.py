@@ -35,10 +35,11 @@ from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from typing import Any
 
-    Mark = tuple[int, int, int, int, int]
+    Mark = Sequence[int]
 
 STATES = "subagents"
 ALERTS = "alerts"
@@ -184,7 +185,7 @@ class StateDirectory:
             raise StateCorruptError(path, f"holds the state of {record.agent_id!r}")
         return record
 
-    def locked(self, agent_id: str, timeout_seconds: float) -> Lock:
+    def locked(self, agent_id: str, timeout_seconds: float) -> AbstractContextManager[object]:
         """Return a ``with`` block in which an agent's lock is held.
 
         Every read-check-write of its state happens inside. A directory that was deleted meanwhile
