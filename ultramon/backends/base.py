@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from ultramon.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -346,3 +348,20 @@ class RecordsTogether(Protocol):
         Raises:
             StateWriteError: The store refused; all of them may be passed again.
         """
+
+
+def require_part(backend: object, name: str, kept: str) -> Any:
+    """Return an optional part of a backend, such as its ``queue``.
+
+    Args:
+        backend: A backend, or an object that is none.
+        name: The attribute.
+        kept: What a backend with this part keeps, for the error.
+
+    Raises:
+        ConfigurationError: It has none.
+    """
+    part = getattr(backend, name, None)
+    if part is None:
+        raise ConfigurationError("backend", type(backend).__name__, f"one that keeps {kept}")
+    return part

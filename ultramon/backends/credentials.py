@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ultramon.errors import ConfigurationError
+from ultramon.backends.base import require_part
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -88,7 +88,5 @@ def credentials_of(backend: Backend) -> Credentials:
     Raises:
         ConfigurationError: It keeps none.
     """
-    credentials: Credentials | None = getattr(backend, "credentials", None)
-    if credentials is None:
-        raise ConfigurationError("backend", type(backend).__name__, "one that keeps credentials")
+    credentials: Credentials = require_part(backend, "credentials", "credentials")
     return credentials

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal
@@ -12,6 +13,7 @@ from ultramon.system.files import make_private_directory
 from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterator
 
     from ultramon.backends.local.backend import LocalBackend
@@ -36,17 +38,19 @@ def examine_local(backend: LocalBackend) -> Iterator[Finding]:
 
 
 def _judge_journal(directory: StateDirectory) -> Finding:
-    journal = Journal(directory.path)
-    if not journal.exists():
-        return Finding("journal", OK, "is made with the first event")
-    try:
-        with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            version = journal.version(connection)
+    with closing(Journal(directory.path)) as journal:
+
+        def check(connection: sqlite3.Connection) -> tuple[int, str]:
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except StateError as error:
-        return Finding("journal", PROBLEM, str(error))
-    finally:
-        journal.close()
+            return journal.version(connection), found
+
+        try:
+            checked = journal.read(0, check)
+        except StateError as error:
+            return Finding("journal", PROBLEM, str(error))
+    if checked is None:
+        return Finding("journal", OK, "is made with the first event")
+    version, found = checked
     if found != "ok":
         cure = "move it away; states stay, events and messages in it are lost"
         return Finding("journal", PROBLEM, f"{journal.path} is damaged: {found}", cure)
@@ -70,31 +74,21 @@ def _judge_states(backend: LocalBackend) -> Finding:
 
 def migrate_local(backend: LocalBackend) -> tuple[int, int] | None:
     """Bring a journal up to date; return the versions before and after, None without a journal."""
-    journal = Journal(backend.directory.path)
-    if not journal.exists():
-        return None
-    try:
-        with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-            before = journal.version(connection)
+    with closing(Journal(backend.directory.path)) as journal:
+        before = journal.read(0, journal.version)
+        if before is None:
+            return None
         with journal.transaction(TOOL_TIMEOUT_SECONDS):
             return before, SCHEMA_VERSION
-    finally:
-        journal.close()
 
 
 def measure_local(backend: LocalBackend) -> dict[str, Any]:
     """Return the sizes of a state directory, as ``backend stats --json`` prints them."""
     agents = backend.list_agents()
     records = [agent.record for agent in agents if agent.record is not None]
-    journal = Journal(backend.directory.path)
-    events = 0
-    if journal.exists():
-        try:
-            with journal.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
-                if journal.version(connection):
-                    (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
-        finally:
-            journal.close()
+    with closing(Journal(backend.directory.path)) as journal:
+        count = "SELECT count(*) FROM events"
+        found = journal.read(1, lambda rows: rows.execute(count).fetchone())
     return {
         "agents": {
             "stored": len(agents),
@@ -103,7 +97,7 @@ def measure_local(backend: LocalBackend) -> dict[str, Any]:
                 _size(backend.directory.file(agent.agent_id)) for agent in agents if agent.record
             ),
         },
-        "events": {"stored": events},
+        "events": {"stored": found[0] if found else 0},
         "journal": {"bytes": sum(_size(journal.path + end) for end in ("", "-wal"))},
     }
 

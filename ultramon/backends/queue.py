@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ultramon.errors import ConfigurationError
+from ultramon.backends.base import require_part
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 
 if TYPE_CHECKING:
@@ -197,9 +197,7 @@ def queue_of(backend: object) -> Queue:
     Raises:
         ConfigurationError: It has none.
     """
-    queue: Queue | None = getattr(backend, "queue", None)
-    if queue is None:
-        raise ConfigurationError("backend", type(backend).__name__, "one that keeps a queue")
+    queue: Queue = require_part(backend, "queue", "a queue")
     return queue
 
 

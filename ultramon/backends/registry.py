@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ultramon.errors import ConfigurationError
+from ultramon.backends.base import require_part
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Cancelled
@@ -60,7 +60,5 @@ def registry_of(backend: object) -> Registry:
     Raises:
         ConfigurationError: It keeps none.
     """
-    registry: Registry | None = getattr(backend, "registry", None)
-    if registry is None:
-        raise ConfigurationError("backend", type(backend).__name__, "one that keeps registrations")
+    registry: Registry = require_part(backend, "registry", "registrations")
     return registry
