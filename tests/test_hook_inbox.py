@@ -35,6 +35,7 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
 from ultramon.backends.local.message_rows import insert_message
 from ultramon.backends.local.queue import JournalQueue
+from ultramon.notices.message import Draft
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import queue_message
 from ultramon.system.processes import this_host
@@ -66,10 +67,10 @@ def test_a_notice_that_is_being_queued_is_never_left_without_its_flag(session, b
     assert not flag(session).exists()
     journal = Journal(str(session.state))
     with journal.transaction(1.0) as connection:
-        insert_message(
-            connection, SESSION, "words", time.time(), sender="scout-1", category=CONTEXT,
-            delivery="urgent", facts=level_facts(),
-        )  # fmt: skip
+        draft = Draft(
+            SESSION, "words", "scout-1", category=CONTEXT, delivery="urgent", facts=level_facts()
+        )
+        insert_message(connection, draft, time.time())
         assert flag(session).exists()
         assert any_call(session).text == ""
         assert flag(session).exists()

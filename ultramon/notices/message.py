@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+from ultramon.notices.message_rules import EXPIRY_SECONDS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -41,6 +43,30 @@ class Message(
     """Epoch seconds."""
     last_error: str | None
     """Why it was rejected last."""
+
+
+class Draft(
+    namedtuple(
+        "Draft",
+        "recipient text sender sender_epoch said_at category delivery dedupe_key facts"
+        " expires_seconds",
+        defaults=(None, None, None, None, "sequential", None, None, EXPIRY_SECONDS),
+    )
+):
+    """A message that is to be queued; see `ultramon.backends.queue.Queue.queue_message`."""
+
+    __slots__ = ()
+
+    recipient: str
+    text: str
+    sender: str | None
+    sender_epoch: tuple[int, int] | None
+    said_at: float | None
+    category: str | None
+    delivery: str
+    dedupe_key: str | None
+    facts: dict[str, Any] | None
+    expires_seconds: float
 
 
 class Cancelled(namedtuple("Cancelled", "deleted in_flight")):

@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ultramon.notices.message import Draft
+
 DELIVERIES = ("urgent", "important", "sequential")
 """Modes in the order of claims: interrupt, after the present reply, at the next idle moment."""
 LEASE_SECONDS = 30.0
@@ -61,30 +63,24 @@ def harmless(ready: list[tuple[int, int]]) -> list[int]:
     return batch
 
 
-def check_message(
-    recipient: str,
-    text: str,
-    *,
-    sender: str | None,
-    category: str | None,
-    delivery: str,
-    expires_seconds: float,
-) -> None:
+def check_message(draft: Draft) -> None:
     """Refuse a message that cannot be queued.
 
     Raises:
         InvalidAgentIdError: Recipient or sender is no agent id.
         ConfigurationError: Text, category, delivery or expiry is not allowed.
     """
-    check_agent_id(recipient)
-    if sender is not None:
-        check_agent_id(sender)
+    check_agent_id(draft.recipient)
+    if draft.sender is not None:
+        check_agent_id(draft.sender)
+    text, category = draft.text, draft.category
     if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT_CHARS:
         shown = f"{len(text):,} characters" if isinstance(text, str) else type(text).__name__
         raise ConfigurationError("text", shown, f"1 to {MAX_TEXT_CHARS:,} characters")
     if category is not None and not (isinstance(category, str) and 0 < len(category) <= 64):
         raise ConfigurationError("category", category, "None, or 1 to 64 characters")
-    if delivery not in DELIVERIES:
-        raise ConfigurationError("delivery", delivery, f"one of {', '.join(DELIVERIES)}")
-    if not 0 < expires_seconds <= 366 * 86_400:
-        raise ConfigurationError("expires_seconds", expires_seconds, "0 < seconds <= 31,622,400")
+    if draft.delivery not in DELIVERIES:
+        raise ConfigurationError("delivery", draft.delivery, f"one of {', '.join(DELIVERIES)}")
+    seconds = draft.expires_seconds
+    if not 0 < seconds <= 366 * 86_400:
+        raise ConfigurationError("expires_seconds", seconds, "0 < seconds <= 31,622,400")

@@ -84,7 +84,6 @@ class HookInbox:
                 now,
                 limit=limit,
                 deliveries=self._deliveries,
-                lease_seconds=LEASE_SECONDS,
                 only=IS_NOTICE,
             )
             self._count_others(connection, now)

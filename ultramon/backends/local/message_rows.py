@@ -9,10 +9,10 @@ from __future__ import annotations
 from ultramon.backends.local.event_rows import insert_event
 from ultramon.backends.local.inbox_flags import lower_beside, raise_beside
 from ultramon.errors import QueueFullError
-from ultramon.notices.message import Cancelled, Message
+from ultramon.notices.message import Cancelled, Draft, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
-    EXPIRY_SECONDS,
+    LEASE_SECONDS,
     MAX_ATTEMPTS,
     MAX_BATCH,
     MAX_WAITING,
@@ -55,24 +55,14 @@ COLUMNS = (
 )
 
 
-def is_superseded(
-    connection: sqlite3.Connection,
-    sender: str | None,
-    sender_epoch: tuple[int, int] | None,
-    said_at: float | None,
-) -> bool:
-    """Return whether a message is stale: its sender has moved on since.
-
-    Args:
-        connection: Within a transaction.
-        sender: The agent that it is from.
-        sender_epoch: The sender's generation and epoch then; None = unknown.
-        said_at: The time of the message, epoch seconds; None = unknown.
-    """
-    if sender is None or (sender_epoch is None and said_at is None):
+def is_superseded(connection: sqlite3.Connection, draft: Draft) -> bool:
+    """Return whether a message is stale: its sender has moved on since."""
+    sender_epoch, said_at = draft.sender_epoch, draft.said_at
+    if draft.sender is None or (sender_epoch is None and said_at is None):
         return False
     newest = connection.execute(
-        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?", (sender,)
+        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?",
+        (draft.sender,),
     ).fetchone()
     if newest is None:
         return False
@@ -81,47 +71,36 @@ def is_superseded(
     return is_of_old_epoch or (said_at is not None and said_at <= cleared_at)
 
 
-def insert_message(
-    connection: sqlite3.Connection,
-    recipient: str,
-    text: str,
-    now: float,
-    *,
-    sender: str | None = None,
-    category: str | None = None,
-    delivery: str = "sequential",
-    dedupe_key: str | None = None,
-    facts: dict[str, Any] | None = None,
-    expires_seconds: float = EXPIRY_SECONDS,
-) -> int:
+def insert_message(connection: sqlite3.Connection, draft: Draft, now: float) -> int:
     """Add a message within a transaction; return its id, or that of the one with its dedupe key.
 
     Raises:
         QueueFullError: The messages without a category are too many; none is ever dropped.
         StateError: The recipient's flag could not be raised.
     """
+    recipient, category = draft.recipient, draft.category
     done = connection.execute(
         "INSERT OR IGNORE INTO messages (recipient, sender, category, priority, text, facts,"
         " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
         (
             recipient,
-            sender,
+            draft.sender,
             category,
-            DELIVERIES.index(delivery),
-            text,
-            compact_json.dumps(facts or {}),
-            dedupe_key,
+            DELIVERIES.index(draft.delivery),
+            draft.text,
+            compact_json.dumps(draft.facts or {}),
+            draft.dedupe_key,
             now,
             now,
-            now + expires_seconds,
+            now + draft.expires_seconds,
         ),
     )
     if not done.rowcount:
         row = connection.execute(
             "SELECT id FROM messages WHERE recipient = ? AND dedupe_key = ?"
             " AND dedupe_key IS NOT NULL AND state IN (0, 1, 4)",
-            (recipient, dedupe_key),
+            (recipient, draft.dedupe_key),
         ).fetchone()
         return int(row[0])
     raise_beside(connection, recipient)
@@ -204,9 +183,9 @@ def claim_ready(
     recipient: str,
     now: float,
     *,
-    limit: int,
-    deliveries: Sequence[str],
-    lease_seconds: float,
+    limit: int = 10,
+    deliveries: Sequence[str] = DELIVERIES,
+    lease_seconds: float = LEASE_SECONDS,
     only: str = "1",
 ) -> list[Message]:
     """Claim messages within a transaction, urgent ones first.

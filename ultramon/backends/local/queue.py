@@ -18,9 +18,8 @@ from ultramon.backends.local.message_rows import (
 )
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.queue import Depth
-from ultramon.notices.message import Cancelled
+from ultramon.notices.message import Cancelled, Draft
 from ultramon.notices.message_rules import (
-    DELIVERIES,
     EXPIRY_SECONDS,
     LEASE_SECONDS,
     check_message,
@@ -28,7 +27,6 @@ from ultramon.notices.message_rules import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
 
     from ultramon.backends.local.journal import Journal
     from ultramon.notices.message import Message
@@ -50,57 +48,18 @@ class JournalQueue:
         )
         return rows or []
 
-    def queue_message(
-        self,
-        recipient: str,
-        text: str,
-        *,
-        now: float,
-        sender: str | None = None,
-        sender_epoch: tuple[int, int] | None = None,
-        said_at: float | None = None,
-        category: str | None = None,
-        delivery: str = "sequential",
-        dedupe_key: str | None = None,
-        facts: dict[str, Any] | None = None,
-        expires_seconds: float = EXPIRY_SECONDS,
-    ) -> int | None:
+    def queue_message(self, recipient: str, text: str, *, now: float, **options: Any) -> int | None:
         """See `Queue.queue_message`."""
-        check_message(
-            recipient,
-            text,
-            sender=sender,
-            category=category,
-            delivery=delivery,
-            expires_seconds=expires_seconds,
-        )
+        draft = Draft(recipient, text, **options)
+        check_message(draft)
         if not self._journal.exists():
             self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            if is_superseded(connection, sender, sender_epoch, said_at):
+            if is_superseded(connection, draft):
                 return None
-            return insert_message(
-                connection,
-                recipient,
-                text,
-                now,
-                sender=sender,
-                category=category,
-                delivery=delivery,
-                dedupe_key=dedupe_key,
-                facts=facts,
-                expires_seconds=expires_seconds,
-            )
+            return insert_message(connection, draft, now)
 
-    def claim(
-        self,
-        recipient: str,
-        *,
-        now: float,
-        limit: int = 10,
-        deliveries: Sequence[str] = DELIVERIES,
-        lease_seconds: float = LEASE_SECONDS,
-    ) -> list[Message]:
+    def claim(self, recipient: str, *, now: float, **options: Any) -> list[Message]:
         """See `Queue.claim`."""
         # A poll that finds nothing must not make the writers wait.
         if not self._select(
@@ -113,17 +72,8 @@ class JournalQueue:
         ):
             return []
 
-        def claim(connection: sqlite3.Connection) -> list[Message]:
-            return claim_ready(
-                connection,
-                recipient,
-                now,
-                limit=limit,
-                deliveries=deliveries,
-                lease_seconds=lease_seconds,
-            )
-
-        return self._journal.change(claim) or []
+        claimed = self._journal.change(lambda rows: claim_ready(rows, recipient, now, **options))
+        return claimed or []
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """See `Queue.acknowledge`."""

@@ -8,6 +8,7 @@ from ultramon.backends.local.message_rows import (
     delete_messages_from,
     insert_message,
 )
+from ultramon.notices.message import Draft
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.notices.registration import StoredRegistration
 from ultramon.notices.texts import category_of, delivery_of
@@ -171,8 +172,8 @@ class JournalRows(SqlRows):
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        def insert(*message: Any, **options: Any) -> int:
-            return insert_message(connection, *message, **options)
+        def insert(recipient: str, text: str, now: float, **options: Any) -> int:
+            return insert_message(connection, Draft(recipient, text, **options), now)
 
         super().__init__(connection.execute, insert)
         self._connection = connection

@@ -13,7 +13,7 @@ from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Sender
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.message_rows import ENDED, EXPIRED
 from ultramon.backends.queue import Depth
-from ultramon.notices.message import Cancelled, Message
+from ultramon.notices.message import Cancelled, Draft, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
     EXPIRY_SECONDS,
@@ -127,12 +127,14 @@ class PostgresQueue:
     ) -> int | None:
         """See `Queue.queue_message`."""
         check_message(
-            recipient,
-            text,
-            sender=sender,
-            category=category,
-            delivery=delivery,
-            expires_seconds=expires_seconds,
+            Draft(
+                recipient,
+                text,
+                sender=sender,
+                category=category,
+                delivery=delivery,
+                expires_seconds=expires_seconds,
+            )
         )
         message = {
             "recipient": recipient,
