@@ -20,6 +20,7 @@ import psycopg  # noqa: E402
 from helpers.postgres_server import Server  # noqa: E402
 
 from ultramon import ContextConfig, Fleet, create_context_monitor, register  # noqa: E402
+from ultramon.backends.credentials import Credential  # noqa: E402
 from ultramon.backends.postgres.admin.setup import migrate  # noqa: E402
 from ultramon.backends.postgres.backend import PostgresBackend  # noqa: E402
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION  # noqa: E402
@@ -50,7 +51,7 @@ def fill(store: PostgresBackend) -> None:
         fleet.close()
         monitor.hand_off()
     create_context_monitor("scout-2", CONFIG, run="audit", backend=store).start()
-    store.credentials.mint("0" * 64, "scout-2", 1, minted_by="boss", now=1.0, expires_at=9e9)
+    store.credentials.mint(Credential("0" * 64, "scout-2", 1, "boss", 1.0, 9e9))
     store.queue.queue_message("scout-2", "stored long ago", now=time.time(), sender="scout-1")
     store.claim_handoff("handoff-1", "scout-1", "scout-2", now=time.time())
     store.put_request("scout-2", {"deadline": 1.0, "generation": 1})

@@ -14,6 +14,7 @@ from helpers.fault_writer import make_event
 from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F401 - a fixture
 from helpers.requirements import missing, require_root, require_tool, unmount
 
+from ultramon.backends.credentials import Credential
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import JOURNAL, Journal
@@ -81,7 +82,7 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     message_id = queue.queue_message("scout-1", "hello", now=0.0)
     assert [message.id for message in queue.peek("scout-1", now=1.0)] == [message_id]
     credentials = JournalCredentials(journal)
-    credentials.mint(TOKEN_HASH, "scout-1", 2, minted_by="boss", now=0.0, expires_at=9.0)
+    credentials.mint(Credential(TOKEN_HASH, "scout-1", 2, "boss", 0.0, 9.0))
     assert credentials.find(TOKEN_HASH) == (TOKEN_HASH, "scout-1", 2, "boss", 0.0, 9.0)
     with raw(journal) as stored:
         assert stored.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

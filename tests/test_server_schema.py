@@ -11,7 +11,7 @@ import pytest
 import schemathesis
 from helpers.running_server import Serving
 
-from ultramon.backends.credentials import credentials_of
+from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.tokens import ADMIN_TOKEN, TOKEN_SECONDS, write_token
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,13 +70,9 @@ def serving(tmp_path_factory):
         assert serving.services.admin_token == ADMIN
         serving.admin.post("/agents", json={"agentId": "boss"}).raise_for_status()
         now = serving.services.clock.now()
+        token_hash = sha256(AGENT.encode()).hexdigest()
         credentials_of(serving.backend).mint(
-            sha256(AGENT.encode()).hexdigest(),
-            "boss",
-            1,
-            minted_by=None,
-            now=now,
-            expires_at=now + TOKEN_SECONDS,
+            Credential(token_hash, "boss", 1, None, now, now + TOKEN_SECONDS)
         )
         yield serving
 

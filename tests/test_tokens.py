@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ultramon import create_context_monitor, mint_token, revoke_tokens
-from ultramon.backends.credentials import credentials_of
+from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL
 from ultramon.backends.memory import MemoryBackend
@@ -265,14 +265,8 @@ def test_a_renewal_brings_no_revoked_token_back(clock):
     """A renewal finds that there is nothing left to renew."""
     backend = RevokedMeanwhile()
     start(backend)
-    backend.credentials.mint(
-        sha256(TOKEN.encode()).hexdigest(),
-        "scout-1",
-        1,
-        minted_by=None,
-        now=START,
-        expires_at=START + 10,
-    )
+    token_hash = sha256(TOKEN.encode()).hexdigest()
+    backend.credentials.mint(Credential(token_hash, "scout-1", 1, None, START, START + 10))
     assert verify_token(TOKEN, backend=backend, clock=clock) is None
 
 

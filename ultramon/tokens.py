@@ -13,7 +13,7 @@ import secrets
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from ultramon.backends.credentials import credentials_of
+from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.backends.opening import as_backend
 from ultramon.backends.toolkit import load_permitted
 from ultramon.errors import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.credentials import Credential
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -96,13 +95,9 @@ def mint_token(
     token = f"um_{secrets.token_urlsafe(_RANDOM_BYTES)}"
     # If the clock was set back since the agent began, the token still belongs to this life.
     now = max((clock or SYSTEM_CLOCK).now(), record.started_at)
+    expires_at = now + TOKEN_SECONDS
     credentials_of(store).mint(
-        _hash(token),
-        agent_id,
-        record.generation,
-        minted_by=requester,
-        now=now,
-        expires_at=now + TOKEN_SECONDS,
+        Credential(_hash(token), agent_id, record.generation, requester, now, expires_at)
     )
     return token
 

@@ -36,28 +36,11 @@ class Credentials(Protocol):
     threads and processes. The credentials of an agent are pruned with it.
     """
 
-    def mint(
-        self,
-        token_hash: str,
-        agent_id: str,
-        generation: int,
-        *,
-        minted_by: str | None,
-        now: float,
-        expires_at: float,
-    ) -> None:
-        """Store a credential durably, beside the others of the agent.
+    def mint(self, credential: Credential) -> None:
+        """Store the credential of a token that was never stored before, durably.
 
-        As one step those of every agent that expired by ``now``, and those of this agent's earlier
-        generations, are deleted.
-
-        Args:
-            token_hash: Of a token that was never stored before.
-            agent_id: Whose token it is.
-            generation: The agent's, as it is stored.
-            minted_by: Who asked.
-            now: Epoch seconds.
-            expires_at: Epoch seconds.
+        The others of the agent stay. As one step those of every agent that expired by then, and
+        those of this agent's earlier generations, are deleted.
 
         Raises:
             StateWriteError: The store refused; nothing changed.

@@ -27,28 +27,15 @@ class JournalCredentials:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def mint(
-        self,
-        token_hash: str,
-        agent_id: str,
-        generation: int,
-        *,
-        minted_by: str | None,
-        now: float,
-        expires_at: float,
-    ) -> None:
+    def mint(self, credential: Credential) -> None:
         """See `Credentials.mint`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            connection.execute("DELETE FROM credentials WHERE expires_at <= ?", (now,))
             connection.execute(
-                "DELETE FROM credentials WHERE agent_id = ? AND generation < ?",
-                (agent_id, generation),
+                "DELETE FROM credentials WHERE expires_at <= ? OR agent_id = ? AND generation < ?",
+                (credential.minted_at, credential.agent_id, credential.generation),
             )
-            connection.execute(
-                f"INSERT INTO credentials ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-                (token_hash, agent_id, generation, minted_by, now, expires_at),
-            )
+            connection.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?)", credential)
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""

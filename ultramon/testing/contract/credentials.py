@@ -45,11 +45,9 @@ def mint(
     seconds: float = DAY,
 ) -> Credential:
     """Store a credential that is good for a day, and return what should be found of it."""
-    token_hash = hash_of(name)
-    credentials.mint(
-        token_hash, agent_id, generation, minted_by="boss", now=now, expires_at=now + seconds
-    )
-    return Credential(token_hash, agent_id, generation, "boss", now, now + seconds)
+    minted = Credential(hash_of(name), agent_id, generation, "boss", now, now + seconds)
+    credentials.mint(minted)
+    return minted
 
 
 def found(credentials: Credentials, *names: str) -> list[str]:
@@ -76,9 +74,9 @@ class CredentialsContract(StoreContract):
         expected = mint(credentials, "first")
         assert credentials.find(expected.token_hash) == expected
         assert credentials.find(hash_of("second")) is None
-        by_person = (hash_of("second"), "scout-1", 1, None, START + 0.25, START + DAY)
-        credentials.mint(*by_person[:3], minted_by=None, now=START + 0.25, expires_at=START + DAY)
-        assert credentials.find(hash_of("second")) == Credential(*by_person)
+        by_person = Credential(hash_of("second"), "scout-1", 1, None, START + 0.25, START + DAY)
+        credentials.mint(by_person)
+        assert credentials.find(hash_of("second")) == by_person
 
     def test_an_agent_may_have_several(self, credentials: Credentials) -> None:
         """A new one stands beside those of the same generation, and those of other agents."""

@@ -21,16 +21,7 @@ class PostgresCredentials:
         self._database = database
         self._sql = database.sql
 
-    def mint(
-        self,
-        token_hash: str,
-        agent_id: str,
-        generation: int,
-        *,
-        minted_by: str | None,
-        now: float,
-        expires_at: float,
-    ) -> None:
+    def mint(self, credential: Credential) -> None:
         """See `Credentials.mint`."""
         to_server = self._database.to_server
         with self._database.transaction() as connection:
@@ -39,7 +30,7 @@ class PostgresCredentials:
                     "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
                     " OR agent_id = %s AND generation < %s"
                 ),
-                (to_server(now), agent_id, generation),
+                (to_server(credential.minted_at), credential.agent_id, credential.generation),
             )
             connection.execute(
                 self._sql(
@@ -47,15 +38,8 @@ class PostgresCredentials:
                     " (token_hash, agent_id, generation, minted_by, minted_at, expires_at)"
                     " VALUES (%s, %s, %s, %s, %s, %s)"
                 ),
-                (
-                    token_hash,
-                    agent_id,
-                    generation,
-                    minted_by,
-                    # As it was passed: it is compared with the start of the agent's life.
-                    now,
-                    to_server(expires_at),
-                ),
+                # `minted_at` as it was passed: it is compared with the start of the agent's life.
+                (*credential[:5], to_server(credential.expires_at)),
             )
 
     def find(self, token_hash: str) -> Credential | None:
