@@ -80,9 +80,13 @@ class Journal:
 
     Args:
         directory: The state directory; it must exist before anything is written.
+
+    Attributes:
+        path: The file.
+        lock: Keeps the threads of this process apart; a transaction holds it.
     """
 
-    __slots__ = ("_connection", "_directory", "_identity", "_is_prepared", "_lock", "_pid", "path")
+    __slots__ = ("_connection", "_directory", "_identity", "_is_prepared", "_pid", "lock", "path")
 
     # A connection opened before a fork must be neither used nor closed in the child.
     _inherited: list[object] = []  # noqa: RUF012 - shared on purpose
@@ -94,11 +98,11 @@ class Journal:
         self._identity: tuple[int, int] | None = None
         self._is_prepared = False
         self._pid = 0
-        self._lock = RLock()
+        self.lock = RLock()
 
     def after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
-        self._lock = RLock()
+        self.lock = RLock()
 
     def make_directory(self) -> None:
         """Make the state directory where it is missing, and check it.
@@ -114,7 +118,7 @@ class Journal:
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
-        with self._lock:
+        with self.lock:
             connection, self._connection = self._connection, None
             if connection is None:
                 return
@@ -197,19 +201,19 @@ class Journal:
             kind: ``IMMEDIATE`` to write; ``DEFERRED`` to read, which brings no older journal up to
                 date.
         """
+        return Transaction(self, timeout_seconds, kind)
 
-        def begin() -> sqlite3.Connection:
-            to_write = kind == "IMMEDIATE"
-            connection = self._open(timeout_seconds, to_write=to_write)
-            milliseconds = 0 if to_write else int(timeout_seconds * 1000)
-            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-            if to_write:
-                execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
-            else:
-                connection.execute("BEGIN DEFERRED")
-            return connection
-
-        return Transaction(self.path, begin, self._lock, timeout_seconds)
+    def begin(self, timeout_seconds: float, kind: str) -> sqlite3.Connection:
+        """Begin a transaction, for `Transaction`, which ends it."""
+        to_write = kind == "IMMEDIATE"
+        connection = self._open(timeout_seconds, to_write=to_write)
+        milliseconds = 0 if to_write else int(timeout_seconds * 1000)
+        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        if to_write:
+            execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
+        else:
+            connection.execute("BEGIN DEFERRED")
+        return connection
 
     def read(self, since_version: int, read: Callable[[sqlite3.Connection], Found]) -> Found | None:
         """Read in a transaction, without bringing an older journal up to date.

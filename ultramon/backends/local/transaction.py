@@ -7,49 +7,43 @@ from ultramon.errors import StateCorruptError, StateWriteError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from _thread import RLock
-    from collections.abc import Callable
+
+    from ultramon.backends.local.journal import Journal
 
 
 class Transaction:
     """Gives the block a connection; commits at its end, rolls back when it raises.
 
     Args:
-        path: The database, for errors.
-        begin: Opens it and begins the transaction.
-        lock: Keeps the threads of this process apart.
-        timeout_seconds: How long to wait for it.
+        journal: Of which file.
+        timeout_seconds: How long to wait for another writer, and for a thread of this process.
+        kind: As for `Journal.transaction`.
 
     Raises:
         StateWriteError: Busy beyond the timeout, or the system refused.
         StateCorruptError: It is not a readable database.
     """
 
-    __slots__ = ("_begin", "_connection", "_lock", "_path", "_timeout_seconds")
+    __slots__ = ("_connection", "_journal", "_kind", "_timeout_seconds")
 
-    def __init__(
-        self,
-        path: str,
-        begin: Callable[[], sqlite3.Connection],
-        lock: RLock,
-        timeout_seconds: float,
-    ) -> None:
-        self._path = path
-        self._begin = begin
-        self._lock = lock
+    def __init__(self, journal: Journal, timeout_seconds: float, kind: str) -> None:
+        self._journal = journal
         self._timeout_seconds = timeout_seconds
+        self._kind = kind
 
     def __enter__(self) -> sqlite3.Connection:
         try:
             import sqlite3  # noqa: F401 - to recognise this failure
         except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
-            raise StateWriteError(self._path, f"SQLite cannot be loaded: {error}") from error
-        if not self._lock.acquire(timeout=self._timeout_seconds):
-            raise StateWriteError(self._path, "is locked by another thread")
+            raise StateWriteError(
+                self._journal.path, f"SQLite cannot be loaded: {error}"
+            ) from error
+        if not self._journal.lock.acquire(timeout=self._timeout_seconds):
+            raise StateWriteError(self._journal.path, "is locked by another thread")
         try:
-            self._connection = self._begin()
+            self._connection = self._journal.begin(self._timeout_seconds, self._kind)
         except BaseException as error:
-            self._lock.release()
+            self._journal.lock.release()
             self._translate(error)
             raise
         return self._connection
@@ -62,7 +56,7 @@ class Transaction:
                 self._roll_back()
                 self._translate(error)
         finally:
-            self._lock.release()
+            self._journal.lock.release()
 
     def _commit(self) -> None:
         try:
@@ -88,8 +82,12 @@ class Transaction:
             text = str(error)
             if "not a database" in text or "malformed" in text:
                 raise StateCorruptError(
-                    self._path, text, "it is set aside at the next start; see `ultramon status`"
+                    self._journal.path,
+                    text,
+                    "it is set aside at the next start; see `ultramon status`",
                 ) from error
-            raise StateWriteError(self._path, text) from error
+            raise StateWriteError(self._journal.path, text) from error
         if isinstance(error, OSError) and not isinstance(error, StateWriteError):
-            raise StateWriteError(self._path, f"cannot be opened: {error.strerror}") from error
+            raise StateWriteError(
+                self._journal.path, f"cannot be opened: {error.strerror}"
+            ) from error
