@@ -130,12 +130,7 @@ def unregister(
 
 
 def check_notify(
-    agent_id: str,
-    parent_id: str | None,
-    notify: str,
-    *,
-    as_admin: bool = False,
-    backend: Backend,
+    agent_id: str, parent_id: str | None, notify: str, *, as_admin: bool = False, backend: Backend
 ) -> None:
     """Make sure that notices about an agent that is not stored yet may go to a recipient.
 

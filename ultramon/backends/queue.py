@@ -122,12 +122,7 @@ class Queue(Protocol):
         """
 
     def extend(
-        self,
-        message_id: int,
-        claim_token: str,
-        *,
-        now: float,
-        lease_seconds: float = LEASE_SECONDS,
+        self, message_id: int, claim_token: str, *, now: float, lease_seconds: float = LEASE_SECONDS
     ) -> bool:
         """Keep a claimed message for so long from now.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ultramon.state.models import Model, utc
+from ultramon.state.models import Model
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Message
@@ -67,15 +67,4 @@ class Notice(Model):
     @classmethod
     def of(cls, message: Message) -> Notice:
         """Return a message of the queue as a model."""
-        return cls(
-            message_id=message.id,
-            recipient=message.recipient,
-            agent_id=message.sender,
-            category=message.category,
-            delivery=message.delivery,
-            text=message.text,
-            facts=message.facts,
-            attempts=message.attempts,
-            queued_at=utc(message.queued_at),
-            claim_token=message.claim_token,
-        )
+        return cls(message_id=message.id, agent_id=message.sender, **message._asdict())

@@ -99,11 +99,7 @@ def _notify(
 
 
 def _send(
-    rows: RouteRows,
-    facts: dict[str, Any],
-    record: StateRecord | None,
-    recipient: str,
-    now: float,
+    rows: RouteRows, facts: dict[str, Any], record: StateRecord | None, recipient: str, now: float
 ) -> None:
     """Queue a notice about an agent; the record is its state, where that is known."""
     text = texts.render(

@@ -61,8 +61,7 @@ def is_superseded(connection: sqlite3.Connection, draft: Draft) -> bool:
     if draft.sender is None or (sender_epoch is None and said_at is None):
         return False
     newest = connection.execute(
-        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?",
-        (draft.sender,),
+        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?", (draft.sender,)
     ).fetchone()
     if newest is None:
         return False
@@ -135,10 +134,13 @@ def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, cou
     )
 
 
-def mark_dead(connection: sqlite3.Connection, message_id: int, recipient: str, now: float) -> None:
-    """Mark a message dead, and store that as an event of its recipient."""
+def mark_dead(
+    connection: sqlite3.Connection, message_id: int, recipient: str, error: str, now: float
+) -> None:
+    """Mark a message dead for an error, and store that as an event of its recipient."""
     connection.execute(
-        "UPDATE messages SET state = 2, claim_token = NULL WHERE id = ?", (message_id,)
+        "UPDATE messages SET state = 2, claim_token = NULL, last_error = ? WHERE id = ?",
+        (error, message_id),
     )
     run = connection.execute(
         "SELECT run FROM events WHERE agent_id = ? ORDER BY id DESC LIMIT 1", (recipient,)
@@ -161,11 +163,7 @@ def sweep(connection: sqlite3.Connection, now: float) -> None:
     for message_id, recipient in connection.execute(
         f"SELECT id, recipient FROM messages WHERE {ended} AND attempts >= ?", (now, MAX_ATTEMPTS)
     ).fetchall():
-        connection.execute(
-            "UPDATE messages SET last_error = 'its claimer went silent' WHERE id = ?",
-            (message_id,),
-        )
-        mark_dead(connection, message_id, recipient, now)
+        mark_dead(connection, message_id, recipient, "its claimer went silent", now)
     connection.execute(
         f"UPDATE messages SET state = 0, claim_token = NULL, available_at = claimed_until"
         f" WHERE {ended}",
@@ -276,13 +274,14 @@ def give_back(
     if state == CANCELLED:
         connection.execute("DELETE FROM messages WHERE id = ?", (message_id,))
         return True
+    if attempts >= MAX_ATTEMPTS:
+        mark_dead(connection, message_id, recipient, error[:500], now)
+        return True
     connection.execute(
         "UPDATE messages SET state = 0, claim_token = NULL, last_error = ?, available_at = ?"
         " WHERE id = ?",
         (error[:500], now + backoff_seconds(attempts), message_id),
     )
-    if attempts >= MAX_ATTEMPTS:
-        mark_dead(connection, message_id, recipient, now)
     return True
 
 
@@ -297,8 +296,7 @@ def refuse(
     if held is None:  # cancelled meanwhile, or claimed by another
         end_claimed(connection, message_id, claim_token)
         return
-    connection.execute("UPDATE messages SET last_error = ? WHERE id = ?", (error, message_id))
-    mark_dead(connection, message_id, held[0], now)
+    mark_dead(connection, message_id, held[0], error, now)
 
 
 def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:

@@ -19,11 +19,7 @@ from ultramon.backends.local.message_rows import (
 from ultramon.backends.local.schema import QUEUE_VERSION
 from ultramon.backends.queue import Depth
 from ultramon.notices.message import Cancelled, Draft
-from ultramon.notices.message_rules import (
-    EXPIRY_SECONDS,
-    LEASE_SECONDS,
-    check_message,
-)
+from ultramon.notices.message_rules import EXPIRY_SECONDS, LEASE_SECONDS, check_message
 
 if TYPE_CHECKING:
     import sqlite3
@@ -80,12 +76,7 @@ class JournalQueue:
         return bool(self._journal.change(lambda rows: end_claimed(rows, message_id, claim_token)))
 
     def extend(
-        self,
-        message_id: int,
-        claim_token: str,
-        *,
-        now: float,
-        lease_seconds: float = LEASE_SECONDS,
+        self, message_id: int, claim_token: str, *, now: float, lease_seconds: float = LEASE_SECONDS
     ) -> bool:
         """See `Queue.extend`."""
         statement = (
