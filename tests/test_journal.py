@@ -13,7 +13,6 @@ from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F40
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL, Journal
-from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.errors import StateCorruptError, StateWriteError
 from ultramon.state.event_keys import event_key
 
@@ -192,7 +191,7 @@ def test_a_replaced_journal_is_opened_again(tmp_path, journal):
 
 def test_giving_up_an_unknown_name_makes_no_journal(journal):
     """A fleet that never got a lease leaves nothing behind."""
-    JournalBackend(journal).unsubscribe("main", "fleet-1")
+    LocalBackend(os.path.dirname(journal.path)).unsubscribe("main", "fleet-1")
     assert not os.path.exists(journal.path)
 
 

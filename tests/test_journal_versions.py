@@ -15,10 +15,10 @@ from helpers.journal_fixtures import NO_WAIT, journal, numbers, raw  # noqa: F40
 from helpers.requirements import missing, require_root, require_tool, unmount
 
 from ultramon.backends.credentials import Credential
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import JOURNAL, Journal
-from ultramon.backends.local.journal_backend import JournalBackend
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.schema import CREDENTIALS_VERSION, QUEUE_VERSION, SCHEMA_VERSION
@@ -76,8 +76,8 @@ def test_an_older_journal_is_brought_up_to_date(journal, version):
     )
     assert [claim.claimant for claim in claims.pending_claims()] == ["a process"]
     left = (None, {}) if version == VERSION_1 else (cursor, {"lives": {}})
-    backend = JournalBackend(journal)
-    assert backend.subscribe("main", "fleet-1", now=0.0, lease_seconds=30.0) == left
+    with closing(LocalBackend(os.path.dirname(journal.path))) as backend:
+        assert backend.subscribe("main", "fleet-1", now=0.0, lease_seconds=30.0) == left
     queue = JournalQueue(journal)
     message_id = queue.queue_message("scout-1", "hello", now=0.0)
     assert [message.id for message in queue.peek("scout-1", now=1.0)] == [message_id]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from ultramon.errors import ConfigurationError
 from ultramon.system.ids import check_agent_id, random_hex
 from ultramon.system.timestamps import format_time
@@ -55,12 +57,7 @@ def harmless(ready: list[tuple[int, int]]) -> list[int]:
     """Return the ids to claim together: a message that failed before is claimed alone."""
     if ready and ready[0][1]:
         return [ready[0][0]]
-    batch = []
-    for message_id, attempts in ready:
-        if attempts:
-            break
-        batch.append(message_id)
-    return batch
+    return [message_id for message_id, _ in takewhile(lambda row: not row[1], ready)]
 
 
 def check_message(draft: Draft) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
 from ultramon.errors import InvalidAgentIdError
-from ultramon.state.liveness import OUTCOMES
+from ultramon.state.liveness import ENDED, LOST, OUTCOMES
 from ultramon.system.ids import check_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time
 
@@ -30,9 +30,7 @@ LIFECYCLE = "lifecycle"
 CATEGORIES = (CONTEXT, HANDOFF, LIFECYCLE)
 """Of notices; messages of other senders have none of these."""
 
-ENDED = "ended"
 EXPIRED = "expired"
-LOST = "lost"
 RECOVERED = "recovered"
 LIFE = {
     "agent_stopped": ENDED,

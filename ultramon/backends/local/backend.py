@@ -10,9 +10,13 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ultramon.backends.base import Changes, StoredAgent
+from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
+from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.local.claims import JournalClaims
+from ultramon.backends.local.credentials import JournalCredentials
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
-from ultramon.backends.local.journal_backend import JournalBackend
+from ultramon.backends.local.queue import JournalQueue
+from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.errors import (
@@ -24,6 +28,7 @@ from ultramon.errors import (
     StateWriteError,
 )
 from ultramon.state.record import refuse_newer
+from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +46,7 @@ START_TIMEOUT_SECONDS = 1.0
 _alive: weakref.WeakSet[LocalBackend] = weakref.WeakSet()
 
 
-class DirectoryBackend(JournalBackend):
+class DirectoryBackend(JournalClaims):
     """States in a directory, each under its lock; everything else in a journal.
 
     Args:
@@ -51,6 +56,9 @@ class DirectoryBackend(JournalBackend):
 
     def __init__(self, directory: StateDirectory, journal: Journal) -> None:
         super().__init__(journal)
+        self.queue = JournalQueue(journal)
+        self.registry = JournalRegistry(journal)
+        self.credentials = JournalCredentials(journal)
         self.directory = directory
         self._swept = False
 
@@ -107,8 +115,7 @@ class DirectoryBackend(JournalBackend):
         try:
             self._journal.append(events, AGENT_TIMEOUT_SECONDS, record)
         except StateCorruptError as error:
-            if kept := self._journal.quarantine():
-                _log.warning("%s; set aside as %s", error, kept)
+            _log.warning("%s", self._journal.set_aside(error))
             return not events
         except StateWriteError as error:
             _log.info("events wait in the state file: %s", error)
@@ -172,6 +179,49 @@ class DirectoryBackend(JournalBackend):
                 return StoredAgent(agent_id, None, beat, problem)
 
         return find_changes(run, seen, marks, heartbeats, load_listed)
+
+    def append_events(
+        self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
+    ) -> None:
+        """See `Backend.append_events`."""
+        self._journal.make_directory()
+        self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
+
+    def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        """See `Backend.events`."""
+        return EventPage(*self._journal.tail(after, limit))
+
+    def subscribe(
+        self, name: str, holder: str, *, now: float, lease_seconds: float
+    ) -> Subscription | None:
+        """See `Backend.subscribe`."""
+        self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            held = connection.execute(
+                "SELECT holder, lease_until, cursor, memory FROM consumers WHERE name = ?", (name,)
+            ).fetchone()
+            other, lease_until, cursor, memory = held or (None, 0.0, None, "{}")
+            if other not in (None, holder) and lease_until > now and not is_gone(other):
+                return None
+            connection.execute(
+                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
+                " lease_until = excluded.lease_until",
+                (name, holder, now + lease_seconds),
+            )
+        return Subscription(cursor, compact_json.loads(memory))
+
+    def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
+        """See `Backend.acknowledge`."""
+        statement = "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?"
+        return (
+            self._journal.execute(statement, cursor, compact_json.dumps(memory), name, holder) == 1
+        )
+
+    def unsubscribe(self, name: str, holder: str) -> None:
+        """See `Backend.unsubscribe`."""
+        statement = "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?"
+        self._journal.execute(statement, name, holder)
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
         """See `Backend.put_request`."""

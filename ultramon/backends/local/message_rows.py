@@ -227,15 +227,15 @@ def claim_ready(
 
 def read_message(row: Sequence[Any]) -> Message:
     """Return the message of a row of `COLUMNS`; facts that cannot be read are none."""
-    values = list(row)
-    values[4] = DELIVERIES[row[4]]
     try:
         facts = compact_json.loads(row[6])
     except ValueError:
         facts = None  # an edited row must not keep the messages beside it back
-    values[6] = facts if isinstance(facts, dict) else {}
-    values[8] = row[8] or ""
-    return Message(*values)
+    return Message(*row)._replace(
+        delivery=DELIVERIES[row[4]],
+        facts=facts if isinstance(facts, dict) else {},
+        claim_token=row[8] or "",
+    )
 
 
 def priorities(deliveries: Sequence[str]) -> str:
