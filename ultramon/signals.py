@@ -19,48 +19,48 @@ from blinker import ANY, Namespace
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from blinker import Signal
+    from blinker import NamedSignal, Signal
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 _log = logging.getLogger("ultramon.monitor")
 _namespace = Namespace()
 
-context_threshold_reached = _namespace.signal(
-    "context_threshold_reached", "An agent reached a higher rung. event: ThresholdEvent"
-)
-context_relaxed = _namespace.signal(
-    "context_relaxed", "An agent fell to a lower level. event: ThresholdEvent"
-)
-context_epoch_started = _namespace.signal(
-    "context_epoch_started", "A window was compacted or cleared. event: EpochEvent"
-)
-agent_started = _namespace.signal("agent_started", "An agent became active. event: AgentEvent")
-agent_stopped = _namespace.signal("agent_stopped", "An agent ended. event: AgentEvent")
-agent_stale = _namespace.signal("agent_stale", "A heartbeat is overdue. event: AgentEvent")
-agent_recovered = _namespace.signal(
-    "agent_recovered", "A stale agent beat again. event: AgentEvent"
-)
-agent_lost = _namespace.signal("agent_lost", "An agent vanished. event: AgentEvent")
-handoff_ready = _namespace.signal(
-    "handoff_ready", "An agent left a handoff record. event: HandoffEvent"
-)
-notice_queued = _namespace.signal(
-    "notice_queued", "An inbox received a notice; the sender is its recipient. event: Notice"
-)
+FRIENDLY_NAMES: dict[str, NamedSignal] = {}
+"""The signals by the names that `on` takes."""
 
-FRIENDLY_NAMES = {
-    "threshold": context_threshold_reached,
-    "relaxed": context_relaxed,
-    "epoch_started": context_epoch_started,
-    "started": agent_started,
-    "stopped": agent_stopped,
-    "stale": agent_stale,
-    "recovered": agent_recovered,
-    "lost": agent_lost,
-    "handoff_ready": handoff_ready,
-    "notice": notice_queued,
-}
+
+def _define(friendly_name: str, name: str, doc: str) -> NamedSignal:
+    FRIENDLY_NAMES[friendly_name] = signal = _namespace.signal(name, doc)
+    return signal
+
+
+context_threshold_reached = _define(
+    "threshold",
+    "context_threshold_reached",
+    "An agent reached a higher rung. event: ThresholdEvent",
+)
+context_relaxed = _define(
+    "relaxed", "context_relaxed", "An agent fell to a lower level. event: ThresholdEvent"
+)
+context_epoch_started = _define(
+    "epoch_started", "context_epoch_started", "A window was compacted or cleared. event: EpochEvent"
+)
+agent_started = _define("started", "agent_started", "An agent became active. event: AgentEvent")
+agent_stopped = _define("stopped", "agent_stopped", "An agent ended. event: AgentEvent")
+agent_stale = _define("stale", "agent_stale", "A heartbeat is overdue. event: AgentEvent")
+agent_recovered = _define(
+    "recovered", "agent_recovered", "A stale agent beat again. event: AgentEvent"
+)
+agent_lost = _define("lost", "agent_lost", "An agent vanished. event: AgentEvent")
+handoff_ready = _define(
+    "handoff_ready", "handoff_ready", "An agent left a handoff record. event: HandoffEvent"
+)
+notice_queued = _define(
+    "notice",
+    "notice_queued",
+    "An inbox received a notice; the sender is its recipient. event: Notice",
+)
 
 _connected: list[tuple[Callable[..., Any], Signal, Callable[..., Any]]] = []
 _running: set[asyncio.Task[Any]] = set()

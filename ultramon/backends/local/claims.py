@@ -134,15 +134,8 @@ def raise_if_taken(record: StateRecord, agent_id: str, successor_id: str, status
 def _read_claim(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Claim:
     handoff_id, agent_id, successor_id, claimed_at, claimant, number = row
     payloads = [payload for (payload,) in connection.execute(_EVENTS, (agent_id,))]
-    return Claim(
-        handoff_id,
-        agent_id,
-        successor_id,
-        parse_time(claimed_at) or 0.0,
-        claimant,
-        number,
-        find_offer(payloads, handoff_id),
-    )
+    offer, at = find_offer(payloads, handoff_id), parse_time(claimed_at) or 0.0
+    return Claim(handoff_id, agent_id, successor_id, at, claimant, number, offer)
 
 
 def find_offer(payloads: list[str], handoff_id: str) -> dict[str, Any] | None:
