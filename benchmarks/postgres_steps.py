@@ -22,7 +22,7 @@ from ultramon import Fleet
 from ultramon.backends.base import Backend, Save
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
-from ultramon.notices.rules import StoredRegistration
+from ultramon.notices.registration import StoredRegistration
 from ultramon.system.processes import this_host
 
 AGENTS_OF_A_HOST = 1_667

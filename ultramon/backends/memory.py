@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ultramon.backends.local.level_marks import Mark as LevelMark
     from ultramon.backends.local.state_files import Mark
-    from ultramon.backends.local.transaction import Transaction
     from ultramon.state.record import StateRecord
 
 
@@ -61,9 +60,9 @@ class _MemoryJournal(Journal):
     def write_mark(self, agent_id: str, mark: LevelMark | None) -> None:
         """Nobody needs a mark."""
 
-    def transaction(self, timeout_seconds: float, kind: str = "IMMEDIATE") -> Transaction:
-        """Nobody else writes: other threads of this process are waited for."""
-        return super().transaction(TOOL_TIMEOUT_SECONDS, kind)
+    def acquire(self, timeout_seconds: float) -> None:
+        """No other process writes, and threads of this one are never long."""
+        self.lock.acquire()
 
     @property
     def mark(self) -> int:

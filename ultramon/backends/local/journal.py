@@ -193,6 +193,15 @@ class Journal:
             )
         return version
 
+    def acquire(self, timeout_seconds: float) -> None:
+        """Keep the other threads of this process away until `lock` is released.
+
+        Raises:
+            StateWriteError: One of them holds it beyond the timeout.
+        """
+        if not self.lock.acquire(timeout=timeout_seconds):
+            raise StateWriteError(self.path, "is locked by another thread")
+
     def transaction(self, timeout_seconds: float, kind: str = "IMMEDIATE") -> Transaction:
         """Return a transaction as a ``with`` block.
 
@@ -247,15 +256,12 @@ class Journal:
         """Return how many rows a statement changed; ``within`` seconds or not at all."""
         return self.change(lambda rows: rows.execute(statement, arguments).rowcount, within) or 0
 
-    def quarantine(self) -> str | None:
+    def _quarantine(self) -> str | None:
         """Set an unreadable journal aside as evidence, with its write-ahead log.
 
         Returns:
             The new path; None when another process has set it aside already, or it can be read
             after all.
-
-        Raises:
-            StateWriteError: The file system refused.
         """
         self.close()
         if self._is_sound():
@@ -278,12 +284,13 @@ class Journal:
         return kept
 
     def set_aside(self, error: StateCorruptError) -> str:
-        """Do what `quarantine` does, after an error; return both as text for a log.
+        """Set a journal aside after an error, unless it can be read; return both as a text.
 
         Raises:
             StateWriteError: The file system refused.
         """
-        kept = self.quarantine()
+        with self.lock:
+            kept = self._quarantine()
         return f"{error}; " + ("it can be read again" if kept is None else f"set aside as {kept}")
 
     def _is_sound(self) -> bool:
@@ -322,16 +329,24 @@ class Journal:
         """
         if not events and not (record is not None and self.is_due(record)):
             return
-        with self.transaction(timeout_seconds) as connection:
-            new = [event for event in events if insert_event(connection, event)]
-            rows = JournalRows(connection)
-            if record is None:
-                route_noted(rows, new, known)
-                ended = {event["agentId"] for event in new if event["type"] in ENDS}
-                marks = {agent_id: rows.mark(rows.registration(agent_id)) for agent_id in ended}
-            else:
-                registration = route(rows, record, new, record.last_heartbeat)
-                marks = {record.agent_id: rows.mark(registration)}
+        # Held until the marks are right: no thread with more patience may come in between.
+        self.acquire(timeout_seconds)
+        try:
+            with self.transaction(timeout_seconds) as connection:
+                new = [event for event in events if insert_event(connection, event)]
+                rows = JournalRows(connection)
+                if record is None:
+                    route_noted(rows, new, known)
+                    ended = {event["agentId"] for event in new if event["type"] in ENDS}
+                    marks = {agent_id: rows.mark(rows.registration(agent_id)) for agent_id in ended}
+                else:
+                    registration = route(rows, record, new, record.last_heartbeat)
+                    marks = {record.agent_id: rows.mark(registration)}
+            self._sync_marks(marks, record)
+        finally:
+            self.lock.release()
+
+    def _sync_marks(self, marks: dict[str, Mark | None], record: StateRecord | None) -> None:
         try:
             for agent_id, mark in marks.items():
                 if mark is not None if record is None else self.is_due(record):

@@ -38,8 +38,7 @@ class Transaction:
             raise StateWriteError(
                 self._journal.path, f"SQLite cannot be loaded: {error}"
             ) from error
-        if not self._journal.lock.acquire(timeout=self._timeout_seconds):
-            raise StateWriteError(self._journal.path, "is locked by another thread")
+        self._journal.acquire(self._timeout_seconds)
         try:
             self._connection = self._journal.begin(self._timeout_seconds, self._kind)
         except BaseException as error:
