@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -118,6 +119,19 @@ def test_a_crossing_waits_in_the_state_and_is_stored_once(tmp_path, journal):
         assert backend.record(record, crossing, durable=True) is True
     assert backend.load(AGENT).record.pending is None
     assert [e["n"] for e in backend.events().events if e["agentId"] == AGENT] == [1, 2]
+
+
+def test_a_thread_with_more_patience_keeps_no_agent_waiting(tmp_path):
+    """While another thread has the journal, a save leaves its events in `pending`."""
+    backend = LocalBackend(str(tmp_path))
+    record = start(backend)
+    crossing = [make_event(n=1)]
+    with ThreadPoolExecutor(1) as agent, backend._journal.transaction(1.0):
+        assert not agent.submit(backend.record, record, crossing, durable=True).result(10)
+    assert backend.load(AGENT).record.pending == crossing
+    assert backend.record(record, crossing, durable=True)
+    assert numbers(backend.events().events) == [1]
+    backend.close()
 
 
 GARBAGE = {
