@@ -16,7 +16,7 @@ from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.backends.toolkit import load_permitted
 from ultramon.context.levels import as_ladder
-from ultramon.errors import ConfigurationError, StateError
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
 from ultramon.notices.registration import StoredRegistration
@@ -85,14 +85,15 @@ def register(
     """
     ladder = None if thresholds is None else as_ladder(thresholds)
     store, now = as_backend(backend), (clock or SYSTEM_CLOCK).now()
-    found = store.load(check_agent_id(agent_id))
+    found = _find(store, agent_id)
+    record = None if found is None else found.record
     target, source = resolve_target(
-        found.record,
+        record,
         agent_id,
         None if requester is None else check_agent_id(requester),
         notify,
         parent_of=lambda name: _parent_of(store, name),
-        is_over=_is_over(found, now),
+        is_over=found is not None and _is_over(found, now),
         as_admin=as_admin,
     )
     registration = StoredRegistration(
@@ -351,6 +352,13 @@ class Inbox:
         """End `run` after the present poll, for good. Handlers may call it."""
         self._is_stopping = True
         self._woken.set()
+
+
+def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
+    try:
+        return backend.load(check_agent_id(agent_id))
+    except AgentNotFoundError:
+        return None
 
 
 def _parent_of(backend: Backend, agent_id: str) -> str | None:

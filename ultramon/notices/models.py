@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field
 
-from ultramon.state.models import Model
+from ultramon.state.models import Model, utc
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Message
@@ -65,6 +65,9 @@ class Notice(Model):
     claim_token: str = Field("", repr=False, exclude=True)
 
     @classmethod
-    def of(cls, message: Message) -> Notice:
-        """Return a message of the queue as a model."""
-        return cls(message_id=message.id, agent_id=message.sender, **message._asdict())
+    def of(cls, message: Message) -> Self:
+        """Return a message of the queue as a model, which takes the fields that it has."""
+        renamed = {"message_id": message.id, "agent_id": message.sender}
+        return cls.model_validate(
+            {**message._asdict(), **renamed, "queued_at": utc(message.queued_at)}
+        )

@@ -6,7 +6,7 @@ from collections import namedtuple
 
 from ultramon.context.ladder import Ladder
 from ultramon.errors import ConfigurationError
-from ultramon.notices.rules import PARENT
+from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, PARENT
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.state.record import StateRecord
-
-DEFAULT = "default"
-CUSTOM = "custom"
-INVALID = "invalid"
 
 
 class StoredRegistration(

@@ -26,6 +26,9 @@ PARENT = "parent"
 """Sources of a recipient; one derived from the parent follows when the parent is another."""
 MAX_ANCESTORS = 16
 """How many generations up a recipient may be: deeper than any known orchestration."""
+DEFAULT = "default"
+CUSTOM = "custom"
+INVALID = "invalid"
 
 
 def check_permission(record: StateRecord, requester: str, *what: str) -> None:
