@@ -87,8 +87,7 @@ def measure_local(backend: LocalBackend) -> dict[str, Any]:
     agents = backend.list_agents()
     records = [agent.record for agent in agents if agent.record is not None]
     with closing(Journal(backend.directory.path)) as journal:
-        count = "SELECT count(*) FROM events"
-        found = journal.read(1, lambda rows: rows.execute(count).fetchone())
+        counted = journal.select(1, "SELECT count(*) FROM events")
     return {
         "agents": {
             "stored": len(agents),
@@ -97,7 +96,7 @@ def measure_local(backend: LocalBackend) -> dict[str, Any]:
                 _size(backend.directory.file(agent.agent_id)) for agent in agents if agent.record
             ),
         },
-        "events": {"stored": found[0] if found else 0},
+        "events": {"stored": counted[0][0] if counted else 0},
         "journal": {"bytes": sum(_size(journal.path + end) for end in ("", "-wal"))},
     }
 

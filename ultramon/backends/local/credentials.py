@@ -9,8 +9,6 @@ from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.schema import CREDENTIALS_VERSION
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from ultramon.backends.local.journal import Journal
 
 _RENEW_TIMEOUT_SECONDS = 0.05
@@ -39,14 +37,9 @@ class JournalCredentials:
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
-
-        def find(connection: sqlite3.Connection) -> Credential | None:
-            row = connection.execute(
-                f"SELECT {_COLUMNS} FROM credentials WHERE token_hash = ?", (token_hash,)
-            ).fetchone()
-            return None if row is None else Credential(*row)
-
-        return self._journal.read(CREDENTIALS_VERSION, find)
+        query = f"SELECT {_COLUMNS} FROM credentials WHERE token_hash = ?"
+        rows = self._journal.select(CREDENTIALS_VERSION, query, token_hash)
+        return Credential(*rows[0]) if rows else None
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """See `Credentials.renew`."""

@@ -239,6 +239,10 @@ class Journal:
         with self.transaction(TOOL_TIMEOUT_SECONDS, "DEFERRED") as connection:
             return None if self.version(connection) < since_version else read(connection)
 
+    def select(self, since_version: int, query: str, *arguments: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; none where there is no journal, or an older one."""
+        return self.read(since_version, lambda db: db.execute(query, arguments).fetchall()) or []
+
     def change(
         self,
         change: Callable[[sqlite3.Connection], Found],
@@ -401,7 +405,7 @@ class Journal:
         position = position_of(after)
         query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
         # The first writer may have made the file and not its tables yet.
-        rows = self.read(1, lambda found: found.execute(query, (position, limit)).fetchall()) or []
+        rows = self.select(1, query, position, limit)
         if rows:
             position = rows[-1][0]
         read = [(str(number), _read_event(payload)) for number, payload in rows]
@@ -412,8 +416,7 @@ class Journal:
         """Return which agents have events, those without a state too."""
         places = ", ".join("?" * len(agent_ids))
         query = f"SELECT DISTINCT agent_id FROM events WHERE agent_id IN ({places})"
-        rows = self.read(1, lambda found: found.execute(query, tuple(agent_ids)).fetchall()) or []
-        return {agent_id for (agent_id,) in rows}
+        return {agent_id for (agent_id,) in self.select(1, query, *agent_ids)}
 
     def prune(self, before: float, agents: Sequence[str] = ()) -> int:
         """Delete events and dead messages older than a time, and what belongs to deleted agents.

@@ -38,12 +38,6 @@ class JournalQueue:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def _select(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        rows = self._journal.read(
-            QUEUE_VERSION, lambda connection: connection.execute(query, arguments).fetchall()
-        )
-        return rows or []
-
     def queue_message(self, recipient: str, text: str, *, now: float, **options: Any) -> int | None:
         """See `Queue.queue_message`."""
         draft = Draft(recipient, text, **options)
@@ -58,7 +52,8 @@ class JournalQueue:
     def claim(self, recipient: str, *, now: float, **options: Any) -> list[Message]:
         """See `Queue.claim`."""
         # A poll that finds nothing must not make the writers wait.
-        if not self._select(
+        if not self._journal.select(
+            QUEUE_VERSION,
             "SELECT 1 FROM messages WHERE recipient = ? AND state = 0 AND available_at <= ?"
             " UNION ALL SELECT 1 FROM messages WHERE state IN (1, 3) AND claimed_until <= ?"
             " LIMIT 1",
@@ -99,7 +94,8 @@ class JournalQueue:
         self, recipient: str, *, now: float, after: int = 0, limit: int = 100
     ) -> list[Message]:
         """See `Queue.peek`."""
-        rows = self._select(
+        rows = self._journal.select(
+            QUEUE_VERSION,
             f"SELECT {COLUMNS} FROM messages WHERE recipient = ? AND state IN (0, 1) AND id > ?"
             " AND expires_at > ? ORDER BY id LIMIT ?",
             recipient,
@@ -111,7 +107,8 @@ class JournalQueue:
 
     def dead(self, recipient: str | None = None) -> list[Message]:
         """See `Queue.dead`."""
-        rows = self._select(
+        rows = self._journal.select(
+            QUEUE_VERSION,
             f"SELECT {COLUMNS} FROM messages WHERE state = 2 AND (? IS NULL OR recipient = ?)"
             " ORDER BY id",
             recipient,
@@ -145,7 +142,8 @@ class JournalQueue:
 
     def depth(self, *, now: float) -> list[Depth]:
         """See `Queue.depth`."""
-        rows = self._select(
+        rows = self._journal.select(
+            QUEUE_VERSION,
             "SELECT recipient, sum(ready), sum(waiting), sum(claimed), sum(dead), sum(dropped),"
             " sum(expired), min(oldest) FROM ("
             " SELECT recipient, state = 0 AND available_at <= ? AS ready,"

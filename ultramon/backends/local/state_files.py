@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any
 
+    # Differs when a state does: of a file its times, inode, size and mode.
     Mark = Sequence[int]
 
 STATES = "subagents"
