@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from rich.console import Console
-
     from ultramon.alerts.outcome import AlertOutcome
 
 _COLOURS = {
@@ -51,41 +49,31 @@ def write_alert(outcome: AlertOutcome, stream: TextIO) -> None:
     if status == STALE:
         facts = f"context data is stale, {outcome.reason}; last {facts}"
     name, action = status.upper(), f"Action: {outcome.action}"
-    plain = f"[CONTEXT ALERT] {name}: {facts}\n{action}\n"
-    if stream.isatty():
-        text = _boxed(f"CONTEXT [{name}]: {facts}", action, _COLOURS[status], stream)
-    elif os.environ.get("FORCE_COLOR"):
-        text = _coloured(plain, _COLOURS[status], stream)
+    if stream.isatty() or os.environ.get("FORCE_COLOR"):
+        text = _drawn(name, facts, action, _COLOURS[status], stream)
     else:
-        text = plain
+        text = _plain(name, facts, action)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
 
 
-def _boxed(head: str, action: str, colour: str, stream: TextIO) -> str:
+def _drawn(name: str, facts: str, action: str, colour: str, stream: TextIO) -> str:
     from rich import box
+    from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text
 
-    console = _console(stream)
-    words = Text.assemble((head, colour), f"\n\n{action}")
-    width = min(console.width, _MAX_WIDTH)
+    console = Console(file=stream, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
-        console.print(Panel(words, box=box.DOUBLE, border_style=colour, width=width))
+        if stream.isatty():
+            words = Text.assemble((f"CONTEXT [{name}]: {facts}", colour), f"\n\n{action}")
+            width = min(console.width, _MAX_WIDTH)
+            console.print(Panel(words, box=box.DOUBLE, border_style=colour, width=width))
+        else:
+            console.print(Text(_plain(name, facts, action), colour), soft_wrap=True, end="")
     return captured.get()
 
 
-def _coloured(text: str, colour: str, stream: TextIO) -> str:
-    from rich.text import Text
-
-    console = _console(stream)
-    with console.capture() as captured:
-        console.print(Text(text, colour), soft_wrap=True, end="")
-    return captured.get()
-
-
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    return Console(file=stream, markup=False, emoji=False, highlight=False)
+def _plain(name: str, facts: str, action: str) -> str:
+    return f"[CONTEXT ALERT] {name}: {facts}\n{action}\n"
