@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ultramon import AlertConfig
 from ultramon.alerts.config import LEVELS, OK, STALE
 from ultramon.alerts.memory import AlertMemory
-from ultramon.alerts.policy import Turns, advance
+from ultramon.alerts.policy import advance, is_turn
 
 CONFIG = AlertConfig()
 LADDER = CONFIG.ladder.resolve(None)
@@ -70,7 +70,7 @@ def test_a_new_highest_status_always_alerts(readings):
 def test_every_so_many_runs_are_a_turn(every, runs):
     """As many turns as the number goes into the runs."""
     counts = {"other": 3}
-    turns = sum(Turns("add", every).count(counts) for _ in range(runs))
+    turns = sum(is_turn("add", every, counts) for _ in range(runs))
     assert turns == runs // every
     assert counts["other"] == 3
 
@@ -84,7 +84,7 @@ def test_every_so_many_runs_are_a_turn(every, runs):
 )  # fmt: skip
 def test_any_memory_is_understood_as_far_as_it_makes_sense(value):
     """What somebody else wrote there raises nothing."""
-    memory = AlertMemory.from_json(value)
+    memory = AlertMemory(value)
     memory.enter([1, 2.0])
     advance(memory, "caution", 0.87, CONFIG, 1e9)
     assert all(count > 0 for count in memory.counts.values())

@@ -6,16 +6,14 @@ import os
 import sys
 import time
 
-from ultramon.alerts.config import STALE, AlertConfig, check_every
+from ultramon.alerts.config import RUNS, STALE, AlertConfig
 from ultramon.alerts.memory import memory_file
 from ultramon.alerts.outcome import AlertOutcome
-from ultramon.alerts.policy import Turns, advance
+from ultramon.alerts.policy import advance, is_turn
 from ultramon.alerts.readings import find_session, read_project, read_state
 from ultramon.errors import StateWriteError, UltramonError
 from ultramon.system.environment import disabled, state_directory
-from ultramon.system.ids import random_hex
 from ultramon.system.locks import LockedError
-from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,11 +66,8 @@ def check_and_alert_context(
         check = _Check(session, directory, config, state_dir, clock)
         if not check.config.enabled:
             return AlertOutcome(None, reason="alerts are turned off")
-        if (
-            not force
-            and command is not None
-            and command not in (check.config.commands or [command])
-        ):
+        commands = check.config.commands
+        if commands and command is not None and command not in commands and not force:
             return AlertOutcome(None, reason=f"{command} is not one of the commands that alert")
         return check.alert(command, every, force=force, stream=stream)
     except Exception as error:  # noqa: BLE001 - a command must not fail because of its alert
@@ -127,27 +122,22 @@ class _Check:
         self.session: str | None = None
         self._given = session
         self._directory = _absolute(directory or self.config.directory)
-        self._state_directory = None if state_dir is None else _absolute(state_dir)
-
-    @property
-    def state_directory(self) -> str:
-        if self._state_directory is None:
-            self._state_directory = state_directory()
-        return self._state_directory
+        self._state_dir = state_dir
 
     def read(self) -> Reading | None:
         """Return the reading of the session; None without a session or without data."""
         self.session = find_session(self._given, self._directory)
         if self.session is None:
             return None
-        reading = read_state(self.state_directory, self.session, self.now)
-        if reading is not None:
-            return reading
-        return read_project(self._directory, self.session, self.now, self.config.stale_seconds)
+        given = self._state_dir
+        self.state_directory = state_directory() if given is None else _absolute(given)
+        return read_state(self.state_directory, self.session, self.now) or read_project(
+            self._directory, self.session, self.now, self.config.stale_seconds
+        )
 
     def judge(self, reading: Reading) -> str:
         """Return the status of a reading, independent of earlier ones."""
-        if reading.is_stale or reading.usage_ratio is None:
+        if reading.problem or reading.usage_ratio is None:
             return STALE
         ladder = self.config.ladder.resolve(None)
         return ladder.names[ladder.rank_at(reading.usage_ratio)]
@@ -166,9 +156,9 @@ class _Check:
             return AlertOutcome(status, reading=reading, action=action)
         if every is None:
             every = self.config.every.get(command or "", 1)
-        turns = Turns(command or "", check_every("every", every))
-        is_turn, alerts = self._remember(reading, status, turns, force=force)
-        if not is_turn:
+        RUNS.check("every", every)
+        is_checked, alerts = self._remember(reading, status, command or "", every, force=force)
+        if not is_checked:
             return AlertOutcome(None, reading=reading, reason=f"not the turn of {command}")
         outcome = AlertOutcome(status, alerted=alerts, reading=reading, action=action)
         if alerts:
@@ -184,63 +174,61 @@ class _Check:
         return outcome
 
     def _remember(
-        self, reading: Reading, status: str, turns: Turns, *, force: bool
+        self, reading: Reading, status: str, command: str, every: int, *, force: bool
     ) -> tuple[bool, bool]:
         """Update the memory; return whether this run is checked, and whether to alert."""
 
-        def decide() -> tuple[AlertMemory, bool, bool, bool]:
+        def load() -> AlertMemory:
             memory = file.load()
             memory.enter(reading.filling)
-            before = memory.to_json()
-            is_turn = turns.count(memory.counts) or force
-            alerts = is_turn and advance(
+            return memory
+
+        def decide(memory: AlertMemory, every: int) -> tuple[bool, bool]:
+            if not (is_turn(command, every, memory.counts) or force):
+                return False, False
+            return True, advance(
                 memory, status, reading.usage_ratio, self.config, self.now, force=force
             )
-            return memory, memory.to_json() != before, is_turn, alerts
 
         file = memory_file(reading, self.state_directory)
-        _, is_new, is_turn, alerts = decide()
-        if not is_new:
-            return is_turn, alerts
+        memory = load()
+        before = memory.to_json()
+        decision = decide(memory, every)
+        if memory.to_json() == before:
+            return decision
         try:
             with file.locked():
-                memory, _, is_turn, alerts = decide()
+                memory = load()
+                decision = decide(memory, every)
                 file.save(memory)
         except LockedError:
             # The holder of the lock decides on the same readings: it alerts, or has no reason to.
             return True, False
         except StateWriteError as error:
             _log(f"the alert cannot be remembered and will come again: {error}")
-            if not is_turn:  # runs that cannot be counted are all checked
-                turns = Turns("", 1)
-                _, _, is_turn, alerts = decide()
-        return is_turn, alerts
+            if not decision[0]:  # runs that cannot be counted are all checked
+                return decide(load(), every=1)
+        return decision
 
     def _store(self, reading: Reading, status: str, command: str | None, *, forced: bool) -> None:
         """Store the alert as an event of the journal."""
         from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
         from ultramon.system.files import make_private_directory
 
-        event = {
-            "eventId": random_hex(16),
-            "type": CONTEXT_ALERT,
-            "agentId": reading.session,
-            "sessionId": reading.session_id,
-            "run": reading.run or os.environ.get("ULTRAMON_RUN") or "default",
-            "generation": reading.generation,
-            "epoch": reading.epoch,
-            "source": f"agent:{reading.session}",
-            "occurredAt": format_time(self.now),
+        event = reading.record.event(
+            CONTEXT_ALERT,
+            source=f"agent:{reading.session}",
+            at=self.now,
             # No count distinguishes forced and unremembered alerts; their time does.
-            "n": round(self.now * 1000),
-            "level": status,
-            "usageRatio": reading.usage_ratio,
-            "tokens": reading.tokens,
-            "contextLimit": reading.limit_tokens,
-            "command": command,
-            "forced": forced,
-            "directory": reading.directory,
-        }
+            n=round(self.now * 1000),
+            level=status,
+            usageRatio=reading.usage_ratio,
+            tokens=reading.tokens,
+            contextLimit=reading.limit_tokens,
+            command=command,
+            forced=forced,
+            directory=reading.directory,
+        )
         journal = Journal(self.state_directory)
         try:
             make_private_directory(self.state_directory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ultramon.context.ladder import (
     CAUTION,
     CRITICAL,
@@ -56,35 +58,21 @@ class _Lines(Kind):
 
 
 class _Table(Kind):
+    def __init__(self, allowed: str, key_name: str, keys: Kind, values: Kind) -> None:
+        super().__init__(allowed, _is_list)
+        self._key_name, self._keys, self._values = key_name, keys, values
+
     def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
         try:
-            return dict(value)
+            table = dict(value)
         except (TypeError, ValueError):
             raise ConfigurationError(name, value, self.allowed, source) from None
-
-
-class _Actions(_Table):
-    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
-        actions = super().check(name, value, source)
-        for status, text in actions.items():
-            _STATUS.check(f"{name}: status", status, source)
-            _LINE.check(f"{name}: {status}", text, source)
-        return actions
-
-
-class _Every(_Table):
-    def check(self, name: str, value: Any, source: str = ARGUMENT) -> dict[str, Any]:
-        counts = super().check(name, value, source)
-        for command, count in counts.items():
-            _LINE.check(name, command, source)
-            check_every(f"{name}: {command}", count, source)
-        return counts
-
-
-def check_every(name: str, value: object, source: str = ARGUMENT) -> int:
-    """Return the number of runs per check, 1 to 1,000,000, or raise ConfigurationError."""
-    count: int = _RUNS.check(name, value, source)
-    return count
+        return {
+            self._keys.check(f"{name}: {self._key_name}", key, source): self._values.check(
+                f"{name}: {key}", item, source
+            )
+            for key, item in table.items()
+        }
 
 
 def _is_list(value: Any) -> bool:
@@ -104,12 +92,14 @@ _FLAG = Kind("true or false", lambda value: isinstance(value, bool), lambda text
 _SECONDS = number(
     f"seconds from 0 to {MOST_SECONDS:,}", lambda value: 0 <= value <= MOST_SECONDS, "seconds"
 )
-_STATUS = choice(*STATUSES)
-_RUNS = whole_number(1, 1_000_000)
+RUNS = whole_number(1, 1_000_000)
+"""Runs of a command per check."""
 _LINE = Kind(f"one line of 1 to {_MAX_TEXT_CHARS} printable characters", _is_line)
 _LINES = _Lines("a list of command names", _is_list, _split)
-_ACTIONS = _Actions(f"a table of lines of at most {_MAX_TEXT_CHARS} characters", _is_list)
-_EVERY = _Every("a table of whole numbers from 1 to 1,000,000", _is_list)
+_ACTIONS = _Table(
+    f"a table of lines of at most {_MAX_TEXT_CHARS} characters", "status", choice(*STATUSES), _LINE
+)
+_EVERY = _Table("a table of whole numbers from 1 to 1,000,000", "command", _LINE, RUNS)
 
 
 class AlertConfig(
@@ -177,15 +167,12 @@ class AlertConfig(
     )
 
     def _check_together(self) -> None:
-        rungs: list[Rung] = []
-        for level in LEVELS:
-            name = f"{level}_threshold"
-            ratio: float = getattr(self, name)
-            if rungs and ratio <= (rungs[-1].ratio or 0.0):
-                raise self._contradiction(
-                    name, f"above {rungs[-1].name}_threshold={rungs[-1].ratio}"
-                )
-            rungs.append(Rung(level, ratio))
+        names = [f"{level}_threshold" for level in LEVELS]
+        for below, name in pairwise(names):
+            least = getattr(self, below)
+            if getattr(self, name) <= least:
+                raise self._contradiction(name, f"above {below}={least}")
+        rungs = [Rung(level, getattr(self, f"{level}_threshold")) for level in LEVELS]
         vars(self)["_ladder"] = Ladder(rungs, base=OK, rearm_margin=self.rearm_margin)
 
     @property

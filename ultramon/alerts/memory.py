@@ -25,26 +25,24 @@ from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from ultramon.alerts.readings import Reading
+
+    Kind = TypeVar("Kind")
 
 LAST_ALERT = ".context-last-alert-{}"
 LOCK_SECONDS = 0.05
 """Longest time that a check waits for another one of the same session."""
 _MAX_LEVEL_BYTES = 64
-_NAMES = (
-    ("level", "level", str),
-    ("filling", "filling", list),
-    ("stale_alerted_at", "staleAlertedAt", float),
-    ("alerted_at", "alertedAt", float),
-    ("alerted_level", "alertedLevel", str),
-    ("counts", "counts", dict),
-)
 
 
 class AlertMemory:
     """The memory of one session.
+
+    Args:
+        value: As `to_json` returned it; a member that is missing or of another kind counts as
+            never set.
 
     Attributes:
         level: The highest level alerted that has not re-armed since; None = none.
@@ -65,31 +63,28 @@ class AlertMemory:
         "stale_alerted_at",
     )
 
-    def __init__(self) -> None:
-        self.level: str | None = None
-        self.filling: list[Any] | None = None
-        self.stale_alerted_at: float | None = None
-        self.alerted_at: float | None = None
-        self.alerted_level: str | None = None
-        self.counts: dict[str, int] = {}
+    def __init__(self, value: object = None) -> None:
+        given = value if isinstance(value, dict) else {}
+        self.level = _only(str, given.get("level"))
+        self.filling: list[Any] | None = _only(list, given.get("filling"))
+        self.stale_alerted_at = _only(float, given.get("staleAlertedAt"))
+        self.alerted_at = _only(float, given.get("alertedAt"))
+        self.alerted_level = _only(str, given.get("alertedLevel"))
+        counts = _only(dict, given.get("counts")) or {}
+        self.counts: dict[str, int] = {
+            name: count for name, count in counts.items() if type(count) is int and count > 0
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return a copy in the form of the file."""
-        value = {name: getattr(self, attribute) for attribute, name, _ in _NAMES}
-        return {**value, "counts": dict(self.counts)}
-
-    @classmethod
-    def from_json(cls, value: object) -> AlertMemory:
-        """Rebuild it; a member that is missing or of another kind counts as never set."""
-        memory = cls()
-        for attribute, name, kind in _NAMES:
-            found = value.get(name) if isinstance(value, dict) else None
-            if isinstance(found, kind):
-                setattr(memory, attribute, found)
-        memory.counts = {
-            name: count for name, count in memory.counts.items() if type(count) is int and count > 0
+        return {
+            "level": self.level,
+            "filling": self.filling,
+            "staleAlertedAt": self.stale_alerted_at,
+            "alertedAt": self.alerted_at,
+            "alertedLevel": self.alerted_level,
+            "counts": dict(self.counts),
         }
-        return memory
 
     def enter(self, filling: list[Any] | None) -> None:
         """Forget the alerts of an earlier filling of the window."""
@@ -97,6 +92,10 @@ class AlertMemory:
             self.filling = filling
             self.level = None
             self.stale_alerted_at = None
+
+
+def _only(kind: type[Kind], value: object) -> Kind | None:
+    return value if isinstance(value, kind) else None
 
 
 class AlertFile:
@@ -111,6 +110,8 @@ class AlertFile:
     """
 
     __slots__ = ("_folder", "_is_damaged", "_path", "_state_directory")
+
+    _is_shared = False
 
     def __init__(self, state_directory: str, agent_id: str) -> None:
         self._state_directory = state_directory
@@ -139,7 +140,7 @@ class AlertFile:
         """Return the memory; an empty one when nothing can be read."""
         self._is_damaged = False
         try:
-            return AlertMemory.from_json(compact_json.loads(self._read(f"{self._path}.json")))
+            return AlertMemory(compact_json.loads(self._read(f"{self._path}.json")))
         except (FileNotFoundError, NotADirectoryError):
             return AlertMemory()
         except (OSError, ValueError):
@@ -157,15 +158,16 @@ class AlertFile:
         Raises:
             StateWriteError: The file system refused.
         """
-        self._replace(f"{self._path}.json", memory.to_json())
+        self._replace(memory.to_json())
 
-    def _replace(self, path: str, value: dict[str, Any], *, shared: bool = False) -> None:
+    def _replace(self, value: dict[str, Any]) -> None:
+        path = f"{self._path}.json"
         if self._is_damaged:
             try:
                 os.replace(path, f"{path}.corrupt")
             except OSError as error:
                 raise refused(path, "cannot be set aside", error) from error
-        replace_file(path, compact_json.dumps(value).encode("ascii"), shared=shared)
+        replace_file(path, compact_json.dumps(value).encode("ascii"), shared=self._is_shared)
 
 
 class ProjectAlertFile(AlertFile):
@@ -183,13 +185,15 @@ class ProjectAlertFile(AlertFile):
         InvalidAgentIdError: The id may not become a file name.
     """
 
-    __slots__ = ("_known", "_level_path")
+    __slots__ = ("_known_level", "_level_path")
+
+    _is_shared = True
 
     def __init__(self, directory: str, session: str) -> None:
         super().__init__(directory, session)
         self._path = os.path.join(directory, f".context-alert-{session}")
         self._level_path = os.path.join(directory, LAST_ALERT.format(session))
-        self._known: dict[str, Any] = {}
+        self._known_level: str | None = None
 
     def _open_lock(self, path: str) -> int:
         try:
@@ -208,7 +212,7 @@ class ProjectAlertFile(AlertFile):
             memory.level = level.decode("ascii", "replace").strip()
         except (OSError, StateCorruptError):
             memory.level = None
-        self._known = memory.to_json()
+        self._known_level = memory.level
         return memory
 
     def save(self, memory: AlertMemory) -> None:
@@ -218,11 +222,10 @@ class ProjectAlertFile(AlertFile):
             StateWriteError: The file system refused.
         """
         value = memory.to_json()
-        level, known_level = value.pop("level"), self._known.pop("level", None)
-        if level != known_level:
+        level = value.pop("level")
+        if level != self._known_level:
             replace_file(self._level_path, f"{level or ''}\n".encode(), shared=True)
-        if value != self._known:
-            self._replace(f"{self._path}.json", value, shared=True)
+        self._replace(value)
 
 
 def memory_file(reading: Reading, state_directory: str) -> AlertFile:

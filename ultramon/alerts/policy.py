@@ -15,28 +15,20 @@ STALE_AGAIN_SECONDS = 3600.0
 line that pauses with its agent is stale every minute."""
 
 
-class Turns:
-    """Counts the runs of a command and selects every so many of them.
+def is_turn(command: str, every: int, counts: dict[str, int]) -> bool:
+    """Count one run of a command; return whether it is one to check.
 
     Args:
         command: Its name.
-        every: 1 and more; 1 counts nothing.
+        every: Check every so many runs, 1 and more; 1 counts nothing.
+        counts: Runs since the last check, by command; changed.
     """
-
-    __slots__ = ("_command", "_every")
-
-    def __init__(self, command: str, every: int) -> None:
-        self._command = command
-        self._every = every
-
-    def count(self, counts: dict[str, int]) -> bool:
-        """Count one run; return whether it is selected."""
-        if self._every == 1:
-            return True
-        count = counts.get(self._command, 0) + 1
-        is_turn = count >= self._every
-        counts[self._command] = 0 if is_turn else count
-        return is_turn
+    if every == 1:
+        return True
+    count = counts.get(command, 0) + 1
+    is_due = count >= every
+    counts[command] = 0 if is_due else count
+    return is_due
 
 
 def advance(

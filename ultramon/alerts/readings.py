@@ -18,6 +18,7 @@ from ultramon.state.liveness import (
     STALE_AFTER_INTERVALS,
     judge,
 )
+from ultramon.state.record import StateRecord
 from ultramon.system import compact_json
 from ultramon.system.files import read_shared_file
 from ultramon.system.ids import check_agent_id
@@ -40,51 +41,45 @@ class Reading:
     """How full one window is.
 
     Attributes:
-        session: The id of the session.
+        record: The state of the agent; of a project's session the little that is known.
         path: The file.
         directory: The project directory of the file; None for the state of an agent.
         usage_ratio: 0.0 and more, not clamped; None = unknown, see ``problem``.
         tokens: In the window; None = unknown.
         limit_tokens: The limit that the ratio is of; None = unknown.
-        is_stale: Whether the reading is too old, or its time impossible.
-        problem: Why it is stale or unknown, for people; empty for a good one.
-        filling: Identifies a filling of the window; None where the file cannot.
-        run: The run of the agent; None for a project's session.
-        session_id: The agent's own id of its session; ``session`` for a project's.
-        generation: Of the agent; 0 for a project's session.
-        epoch: Of the agent; 1 for a project's session.
+        problem: Why it is unknown, too old, or of an impossible time, for people; empty for a good
+            one.
     """
 
     __slots__ = (
         "directory",
-        "epoch",
-        "filling",
-        "generation",
-        "is_stale",
         "limit_tokens",
         "path",
         "problem",
-        "run",
-        "session",
-        "session_id",
+        "record",
         "tokens",
         "usage_ratio",
     )
 
-    def __init__(self, session: str, path: str, directory: str | None = None) -> None:
-        self.session = session
+    def __init__(self, record: StateRecord, path: str, directory: str | None = None) -> None:
+        self.record = record
         self.path = path
         self.directory = directory
         self.usage_ratio: float | None = None
         self.tokens: int | None = None
         self.limit_tokens: int | None = None
-        self.is_stale = False
         self.problem = ""
-        self.filling: list[Any] | None = None
-        self.run: str | None = None
-        self.session_id = session
-        self.generation = 0
-        self.epoch = 1
+
+    @property
+    def session(self) -> str:
+        """The id of the session."""
+        return self.record.agent_id
+
+    @property
+    def filling(self) -> list[Any] | None:
+        """Identifies a filling of the window; None where the file cannot."""
+        record = self.record
+        return [record.epoch, record.epoch_started_at] if self.directory is None else None
 
 
 def find_session(given: str | None, directory: str) -> str | None:
@@ -127,10 +122,7 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
         record = states.read(session)
     except AgentNotFoundError:
         return None
-    reading = Reading(session, states.file(session))
-    reading.filling = [record.epoch, record.epoch_started_at]
-    reading.run, reading.session_id = record.run, record.session_id
-    reading.generation, reading.epoch = record.generation, record.epoch
+    reading = Reading(record, states.file(session))
     life = judge(record, states.heartbeat_at(session), now, this_host())
     ratio = record.usage_ratio
     if life.verdict == ENDED:
@@ -144,9 +136,9 @@ def read_state(state_directory: str, session: str, now: float) -> Reading | None
     reading.usage_ratio = float(ratio)
     reading.tokens, reading.limit_tokens = record.estimated_tokens, record.context_limit
     if life.verdict in (STALE, LOST):
-        reading.is_stale, reading.problem = True, life.reason
+        reading.problem = life.reason
     elif life.clock_skew:
-        reading.is_stale, reading.problem = True, "its last heartbeat lies in the future"
+        reading.problem = "its last heartbeat lies in the future"
     return reading
 
 
@@ -176,7 +168,9 @@ def read_project(directory: str, session: str, now: float, stale_seconds: float)
             value = compact_json.loads(data)
         except ValueError as error:
             raise StateCorruptError(path, str(error)) from None
-        return _project_reading(value, Reading(session, path, directory), now, stale_seconds)
+        run = os.environ.get("ULTRAMON_RUN") or "default"
+        record = StateRecord(session, session_id=session, run=run, epoch=1)
+        return _project_reading(value, Reading(record, path, directory), now, stale_seconds)
     return None
 
 
@@ -196,7 +190,6 @@ def _project_reading(value: Any, reading: Reading, now: float, stale_seconds: fl
     else:
         raise StateCorruptError(reading.path, "holds no percentage")
     reading.problem = _why_stale(value, now, stale_seconds)
-    reading.is_stale = bool(reading.problem)
     return reading
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ultramon.alerts.check import check_and_alert_context
-from ultramon.alerts.config import check_every
+from ultramon.alerts.config import RUNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class alerting:
         self.outcome: AlertOutcome | None = None
         self._arguments: dict[str, Any] = {
             "command": command,
-            "every": None if every is None else check_every("every", every),
+            "every": None if every is None else RUNS.check("every", every),
             "session": session,
             "directory": directory,
             "stream": stream,
