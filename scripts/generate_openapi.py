@@ -12,8 +12,6 @@ from pathlib import Path
 
 from ultramon.backends.memory import MemoryBackend
 from ultramon.server.app import create_app
-from ultramon.server.posted_agents import PostedAgents
-from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.services import Services
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
@@ -21,15 +19,7 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
 
 def render() -> str:
     """Return the document of the application; nothing of it depends on what is stored."""
-    backend = MemoryBackend()
-    services = Services(
-        backend=backend,
-        posted=PostedAgents(backend, backend.registry),
-        admin_token="",
-        hook_secret="",
-        state_directory="",
-        agent_buckets=TokenBuckets(),
-    )
+    services = Services(MemoryBackend(), "", admin_token="", hook_secret="")
     return json.dumps(create_app(services).openapi(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -84,7 +84,7 @@ def test_context_says_a_percentage(backend, call, fields, shown):
 
 def test_the_age_of_a_posted_reading_is_counted_from_its_arrival(backend, call):
     """A slow clock of the poster makes no fresh reading look old; its own time is shown too."""
-    posted, now = PostedAgents(backend, backend.registry), time.time()
+    posted, now = PostedAgents(backend), time.time()
     posted.start(AGENT, now)
     posted.report_usage(AGENT, now, used_percentage=43, emitted_at=now - 3600)
     assert said(call("context", AGENT)) == "43%\n"

@@ -27,7 +27,7 @@ def clock():
 
 @pytest.fixture
 def posted(store, clock):
-    posted = PostedAgents(store, store.registry)
+    posted = PostedAgents(store)
     posted.start(AGENT, clock.now())
     return posted
 
@@ -52,7 +52,7 @@ def test_agents_do_not_wait_for_each_other(tmp_path, clock):
         closing(GatedBackend(str(tmp_path / "gated"))) as backend,
         ThreadPoolExecutor(len(OTHERS) + 1) as pool,
     ):
-        posted = PostedAgents(backend, backend.registry)
+        posted = PostedAgents(backend)
         for name in (AGENT, *OTHERS):
             posted.start(name, clock.now())
         taken = threading.Event()

@@ -71,7 +71,7 @@ class Setting:
 def test_posts(case, backend, clock):
     """Every case, as a poster of samples and events sees it."""
     setting = Setting(case, backend, clock)
-    posted = PostedAgents(backend, backend.registry)
+    posted = PostedAgents(backend)
     options = {"parent_id": case.get("parent"), "label": case.get("label")}
     posted.start(AGENT, clock.now(), **options)
     setting.register()
@@ -94,7 +94,7 @@ def test_posts(case, backend, clock):
             answer = posted.report_event(AGENT, event, clock.now(), emitted_at=parse_time(at))
             assert answer == {"status": status}
         elif verb == "restart":
-            posted = PostedAgents(backend, backend.registry)
+            posted = PostedAgents(backend)
             posted.start(AGENT, clock.now(), **options)
         else:
             getattr(setting, verb)()
@@ -345,7 +345,7 @@ def test_after_a_clear_nothing_stale_arrives(backend, clock):
 
 def test_posts_about_unknown_agents_and_those_of_others(backend, clock):
     """Neither is an error for a poster; an agent that measures itself is left to it."""
-    posted = PostedAgents(backend, backend.registry)
+    posted = PostedAgents(backend)
     own = put(backend, "own")
     for name, status in (("nobody", "unknown_session"), ("own", "measured_elsewhere")):
         usage = posted.report_usage(name, clock.now(), used_percentage=90.0)
@@ -369,7 +369,7 @@ def test_posts_about_unknown_agents_and_those_of_others(backend, clock):
 )
 def test_impossible_posts_change_nothing(backend, clock, wrong):
     """A number that no window could have is a typed error."""
-    posted = PostedAgents(backend, backend.registry)
+    posted = PostedAgents(backend)
     posted.start(AGENT, clock.now())
     before = backend.load(AGENT).record.to_json()
     with pytest.raises(ConfigurationError):

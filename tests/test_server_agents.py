@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from helpers.running_server import Serving
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
+from ultramon.server.main import make_services
 from ultramon.server.workers.lost_agents import LostAgents
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.testing import FakeClock
@@ -309,7 +309,7 @@ def test_a_claim_over_http_holds_when_its_successor_begins(serving, family):
     assert len(events(serving, "handoff_ready")) == 2
     later = FakeClock(start=serving.services.clock.now() + LOST_AFTER_SECONDS + 1)
     for _ in range(2):
-        LostAgents(replace(serving.services, clock=later)).check()
+        LostAgents(make_services(serving.backend, serving.state_directory, clock=later)).check()
     assert serving.backend.pending_claims() == []
     assert [one["agentId"] for one in events(serving, "handoff_ready")] == ["one", "two", "one"]
     third = {"successorId": "third"}

@@ -357,13 +357,3 @@ def test_an_end_is_final(serving, cast):
     assert cast.scout.active
     assert cast.request(old, "GET", path).status_code == 401
     assert cast.request(cast.tokens["scout"], "GET", path).status_code == 200
-
-
-def test_a_backend_without_registrations(serving, cast, monkeypatch):
-    """What needs them is 503, the list is empty, and a window is shown all the same."""
-    monkeypatch.setattr(serving.backend, "registry", None)
-    assert serving.admin.get("/sessions/context-monitor").json() == {"monitored": []}
-    assert cast.context()["state"] == "unknown"
-    body = {"enabled": True, "requester_session_id": cast.of("scout")}
-    assert cast.ask("admin", "POST", "context-monitor", **body).status_code == 503
-    assert cast.ask("admin", "POST", "invalidate-cache").status_code == 503

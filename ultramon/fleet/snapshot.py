@@ -19,7 +19,7 @@ from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from ultramon.backends.base import Backend
+    from ultramon.backends.base import StoredAgent
     from ultramon.notices.registration import StoredRegistration
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -30,27 +30,21 @@ UNKNOWN = "unknown"
 
 
 def take_snapshot(
-    agent_id: str,
-    backend: Backend,
-    registration: StoredRegistration | None,
-    clock: Clock = SYSTEM_CLOCK,
+    stored: StoredAgent, registration: StoredRegistration | None, clock: Clock = SYSTEM_CLOCK
 ) -> ContextSnapshot:
-    """Return the snapshot of an agent, registered or not. A pure read.
+    """Return the snapshot of an agent, registered or not.
 
     Args:
-        agent_id: The agent.
-        backend: The store.
+        stored: The agent, as a backend has loaded it.
         registration: The subscription to its notices; None = none.
         clock: For tests.
 
     Raises:
-        AgentNotFoundError: There is no such agent.
-        StateCorruptError: Its state cannot be read.
+        StateError: Its state cannot be read.
     """
-    stored = backend.load(agent_id)
     record = stored.record
     if record is None:
-        raise AgentNotFoundError(agent_id)
+        raise stored.problem or AgentNotFoundError(stored.agent_id)
     verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
     ladder, source = _ladder(record, registration)
     measured_at = record.measured_at
@@ -59,7 +53,7 @@ def take_snapshot(
     taken_at = measured_at and (parse_time(posted.get("takenAt")) or measured_at)
     is_compacting = bool(posted.get("compacting"))
     return ContextSnapshot(
-        agent_id=agent_id,
+        agent_id=record.agent_id,
         label=record.label,
         host=record.host,
         lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from ultramon import __version__
-from ultramon.backends.registry import registry_of
 from ultramon.errors import ConfigurationError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
@@ -26,8 +25,6 @@ from ultramon.server.http.request_filter import (
     RequestFilter,
     allowed_hosts,
 )
-from ultramon.server.posted_agents import PostedAgents
-from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.server_file import only_server, remove_server_file, write_server_file
 from ultramon.server.services import Services
 from ultramon.server.workers import webhooks
@@ -67,12 +64,10 @@ def make_services(
     """
     make_private_directory(state_directory)
     return Services(
-        backend=backend,
-        posted=PostedAgents(backend, registry_of(backend)),
+        backend,
+        state_directory,
         admin_token=server_secret(state_directory, ADMIN_TOKEN),
         hook_secret=server_secret(state_directory, HOOK_SECRET),
-        state_directory=state_directory,
-        agent_buckets=TokenBuckets(clock=clock.monotonic),
         clock=clock,
     )
 

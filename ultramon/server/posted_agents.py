@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from math import ceil
 
+from ultramon.backends.registry import registry_of
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.tracker import ContextTracker
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.backends.base import Backend
-    from ultramon.backends.registry import Registry
-    from ultramon.context.ladder import Ladder
     from ultramon.notices.registration import StoredRegistration
 
 HOST = "posted"
@@ -50,17 +49,12 @@ class PostedAgents:
     """Writes posts into the states of agents. Thread-safe; agents do not wait for each other.
 
     Args:
-        backend: Where the agents are.
-        registry: Where their registrations are.
-        ladder: Their rungs.
+        backend: Where the agents and their registrations are.
     """
 
-    def __init__(
-        self, backend: Backend, registry: Registry, ladder: Ladder = DEFAULT_LADDER
-    ) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._registry = registry
-        self._ladder = ladder
+        self._registry = registry_of(backend)
         # Each post waits for the disk: under one lock a thousand agents would wait for each other.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
@@ -166,7 +160,7 @@ class PostedAgents:
         memory = record.extra.setdefault(MEMORY, {})
         return Gauge(
             record,
-            self._ladder,
+            DEFAULT_LADDER,
             ContextTracker(),
             lambda: now,
             memory=memory,

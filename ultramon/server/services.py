@@ -3,55 +3,67 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ultramon.backends.queue import queue_of
-from ultramon.errors import AgentNotFoundError
+from ultramon.backends.registry import registry_of
+from ultramon.backends.toolkit import load_permitted
+from ultramon.server.posted_agents import PostedAgents
+from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
 from ultramon.server.stream_slots import Streams
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.backends.queue import Queue
-    from ultramon.server.posted_agents import PostedAgents
-    from ultramon.server.rate_limits import TokenBuckets
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 
-@dataclass(frozen=True, kw_only=True)
 class Services:
     """The parts of a running server.
 
-    Attributes:
-        backend: Holds agents, messages and credentials.
-        posted: Writes posted readings into the states of agents.
+    Args:
+        backend: Holds agents, registrations, messages and credentials.
+        state_directory: Holds the files of this server.
         admin_token: Allows everything.
         hook_secret: Allows the routes under ``/hooks``.
-        state_directory: Holds the files of this server.
-        agent_buckets: The rate limit of posts and messages per agent; beyond it the answer is 429.
         clock: For tests.
+
+    Attributes:
+        registry: The registrations of the backend.
+        queue: The messages of the backend.
+        posted: Writes posted readings into the states of agents.
+        rebuilt: The rebuilt handoffs of agents that vanished.
+        agent_buckets: The rate limit of posts and messages per agent; beyond it the answer is 429.
         stopping: Set when the server begins to stop; long polls and streams end.
         streams: Shared by long requests.
+
+    Raises:
+        ConfigurationError: The backend keeps no registrations, or no messages.
     """
 
-    backend: Backend
-    posted: PostedAgents
-    admin_token: str = field(repr=False)
-    hook_secret: str = field(repr=False)
-    state_directory: str
-    agent_buckets: TokenBuckets
-    clock: Clock = SYSTEM_CLOCK
-    stopping: threading.Event = field(default_factory=threading.Event, repr=False)
-    streams: Streams = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Make the parts that other parts are made of."""
-        object.__setattr__(self, "streams", Streams(self.backend, self.stopping))
+    def __init__(
+        self,
+        backend: Backend,
+        state_directory: str,
+        *,
+        admin_token: str,
+        hook_secret: str,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.backend = backend
+        self.state_directory = state_directory
+        self.admin_token = admin_token
+        self.hook_secret = hook_secret
+        self.clock = clock
+        self.registry = registry_of(backend)
+        self.queue = queue_of(backend)
+        self.posted = PostedAgents(backend)
+        self.rebuilt = RebuiltHandoffs(backend)
+        self.agent_buckets = TokenBuckets(clock=clock.monotonic)
+        self.stopping = threading.Event()
+        self.streams = Streams(backend, self.stopping)
 
     def load(self, agent_id: str) -> StateRecord:
         """Return the state of an agent.
@@ -61,21 +73,8 @@ class Services:
             AgentNotFoundError: There is no such agent.
             StateError: Its state cannot be read.
         """
-        record = self.backend.load(check_agent_id(agent_id)).record
-        if record is None:
-            raise AgentNotFoundError(agent_id)
-        return record
+        return load_permitted(self.backend, agent_id, None)
 
     def now(self) -> float:
         """Return the time in epoch seconds."""
         return self.clock.now()
-
-    @property
-    def queue(self) -> Queue:
-        """The messages of the backend."""
-        return queue_of(self.backend)
-
-    @cached_property
-    def rebuilt(self) -> RebuiltHandoffs:
-        """The rebuilt handoffs of agents that vanished."""
-        return RebuiltHandoffs(self.backend)

@@ -35,7 +35,7 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
     backend = open_store(state_dir)
     agent_id = resolve_agent(backend, agent, "ultramon context")
     registered = registry_of(backend).registrations(agent_id)
-    shown = take_snapshot(agent_id, backend, registered[0] if registered else None)
+    shown = take_snapshot(backend.load(agent_id), registered[0] if registered else None)
     lines = _details(shown) if details else [_brief(shown, SYSTEM_CLOCK.now())]
     facts = sanitize_values(shown.model_dump(mode="json", by_alias=True))
     print_result(facts, *lines, as_json=json)

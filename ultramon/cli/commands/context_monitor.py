@@ -168,7 +168,7 @@ def _status(backend: Backend, *, as_json: bool) -> None:
     rows: list[tuple[str, ...]] = [_TITLES]
     for one in registry_of(backend).registrations():
         try:
-            shown = take_snapshot(one.agent_id, backend, one)
+            shown = take_snapshot(backend.load(one.agent_id), one)
             name, thresholds, reading = shown.label, _thresholds(shown), _reading(shown)
         except UltramonError:
             name = thresholds = reading = "?"  # deleted or unreadable, and still registered

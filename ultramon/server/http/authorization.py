@@ -14,7 +14,6 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
 
-from ultramon.errors import AgentNotFoundError
 from ultramon.server.caller import HOOK, Caller
 from ultramon.server.http.authentication import HOOK_HEADERS, unauthorized
 from ultramon.server.http.error_responses import refuse
@@ -23,7 +22,6 @@ from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
-    from ultramon.state.record import StateRecord
 
 
 class _Documented(SecurityBase):
@@ -85,9 +83,10 @@ async def admin_caller(request: Request, caller: AnyCaller) -> Caller:
 AdminCaller = Annotated[Caller, Depends(admin_caller)]
 
 
-def may_see(caller: Caller, record: StateRecord) -> bool:
+def may_see(caller: Caller, stored: StoredAgent) -> bool:
     """Return whether a caller may read an agent and act on it: the admin, it, its direct parent."""
-    return caller.is_admin or caller.agent_id in (record.agent_id, record.parent_id)
+    parent_id = None if stored.record is None else stored.record.parent_id
+    return caller.is_admin or caller.agent_id in (stored.agent_id, parent_id)
 
 
 def permit(request: Request, agent_id: str) -> StoredAgent:
@@ -104,9 +103,7 @@ def permit(request: Request, agent_id: str) -> StoredAgent:
     if caller.stored is not None and caller.agent_id == agent_id:
         return caller.stored
     stored = services.backend.load(check_agent_id(agent_id))
-    if stored.record is None:
-        raise AgentNotFoundError(agent_id)
-    if not may_see(caller, stored.record):
+    if not may_see(caller, stored):
         problem = f"agent {caller.agent_id} is neither agent {agent_id} nor its direct parent"
         raise refuse(request, problem, agent_id=agent_id)
     return stored

@@ -25,7 +25,7 @@ from ultramon.server.http.authorization import (
 from ultramon.server.http.error_responses import Json, refuse
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
-from ultramon.state.observed import ObservedAgent, observe
+from ultramon.state.observed import ObservedAgent, Unreadable, observe
 from ultramon.system.ids import generate_agent_id
 from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
@@ -143,26 +143,22 @@ def list_agents(
     run: Annotated[str | None, Query(pattern=ID_PATTERN)] = None,
 ) -> Json:
     """Return the agents of one run or of all runs; to an agent only itself and its children."""
-    seen: list[ObservedAgent] = []
-    unreadable = []
-    for stored in services.backend.list_agents(run):
-        if stored.record is not None and not may_see(caller, stored.record):
-            continue
-        one = _see(services, stored)
-        if isinstance(one, ObservedAgent):
-            seen.append(one)
-        elif caller.agent_id in (None, stored.agent_id):
-            unreadable.append({"agentId": stored.agent_id, "reason": one})
+    allowed = [one for one in services.backend.list_agents(run) if may_see(caller, one)]
+    agents = [_observe(services, stored) for stored in allowed]
+    seen = [one for one in agents if isinstance(one, ObservedAgent)]
     seen.sort(key=lambda one: one.urgency)
+    unreadable = [
+        {"agentId": one.agent_id, "reason": one.reason}
+        for one in agents
+        if isinstance(one, Unreadable)
+    ]
     return Json({"agents": [one.to_json() for one in seen], "unreadable": unreadable})
 
 
-def _see(services: Services, stored: StoredAgent) -> ObservedAgent | str:
-    """Return an agent with its liveness, or the reason why it cannot be read."""
+def _observe(services: Services, stored: StoredAgent) -> ObservedAgent | Unreadable:
     if stored.record is None:
-        return str(stored.problem)
-    one = observe(stored.record, stored.heartbeat_at, services.now(), this_host())
-    return one if isinstance(one, ObservedAgent) else one.reason
+        return Unreadable(stored.agent_id, str(stored.problem))
+    return observe(stored.record, stored.heartbeat_at, services.now(), this_host())
 
 
 @router.post("/agents", status_code=201, responses=problems(404, 409, body=True))
@@ -256,9 +252,9 @@ def show_agent(
     agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
 ) -> Json:
     """Return the state of an agent with its liveness; nothing changes."""
-    one = _see(services, permit(request, agent_id))
-    if isinstance(one, str):
-        raise StateCorruptError(agent_id, one)
+    one = _observe(services, permit(request, agent_id))
+    if isinstance(one, Unreadable):
+        raise StateCorruptError(agent_id, one.reason)
     return Json(one.to_json())
 
 

@@ -58,7 +58,7 @@ def list_handoffs(
     """Return the handoffs of one run or of all; to an agent only its own and its children's."""
     found = []
     for stored in services.backend.list_agents(run):
-        if stored.record is not None and may_see(caller, stored.record):
+        if stored.record is not None and may_see(caller, stored):
             found.append(_handoff(services, stored))
     return HandoffList(handoffs=[handoff for handoff in found if handoff is not None])
 

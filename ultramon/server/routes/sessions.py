@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Request
 
 from ultramon import routing
-from ultramon.backends.registry import registry_of
 from ultramon.context.ladder import CRITICAL, WARNING, Ladder
 from ultramon.errors import (
     AgentNotFoundError,
@@ -16,13 +15,14 @@ from ultramon.errors import (
     StateSchemaError,
 )
 from ultramon.fleet.snapshot import take_snapshot
-from ultramon.notices.rules import CUSTOM, INVALID
+from ultramon.notices.rules import INVALID
 from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
 from ultramon.server.http.responses import AgentIdInPath, problems
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from ultramon.backends.registry import Registry
+    from ultramon.backends.base import StoredAgent
     from ultramon.fleet.snapshot import ContextSnapshot
     from ultramon.notices.registration import StoredRegistration
     from ultramon.server.services import Services
@@ -37,15 +37,11 @@ CRITICAL_PERCENTAGE = 85.0
 @router.get("/context-monitor", responses=problems())
 def list_monitored(services: Served, caller: AnyCaller) -> dict[str, Any]:
     """List the agents with a registration for notices; to an agent itself and its children."""
-    try:
-        registrations = registry_of(services.backend).registrations()
-    except ConfigurationError:
-        return {"monitored": []}
     monitored = []
-    for one in registrations:
+    for one in services.registry.registrations():
         try:
-            is_shown = may_see(caller, services.load(one.agent_id))
-            shown = take_snapshot(one.agent_id, services.backend, one, services.clock)
+            agent = services.backend.load(one.agent_id)
+            is_shown, shown = may_see(caller, agent), take_snapshot(agent, one, services.clock)
         except (AgentNotFoundError, StateCorruptError, StateSchemaError):
             # Deleted or unreadable, but still registered.
             is_shown, shown = caller.is_admin, None
@@ -75,8 +71,7 @@ def set_monitored(
     Without thresholds those of an existing registration stay.
     """
     requester = requester_of(request, asked.requester_session_id)
-    registry = _registry(services)
-    services.load(session_id)
+    agent = services.backend.load(check_agent_id(session_id))
     if requester is None:
         raise HTTPException(422, "requester_session_id is missing: the admin token names nobody")
     backend = services.backend
@@ -87,16 +82,16 @@ def set_monitored(
         session_id,
         requester,
         asked.notify_session_id or "",
-        _ladder(asked, registry.registrations(session_id)),
+        _ladder(asked, _registered(services, session_id)),
         as_admin=caller.is_admin,
         backend=backend,
         clock=services.clock,
     )
-    return {"status": "ok", "enabled": True, **_when(_snapshot(services, session_id))}
+    return {"status": "ok", "enabled": True, **_when(_snapshot(services, agent))}
 
 
 def _ladder(
-    asked: ContextMonitor, registered: list[StoredRegistration]
+    asked: ContextMonitor, registered: StoredRegistration | None
 ) -> Ladder | list[float] | None:
     """Return the thresholds of the request, or the registered ones; None = the agent's own."""
     warning, critical = asked.warning_percentage, asked.critical_percentage
@@ -111,9 +106,9 @@ def _ladder(
         warning = WARNING_PERCENTAGE if warning is None else warning
         critical = CRITICAL_PERCENTAGE if critical is None else critical
         return Ladder.default(warning / 100, critical / 100, rearm_margin=None)
-    if not asked.use_default_thresholds and registered and registered[0].ladder_status == CUSTOM:
-        return Ladder.from_json(registered[0].ladder or {})
-    return None
+    if asked.use_default_thresholds or registered is None or registered.ladder is None:
+        return None
+    return Ladder.from_json(registered.ladder)
 
 
 @router.get("/{session_id}/context", responses=problems(404, 422))
@@ -121,8 +116,7 @@ def show_context(
     request: Request, services: Served, caller: AnyCaller, session_id: AgentIdInPath
 ) -> dict[str, Any]:
     """Return the context window of an agent, registered or not."""
-    permit(request, session_id)
-    shown = _snapshot(services, session_id)
+    shown = _snapshot(services, permit(request, session_id))
     return {
         "session_id": shown.agent_id,
         "friendly_name": shown.label,
@@ -153,23 +147,17 @@ def invalidate_cache(
     """Report that an agent was cleared from outside: undelivered notices about it are cancelled."""
     claimed = None if asked is None else asked.requester_session_id
     requester = requester_of(request, claimed)
-    _registry(services)
     backend, clock = services.backend, services.clock
     cancelled = routing.cancel_notices(session_id, requester, backend=backend, clock=clock)
     return {"status": "ok", "cancelled": cancelled.deleted, "in_flight": cancelled.in_flight}
 
 
-def _registry(services: Services) -> Registry:
-    try:
-        return registry_of(services.backend)
-    except ConfigurationError as error:
-        raise HTTPException(503, "this server keeps no registrations") from error
+def _registered(services: Services, agent_id: str) -> StoredRegistration | None:
+    return next(iter(services.registry.registrations(agent_id)), None)
 
 
-def _snapshot(services: Services, agent_id: str) -> ContextSnapshot:
-    registered = getattr(services.backend, "registry", None)
-    found = [] if registered is None else registered.registrations(agent_id)
-    return take_snapshot(agent_id, services.backend, found[0] if found else None, services.clock)
+def _snapshot(services: Services, agent: StoredAgent) -> ContextSnapshot:
+    return take_snapshot(agent, _registered(services, agent.agent_id), services.clock)
 
 
 def _when(shown: ContextSnapshot | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from ultramon.backends.claims import release_abandoned
-from ultramon.backends.registry import registry_of
 from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
 from ultramon.fleet.fleet import Fleet
 
@@ -70,7 +69,7 @@ class LostAgents:
     def _runs(self) -> set[str]:
         """Return the runs with registered agents."""
         backend, known = self._services.backend, self._runs_of
-        registered = {one.agent_id for one in registry_of(backend).registrations()}
+        registered = {one.agent_id for one in self._services.registry.registrations()}
         for agent_id in known.keys() - registered:
             del known[agent_id]
         for agent_id in registered - known.keys():
