@@ -19,12 +19,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
 from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
-from ultramon.server.http.request_filter import (
-    BODY_SECONDS,
-    FilterPolicy,
-    RequestFilter,
-    allowed_hosts,
-)
+from ultramon.server.http.request_filter import BODY_SECONDS, RequestFilter, allowed_hosts
 from ultramon.server.server_file import only_server, remove_server_file, write_server_file
 from ultramon.server.services import Services
 from ultramon.server.workers import webhooks
@@ -131,18 +126,17 @@ class Server(uvicorn.Server):
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         scheme = "http" if certfile is None else "https"
-        policy = FilterPolicy(
+        secrets = (services.admin_token, services.hook_secret)
+        app = RequestFilter(
+            create_app(services),
             scheme=scheme,
             hosts=allowed_hosts(scheme, listener.getsockname()[1], names),
-            unlimited=frozenset(
-                digest(secret.encode("ascii"))
-                for secret in (services.admin_token, services.hook_secret)
-            ),
+            unlimited=frozenset(digest(secret.encode("ascii")) for secret in secrets),
             body_seconds=body_seconds,
         )
         super().__init__(
             uvicorn.Config(
-                RequestFilter(create_app(services), policy),
+                app,
                 http=protocol,
                 ws="none",
                 log_config=None,

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ultramon.errors import UltramonError
 from ultramon.server.caller import ADMIN, AGENT, HOOK, Caller
-from ultramon.server.http.error_responses import answer, answer_http
+from ultramon.server.http.error_responses import answer
 from ultramon.tokens import bearer_of
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ class Authentication:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
                 caller = await identify(self._services, credentials_in(scope), scope["path"])
-            except HTTPException as error:
-                await answer_http(error)(scope, receive, send)
-                return
-            except UltramonError as error:
+            except (HTTPException, UltramonError) as error:
                 await answer(error)(scope, receive, send)
                 return
             connection_of(scope).authenticate()

@@ -7,7 +7,6 @@ known once a request on it was authenticated; beyond the limit the oldest unknow
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -21,7 +20,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ultramon.server.http.authentication import CONNECTION, ConnectionAuth
-from ultramon.server.http.request_filter import MAX_HEAD_BYTES
+from ultramon.server.http.error_responses import Json
+from ultramon.server.http.request_filter import CLOSE, MAX_HEAD_BYTES, OWN_HEADERS
 
 if TYPE_CHECKING:
     import ssl
@@ -216,17 +216,11 @@ class BoundedProtocol(H11Protocol):
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         _log.info("no HTTP request: %s", status)
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            body = json.dumps({"detail": "not a valid HTTP request"}).encode()
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(body)),
-                (b"cache-control", b"no-store"),
-                (b"x-content-type-options", b"nosniff"),
-                (b"connection", b"close"),
-            ]
+            response = Json({"detail": "not a valid HTTP request"})
+            headers = [*response.raw_headers, *OWN_HEADERS, CLOSE]
             for event in (
                 h11.Response(status_code=status, headers=headers),
-                h11.Data(data=body),
+                h11.Data(data=bytes(response.body)),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")

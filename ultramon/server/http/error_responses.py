@@ -22,8 +22,8 @@ from ultramon.errors import (
     StateError,
     UltramonError,
 )
+from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
-from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     from ultramon.server.caller import Caller
     from ultramon.server.services import Services
 
-_STATUSES: tuple[tuple[type[UltramonError], int], ...] = (
-    (AgentNotFoundError, 404),
-    (NotPermittedError, 403),
-    (AgentAlreadyRunningError, 409),
-    (FencedError, 409),
-    (HandoffTakenError, 409),
-    (LifecycleError, 409),
-    (QueueFullError, 429),
-    (StateError, 503),
+_STATUSES: tuple[tuple[tuple[type[UltramonError], ...], int], ...] = (
+    ((AgentNotFoundError,), 404),
+    ((NotPermittedError,), 403),
+    ((AgentAlreadyRunningError, FencedError, HandoffTakenError, LifecycleError), 409),
+    ((QueueFullError,), 429),
+    ((StateError,), 503),
 )
 # Of a registration: the agent has ended; the recipient never asked for it.
 _REGISTRATION_STATUSES = {
@@ -65,18 +62,14 @@ def status_of(error: UltramonError) -> int:
     """Return the status of an error; 422 for an invalid request."""
     if isinstance(error, RegistrationError):
         return _REGISTRATION_STATUSES.get(error.problem, _REFUSED)
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), _REFUSED)
+    return next((status for kinds, status in _STATUSES if isinstance(error, kinds)), _REFUSED)
 
 
-def answer(error: UltramonError) -> Json:
-    """Return the answer to a request that raised an error of ultramon."""
+def answer(error: UltramonError | HTTPException) -> Json:
+    """Return the answer to a request that failed, or was refused with a status."""
+    if isinstance(error, HTTPException):
+        return Json({"detail": error.detail}, error.status_code, error.headers)
     return Json({"detail": str(error)}, status_of(error))
-
-
-def answer_http(error: HTTPException) -> Json:
-    """Return the answer to a request that was refused with a status."""
-    headers = None if error.headers is None else dict(error.headers)
-    return Json({"detail": error.detail}, error.status_code, headers)
 
 
 def refuse(
@@ -95,26 +88,19 @@ def refuse(
     """
     services: Services = request.app.state.services
     caller: Caller = request.state.caller
-    services.backend.append_events(
-        [
-            {
-                "eventId": random_hex(16),
-                "type": "audit",
-                "agentId": caller.agent_id or caller.kind,
-                "sessionId": "",
-                "run": "default",
-                "generation": 0,
-                "epoch": 1,
-                "source": "server",
-                "occurredAt": format_time(services.now()),
-                "n": int(random_hex(6), 16),  # each attempt is an event of its own
-                "action": f"{request.method} {request.url.path}"[:_MAX_AUDIT_CHARS],
-                "target": agent_id,
-                "claimed": None if claimed is None else claimed[:_MAX_AUDIT_CHARS],
-                "reason": problem[:_MAX_AUDIT_CHARS],
-            }
-        ]
+    event = StateRecord(
+        caller.agent_id or caller.kind, run="default", epoch=1
+    ).event(
+        "audit",
+        source="server",
+        at=services.now(),
+        n=int(random_hex(6), 16),  # each attempt is an event of its own
+        action=f"{request.method} {request.url.path}"[:_MAX_AUDIT_CHARS],
+        target=agent_id,
+        claimed=None if claimed is None else claimed[:_MAX_AUDIT_CHARS],
+        reason=problem[:_MAX_AUDIT_CHARS],
     )
+    services.backend.append_events([event])
     return HTTPException(403, problem)
 
 
@@ -130,11 +116,11 @@ def install_error_handlers(app: FastAPI) -> None:
         refusal = await run_in_threadpool(
             refuse, request, str(error), agent_id=agent_id, claimed=claimed
         )
-        return answer_http(refusal)
+        return answer(refusal)
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Json:
-        return answer_http(error)
+        return answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Json:
