@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Request
 from pydantic import Field
@@ -21,17 +21,14 @@ from ultramon.server.http.authorization import AnyCaller, Served, permit
 from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.responses import MAX_NUMBER, AgentIdInPath, Sent, Whole, problems
 from ultramon.server.http.streams import EventStream, StreamSlot, poll, server_sent_events
-from ultramon.state.models import Model, utc
+from ultramon.state.models import Model
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from ultramon.notices.message import Message
     from ultramon.server.caller import Caller
     from ultramon.server.services import Services
 
 router = APIRouter(tags=["messages"])
-
-AnyNotice = TypeVar("AnyNotice", bound=Notice)
 
 MAX_WAIT_SECONDS = 60.0
 MAX_LEASE_SECONDS = 3_600.0
@@ -126,25 +123,6 @@ class Settled(Stored):
     status: Settlement
 
 
-def as_notice(kind: type[AnyNotice], message: Message) -> AnyNotice:
-    """Return a message as a kind of `Notice`, which takes the fields that it has."""
-    return kind.model_validate(
-        {
-            "message_id": message.id,
-            "recipient": message.recipient,
-            "agent_id": message.sender,
-            "category": message.category,
-            "delivery": message.delivery,
-            "text": message.text,
-            "facts": message.facts,
-            "attempts": message.attempts,
-            "queued_at": utc(message.queued_at),
-            "claim_token": message.claim_token,
-            "last_error": message.last_error,
-        }
-    )
-
-
 def _own_inbox(
     agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
 ) -> str:
@@ -167,7 +145,7 @@ def list_messages(
 ) -> Waiting:
     """Return the waiting messages after a number, claimed ones included; nothing changes."""
     waiting = services.queue.peek(inbox, now=services.now(), after=after, limit=limit)
-    return Waiting(messages=[as_notice(Notice, one) for one in waiting])
+    return Waiting(messages=[Notice.of(one) for one in waiting])
 
 
 @router.post("/agents/{agent_id}/messages", status_code=201, responses=problems(404, body=True))
@@ -220,17 +198,17 @@ async def claim_messages(
     the way are redelivered when their lease ends.
     """
 
-    def claim() -> list[Message]:
-        return services.queue.claim(
+    def claim() -> list[ClaimedNotice]:
+        messages = services.queue.claim(
             inbox,
             now=services.now(),
             limit=body.limit,
             deliveries=body.deliveries or DELIVERIES,
             lease_seconds=body.lease_seconds,
         )
+        return [ClaimedNotice.of(one) for one in messages]
 
-    messages = await poll(request, body.wait_seconds, claim, recipient=inbox)
-    return Claimed(messages=[as_notice(ClaimedNotice, one) for one in messages])
+    return Claimed(messages=await poll(request, body.wait_seconds, claim, recipient=inbox))
 
 
 @router.post(
@@ -296,9 +274,7 @@ async def stream_messages(
         nonlocal last
         waiting = services.queue.peek(inbox, now=services.now(), after=last, limit=_CHUNK_MESSAGES)
         last = waiting[-1].id if waiting else last
-        return [
-            (str(one.id), as_notice(Notice, one).model_dump_json(by_alias=True)) for one in waiting
-        ]
+        return [(str(one.id), Notice.of(one).model_dump_json(by_alias=True)) for one in waiting]
 
     return server_sent_events(request, read)
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Query
 from ultramon.notices.models import Notice
 from ultramon.server.http.authorization import AdminCaller, Served
 from ultramon.server.http.responses import ID_PATTERN, problems
-from ultramon.server.routes.messages import MessageNumber, Stored, as_notice
+from ultramon.server.routes.messages import MessageNumber, Stored
 from ultramon.state.models import Model
 
 router = APIRouter(tags=["queue"])
@@ -74,7 +74,7 @@ def list_dead(
 ) -> DeadNotices:
     """Return the dead messages of one recipient or of all."""
     dead = services.queue.dead(recipient)
-    return DeadNotices(dead=[as_notice(DeadNotice, one) for one in dead])
+    return DeadNotices(dead=[DeadNotice.of(one) for one in dead])
 
 
 @router.post("/queue/dead/{message_id}/retry", responses=problems(404, 409, body=True))
