@@ -67,6 +67,19 @@ def find_changes(
     return Changes(changed, removed, beats)
 
 
+def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
+    """Return one agent; None when there is none of that id.
+
+    Raises:
+        InvalidAgentIdError: It is no agent id.
+        StateError: Its state cannot be read.
+    """
+    try:
+        return backend.load(check_agent_id(agent_id))
+    except AgentNotFoundError:
+        return None
+
+
 def load_permitted(
     backend: Backend, agent_id: str, requester: str | None, *what: str
 ) -> StateRecord:

@@ -11,10 +11,11 @@ import threading
 from math import ceil
 
 from ultramon.backends.registry import registry_of
+from ultramon.backends.toolkit import find_agent, load_permitted
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.tracker import ContextTracker
-from ultramon.errors import AgentNotFoundError, ConfigurationError
+from ultramon.errors import ConfigurationError
 from ultramon.notices.rules import decide
 from ultramon.state.liveness import OUTCOMES
 from ultramon.state.record import StateRecord
@@ -23,6 +24,7 @@ from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ultramon.backends.base import Backend
@@ -34,8 +36,12 @@ MEMORY = "posted"
 
 COMPACTION = "compaction"
 COMPACTION_COMPLETE = "compaction_complete"
-CONTEXT_RESET = "context_reset"
-EVENTS = (COMPACTION, COMPACTION_COMPLETE, CONTEXT_RESET)
+EVENTS = {
+    COMPACTION: "compaction_logged",
+    COMPACTION_COMPLETE: "compaction_complete_logged",
+    "context_reset": "flags_reset",
+}
+"""The boundaries that can be posted, with the status that answers each."""
 HANDOFF_PATH = "handoffPath"
 """Name in that field of the path of the handoff document that the poster wrote last."""
 TAKEN_AT = "takenAt"
@@ -96,9 +102,10 @@ class PostedAgents:
             return record, [*(record.pending or ()), *gauge.events]
 
         with self._lock(agent_id):
-            stored = self._find(agent_id)
             # The process that takes the posts now owns the agents of the one before.
-            owned = stored is not None and stored.host == HOST
+            stored = find_agent(self._backend, agent_id)
+            record = None if stored is None else stored.record
+            owned = record is not None and record.host == HOST
             self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
 
     def finish(self, agent_id: str, outcome: str, now: float) -> bool:
@@ -121,9 +128,7 @@ class PostedAgents:
         if outcome not in OUTCOMES:
             raise ConfigurationError("outcome", outcome, f"one of {', '.join(OUTCOMES)}")
         with self._lock(agent_id):
-            record = self._find(agent_id)
-            if record is None:
-                raise AgentNotFoundError(agent_id)
+            record = load_permitted(self._backend, agent_id, None)
             if record.host != HOST:
                 allowed = "an agent whose readings are posted; this one ends itself"
                 raise ConfigurationError("agent_id", agent_id, allowed)
@@ -132,7 +137,7 @@ class PostedAgents:
             record.active, record.outcome = False, outcome
             gauge = self._gauge(record, now)
             gauge.event("agent_stopped", outcome=outcome)
-            self._save(record, gauge, now)
+            self._save(gauge, now)
         return True
 
     def _new(self, agent_id: str, now: float, epoch: int) -> StateRecord:
@@ -198,11 +203,9 @@ class PostedAgents:
         """
         _check("used_percentage", used_percentage, 10_000)
         _check("total_input_tokens", total_input_tokens, 1_000_000_000)
-        with self._lock(agent_id):
-            record = self._load(agent_id)
-            if not isinstance(record, StateRecord):
-                return {"status": record}
-            memory = record.extra[MEMORY]
+
+        def take(gauge: Gauge) -> dict[str, Any]:
+            memory = gauge.memory
             if emitted_at is not None and emitted_at <= max(
                 memory.get("boundaryAt", 0.0), memory.get("sampledAt", 0.0)
             ):
@@ -210,18 +213,19 @@ class PostedAgents:
             registered = self._registry.registrations(agent_id)
             known = (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
             is_new = known != (used_percentage, total_input_tokens, emitted_at)
-            if used_percentage is not None and (is_new or self._is_due(record, registered)):
-                gauge = self._gauge(record, now)
+            if used_percentage is not None and (is_new or self._is_due(gauge.record, registered)):
                 memory["usedPercentage"] = used_percentage
                 memory["totalInputTokens"] = total_input_tokens
                 if emitted_at is not None:
                     memory["sampledAt"] = emitted_at
                 memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
                 memory.pop("compacting", None)
-                _measure(record, memory, gauge)
-                self._save(record, gauge, now)
-        status = "ok" if registered else "not_registered"
-        return {"status": status, "used_percentage": used_percentage}
+                _measure(gauge, used_percentage, total_input_tokens)
+                self._save(gauge, now)
+            status = "ok" if registered else "not_registered"
+            return {"status": status, "used_percentage": used_percentage}
+
+        return self._post(agent_id, now, take)
 
     def report_event(
         self, agent_id: str, event: str, now: float, *, emitted_at: float | None = None
@@ -237,32 +241,29 @@ class PostedAgents:
             ConfigurationError: There is no such event.
             StateError: The store refused.
         """
-        status = _STATUSES.get(event)
-        if status is None:
+        if event not in EVENTS:
             raise ConfigurationError("event", event, f"one of {', '.join(EVENTS)}")
-        with self._lock(agent_id):
-            record = self._load(agent_id)
-            if not isinstance(record, StateRecord):
-                return {"status": record}
-            gauge = self._gauge(record, now)
-            memory = record.extra[MEMORY]
+
+        def take(gauge: Gauge) -> dict[str, Any]:
+            memory = gauge.memory
             for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
+            answer = {"status": EVENTS[event]}
             if event == COMPACTION_COMPLETE:
-                record.measured_at = None
+                gauge.record.measured_at = None
                 gauge.resolve_limit()
+                if HANDOFF_PATH in memory:
+                    answer["last_handoff_path"] = memory[HANDOFF_PATH]
             else:
                 if emitted_at is not None:
                     memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))
                 if event == COMPACTION:
                     memory["compacting"] = True
-                reason = "compaction" if event == COMPACTION else "clear"
-                gauge.begin_epoch(reason, None, now)
-            self._save(record, gauge, now)
-        answer = {"status": status}
-        if event == COMPACTION_COMPLETE and HANDOFF_PATH in memory:
-            answer["last_handoff_path"] = memory[HANDOFF_PATH]
-        return answer
+                gauge.begin_epoch("compaction" if event == COMPACTION else "clear", None, now)
+            self._save(gauge, now)
+            return answer
+
+        return self._post(agent_id, now, take)
 
     def note_handoff(self, agent_id: str, path: str | None, now: float) -> dict[str, Any]:
         """Note where an agent keeps its handoff document, for a successor.
@@ -284,15 +285,14 @@ class PostedAgents:
         if path is not None and not _is_path(path):
             allowed = f"an absolute path of at most {MAX_PATH_CHARS:,} printable characters"
             raise ConfigurationError("last_handoff_path", path[:80], allowed)
-        with self._lock(agent_id):
-            record = self._load(agent_id)
-            if not isinstance(record, StateRecord):
-                return {"status": record}
-            memory = record.extra[MEMORY]
-            if memory.get(HANDOFF_PATH) != path:
-                memory[HANDOFF_PATH] = path
-                self._save(record, self._gauge(record, now), now)
-        return {"status": "handoff_noted"}
+
+        def take(gauge: Gauge) -> dict[str, Any]:
+            if gauge.memory.get(HANDOFF_PATH) != path:
+                gauge.memory[HANDOFF_PATH] = path
+                self._save(gauge, now)
+            return {"status": "handoff_noted"}
+
+        return self._post(agent_id, now, take)
 
     def _is_due(self, record: StateRecord, registered: list[StoredRegistration]) -> bool:
         """Return whether a recipient has not been notified of a reading that is known already."""
@@ -301,36 +301,26 @@ class PostedAgents:
             return one.is_enforced and decide(one.ladder, record, last) is not None
         return False
 
-    def _find(self, agent_id: str) -> StateRecord | None:
-        try:
-            return self._backend.load(agent_id).record
-        except AgentNotFoundError:
-            return None
+    def _post(
+        self, agent_id: str, now: float, take: Callable[[Gauge], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Take a post about an agent, or answer why it is not taken."""
+        with self._lock(agent_id):
+            stored = find_agent(self._backend, agent_id)
+            if stored is None or stored.record is None:
+                return {"status": "unknown_session"}
+            if stored.record.host != HOST:
+                return {"status": "measured_elsewhere"}
+            if not stored.record.active:
+                return {"status": "stopped"}
+            return take(self._gauge(stored.record, now))
 
-    def _load(self, agent_id: str) -> StateRecord | str:
-        """Return an agent to write about, or why its posts are not taken."""
-        record = self._find(agent_id)
-        if record is None:
-            return "unknown_session"
-        if record.host != HOST:
-            return "measured_elsewhere"
-        if not record.active:
-            return "stopped"
-        record.extra.setdefault(MEMORY, {})
-        return record
-
-    def _save(self, record: StateRecord, gauge: Gauge, now: float) -> None:
+    def _save(self, gauge: Gauge, now: float) -> None:
+        record = gauge.record
         record.seq += 1
         record.last_heartbeat = record.last_activity = now
         events = [*(record.pending or ()), *gauge.events]
         self._backend.record(record, events, durable=bool(events))
-
-
-_STATUSES = {
-    COMPACTION: "compaction_logged",
-    COMPACTION_COMPLETE: "compaction_complete_logged",
-    CONTEXT_RESET: "flags_reset",
-}
 
 
 def _is_path(text: str) -> bool:
@@ -346,9 +336,9 @@ def _check(name: str, value: float | None, most: float) -> None:
         raise ConfigurationError(name, value, f"a number from 0 to {most:,}")
 
 
-def _measure(record: StateRecord, memory: dict[str, Any], gauge: Gauge) -> None:
+def _measure(gauge: Gauge, percentage: float, tokens: int | None) -> None:
     """Take a percentage as it was posted: it is known better than the window it is of."""
-    percentage, tokens = memory["usedPercentage"], memory["totalInputTokens"]
+    memory = gauge.memory
     window = memory.get("windowTokens")
     if percentage and tokens:
         window = int(tokens * 100 / percentage + _SAME)
@@ -357,7 +347,7 @@ def _measure(record: StateRecord, memory: dict[str, Any], gauge: Gauge) -> None:
     if memory.get("windowTokens") != window:
         memory["windowTokens"] = window
         # An older reading must not be measured against a window that came with a newer one.
-        record.measured_at = None
+        gauge.record.measured_at = None
         gauge.resolve_limit()
-    if window is None or not gauge.take(tokens):
+    if window is None or tokens is None or not gauge.take(tokens):
         gauge.take_share(percentage / 100)

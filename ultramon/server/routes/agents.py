@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
+from ultramon.backends.toolkit import find_agent
 from ultramon.errors import (
-    AgentNotFoundError,
     ConfigurationError,
     RegistrationError,
     StateCorruptError,
@@ -211,10 +211,8 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
 
 
 def _find(services: Services, agent_id: str) -> StateRecord | None:
-    try:
-        return services.load(agent_id)
-    except AgentNotFoundError:
-        return None
+    stored = find_agent(services.backend, agent_id)
+    return None if stored is None else stored.record
 
 
 def _run(services: Services, stored: StateRecord | None, parent_id: str | None) -> str:
