@@ -11,7 +11,7 @@ from helpers.running_server import TIMEOUT_SECONDS, ServeProgram, Serving
 
 from ultramon.backends.memory import MemoryBackend
 from ultramon.server.http.streams import MAX_CHUNK_BYTES, MAX_CHUNK_EVENTS
-from ultramon.server.routes.events import EventLog
+from ultramon.server.routes.events import reader_of
 from ultramon.server.stream_slots import MAX_STREAMS_OF_ONE
 
 LAST = "Last-Event-ID"
@@ -254,11 +254,11 @@ def test_many_streams_read_the_same(serving):
 def test_a_stream_holds_little_of_the_log_at_a_time():
     """A chunk is bounded in events and in bytes, whatever the reader takes; none is left out."""
     backend = MemoryBackend()
-    log = EventLog(backend, None)
+    read = reader_of(backend, None)
     backend.append_events([event(number) for number in range(250)])
     backend.append_events([event(number, text="x" * 100_000) for number in range(250, 260)])
     seen, chunks = [], []
-    while found := log.read():
+    while found := read():
         chunks.append((len(found), sum(len(data) for _, data in found)))
         seen += [json.loads(data)["n"] for _, data in found]
     assert seen == list(range(260))

@@ -22,6 +22,8 @@ from ultramon.state.models import Model
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ultramon.backends.base import Backend
 
 router = APIRouter(tags=["events"])
@@ -94,35 +96,28 @@ async def stream_events(
     The id of each is a cursor: a client that reconnects with `Last-Event-ID` misses none and gets
     none twice, even after a restart of the server.
     """
-    log = EventLog(services.backend, cursor)
-    return server_sent_events(request, log.read)
+    return server_sent_events(request, reader_of(services.backend, cursor))
 
 
-class EventLog:
-    """A position in the event log.
+def reader_of(backend: Backend, cursor: str | None) -> Callable[[], list[tuple[str, str]]]:
+    """Return a function that returns the next events, each with the cursor that follows it.
 
     Args:
         backend: Holds the log.
-        cursor: The position; None = the beginning.
+        cursor: Where to begin; None = at the beginning.
     """
 
-    def __init__(self, backend: Backend, cursor: str | None) -> None:
-        self._backend = backend
-        self._cursor = cursor
-
-    def read(self) -> list[tuple[str, str]]:
-        """Return the next events, each with the cursor that follows it."""
-        found: list[tuple[str, str]] = []
-        size = 0
-        while len(found) < MAX_CHUNK_EVENTS and size < MAX_CHUNK_BYTES:
-            # One by one: a page has a single cursor, which follows its last event.
-            page = self._backend.events(self._cursor, 1)
-            is_end = page.cursor == (self._cursor or "0")
-            self._cursor = page.cursor
-            if is_end:
+    def read() -> list[tuple[str, str]]:
+        nonlocal cursor
+        page = backend.events(cursor, MAX_CHUNK_EVENTS)
+        # A row that cannot be read yields no event, and the cursor moves past it.
+        found, cursor, size = [], page.cursor, 0
+        for event, after in zip(page.events, page.cursors, strict=True):
+            found.append((after, compact_json.dumps(event)))
+            size += len(found[-1][1])
+            if size >= MAX_CHUNK_BYTES:
+                cursor = after
                 break
-            # A row that cannot be read yields no event, and the cursor moves past it.
-            for event in page.events:
-                found.append((page.cursor, compact_json.dumps(event)))
-                size += len(found[-1][1])
         return found
+
+    return read
