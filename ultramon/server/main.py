@@ -31,6 +31,7 @@ from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, server_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from ipaddress import IPv4Address, IPv6Address
     from types import FrameType
 
     from ultramon.backends.base import Backend
@@ -78,22 +79,21 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: The address is in use, or not one of this machine.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise OSError(error.errno, f"cannot be listened on: {error.strerror}", host) from error
     try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(socket.SOMAXCONN)
+        return socket.create_server(
+            address,
+            family=family,
+            backlog=socket.SOMAXCONN,
+            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+        )
     except OSError as error:
-        listener.close()
-        what = f"{(error.strerror or str(error)).lower()}; choose another --port"
+        what = f"{os.strerror(error.errno or 0).lower()}; choose another --port"
         raise OSError(error.errno, what, f"{host}:{port}") from error
-    return listener
 
 
 class Server(uvicorn.Server):
@@ -243,7 +243,9 @@ def serve(
         StateError: Another server runs for the directory, or a file in it is not safe to use.
         OSError: The address is in use.
     """
-    if certfile is None and not _is_loopback(host):
+    address = _parse_address(host)
+    is_here = host.lower() == "localhost" if address is None else address.is_loopback
+    if certfile is None and not is_here:
         allowed = (
             "an address of this machine alone, such as 127.0.0.1; to be reached from others, "
             "give a certificate: --tls-cert FILE --tls-key FILE"
@@ -255,7 +257,10 @@ def serve(
         services = make_services(backend, state_directory)
         bound = listener.getsockname()
         scheme = "http" if certfile is None else "https"
-        url = f"{scheme}://{_in_url(host)}:{bound[1]}"
+        shown_host = f"[{host}]" if ":" in host else host
+        # The unspecified address stands for all of this machine's, and is none of their names.
+        own_names = [] if address is not None and address.is_unspecified else [shown_host]
+        url = f"{scheme}://{shown_host}:{bound[1]}"
 
         def announce() -> None:
             facts: dict[str, Any] = {
@@ -273,7 +278,7 @@ def serve(
         server = Server(
             services,
             listener,
-            names=[*names, *_own_names(host)],
+            names=[*names, *own_names],
             certfile=certfile,
             keyfile=keyfile,
             on_listening=announce,
@@ -291,21 +296,9 @@ def serve(
                 sender.stop()
 
 
-def _is_loopback(host: str) -> bool:
-    """Return whether a host is reachable from this machine only."""
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a host is; None for a name."""
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host)
     except ValueError:
-        return host.lower() == "localhost"
-
-
-def _own_names(host: str) -> list[str]:
-    """Return the bound address as a value of Host; none for the unspecified address."""
-    try:
-        return [] if ip_address(host).is_unspecified else [_in_url(host)]
-    except ValueError:
-        return [host]
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        return None

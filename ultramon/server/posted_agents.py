@@ -234,7 +234,7 @@ class PostedAgents:
 
         Returns:
             ``status``: ``compaction_logged``, ``compaction_complete_logged`` (with
-            ``last_handoff_path``, where one was noted), ``flags_reset``, or one of those of
+            ``last_handoff_path``, None where none was noted), ``flags_reset``, or one of those of
             `report_usage`.
 
         Raises:
@@ -248,12 +248,11 @@ class PostedAgents:
             memory = gauge.memory
             for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
-            answer = {"status": EVENTS[event]}
+            answer: dict[str, Any] = {"status": EVENTS[event]}
             if event == COMPACTION_COMPLETE:
                 gauge.record.measured_at = None
                 gauge.resolve_limit()
-                if HANDOFF_PATH in memory:
-                    answer["last_handoff_path"] = memory[HANDOFF_PATH]
+                answer["last_handoff_path"] = memory.get(HANDOFF_PATH)
             else:
                 if emitted_at is not None:
                     memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))

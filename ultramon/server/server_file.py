@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import StateCorruptError, StateError
+from ultramon.system import compact_json
 from ultramon.system.files import delete_quietly, open_private, read_private_file, replace_file
 from ultramon.system.locks import Lock, LockedError
 
@@ -55,16 +56,14 @@ def _is_held(path: str) -> bool:
 
 
 def _read(state_directory: str) -> dict[str, Any] | None:
-    import json
-
     path = os.path.join(state_directory, SERVER_FILE)
     try:
-        found = json.loads(read_private_file(path)[0])
+        found = compact_json.loads(read_private_file(path)[0])
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, StateError):
-            raise
+    except StateError:
+        raise
+    except ValueError as error:
         raise StateCorruptError(path, "is no JSON", "start the server again") from error
     except OSError as error:
         raise StateError(path, f"cannot be read: {error.strerror}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -49,11 +50,11 @@ class Slots:
         self._name = name
         self._in_all = in_all
         self._of_one = of_one
-        self._taken: dict[Caller, int] = {}
+        self._taken: Counter[Caller] = Counter()
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
-        return sum(self._taken.values())
+        return self._taken.total()
 
     @contextmanager
     def one(self, caller: Caller) -> Iterator[None]:
@@ -62,19 +63,17 @@ class Slots:
         Raises:
             HTTPException: 429, all slots are in use.
         """
-        own = self._taken.get(caller, 0)
+        own = self._taken[caller]
         if own >= self._of_one or len(self) >= self._in_all:
             most = f"{own} of this caller" if own >= self._of_one else f"{self._in_all}"
             raise HTTPException(
                 429, f"{most} {self._name} are open; end one first", {"Retry-After": "5"}
             )
-        self._taken[caller] = own + 1
+        self._taken[caller] += 1
         try:
             yield
         finally:
-            self._taken[caller] -= 1
-            if not self._taken[caller]:
-                del self._taken[caller]
+            self._taken -= Counter([caller])  # a count of 0 goes
 
 
 class Streams:
