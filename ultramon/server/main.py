@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import threading
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -154,8 +154,7 @@ class Server(uvicorn.Server):
 
     def run_here(self) -> None:
         """Serve; return after `stop` or a signal, when the running requests are answered."""
-        with closing(self._listener):
-            asyncio.run(self.serve(sockets=[self._listener]))
+        asyncio.run(self.serve(sockets=[self._listener]))
 
     def stop(self) -> None:
         """Begin to shut down; from any thread."""
@@ -283,7 +282,7 @@ def serve(
             keyfile=keyfile,
             on_listening=announce,
         )
-        sender = webhooks.start(services)
+        sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()
         try:
@@ -291,9 +290,8 @@ def serve(
         finally:
             remove_server_file(state_directory)
             services.stopping.set()
-            lost_agents.join()
-            if sender is not None:
-                sender.stop()
+            lost_agents.close()
+            sending.stop()
 
 
 def _parse_address(host: str) -> IPv4Address | IPv6Address | None:

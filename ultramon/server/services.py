@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from fastapi import HTTPException
+
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.backends.toolkit import load_permitted
@@ -35,7 +37,7 @@ class Services:
         queue: The messages of the backend.
         posted: Writes posted readings into the states of agents.
         rebuilt: The rebuilt handoffs of agents that vanished.
-        agent_buckets: The rate limit of posts and messages per agent; beyond it the answer is 429.
+        agent_buckets: For `limit_rate`.
         stopping: Set when the server begins to stop; long polls and streams end.
         streams: Shared by long requests.
 
@@ -74,6 +76,15 @@ class Services:
             StateError: Its state cannot be read.
         """
         return load_permitted(self.backend, agent_id, None)
+
+    def limit_rate(self, agent_id: str, problem: str) -> None:
+        """Count a post or message of an agent.
+
+        Raises:
+            HTTPException: 429, there were too many; says the problem.
+        """
+        if not self.agent_buckets.take(agent_id):
+            raise HTTPException(429, problem, {"Retry-After": "1"})
 
     def now(self) -> float:
         """Return the time in epoch seconds."""

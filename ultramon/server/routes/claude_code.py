@@ -81,8 +81,7 @@ def claude_code(
     if not body or is_on(OFF_VARIABLE, {OFF_VARIABLE: off}):
         return _nothing()
     event = _read_event(services, body)
-    if not services.agent_buckets.take(event.session_id):
-        raise HTTPException(429, _TOO_OFTEN, {"Retry-After": "1"})
+    services.limit_rate(event.session_id, _TOO_OFTEN)
     return _answered(services, event)
 
 

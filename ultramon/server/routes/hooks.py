@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
@@ -23,7 +23,6 @@ from ultramon.system.timestamps import format_time, parse_time
 router = APIRouter(tags=["hooks"])
 
 HANDOFF = "handoff"
-UNKNOWN = {"status": "unknown_session"}
 _BODY = {"content": {"application/json": {"schema": ContextUsage.model_json_schema()}}}
 
 
@@ -77,13 +76,12 @@ def context_usage(
             problem = f"the token is that of agent {caller.agent_id}, which posts for itself only"
             raise refuse(request, problem, claimed=agent_id)
     try:
-        check_agent_id(agent_id)
+        agent_id = check_agent_id(agent_id)
     except InvalidAgentIdError:
-        return UNKNOWN
-    if not services.agent_buckets.take(str(agent_id)):
-        problem = f"agent {agent_id} posts too often: 200 at once and 50 in a second are taken"
-        raise HTTPException(429, problem, {"Retry-After": "1"})
-    return _take(services, str(agent_id), post)
+        return {"status": "unknown_session"}
+    problem = f"agent {agent_id} posts too often: 200 at once and 50 in a second are taken"
+    services.limit_rate(agent_id, problem)
+    return _take(services, agent_id, post)
 
 
 def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, Any]:

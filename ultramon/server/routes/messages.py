@@ -158,9 +158,8 @@ def send_message(
     """
     _check_recipient(request, services, caller, agent_id)
     sender = caller.agent_id
-    if sender is not None and not services.agent_buckets.take(sender):
-        problem = f"agent {sender} sends too often; wait a second"
-        raise HTTPException(429, problem, {"Retry-After": "1"})
+    if sender is not None:
+        services.limit_rate(sender, f"agent {sender} sends too often; wait a second")
     if body.category in CATEGORIES:
         # It would be cancelled with the notices about the sender, and read as one of them.
         raise ConfigurationError("category", body.category, "none of ultramon's own notices")

@@ -20,7 +20,7 @@ CHECK_SECONDS = 5.0
 _JOIN_SECONDS = 5.0
 
 
-class LostAgents:
+class LostAgents(threading.Thread):
     """Checks pending claims and the runs with registered agents every few seconds.
 
     A verdict is stored once, by the first observer, so that fleets elsewhere are not disturbed.
@@ -30,18 +30,22 @@ class LostAgents:
     """
 
     def __init__(self, services: Services) -> None:
+        super().__init__(name="ultramon-lost-agents", daemon=True)
         self._services = services
         self._fleets: dict[str, Fleet] = {}
         self._runs_of: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._run, name="ultramon-lost-agents", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def run(self) -> None:
+        """Check until the server stops; a store that refuses is asked again."""
+        while not self._services.stopping.wait(CHECK_SECONDS):
+            try:
+                self.check()
+            except StateError as error:
+                _log.warning("vanished agents are not detected for now: %s", error)
 
-    def join(self) -> None:
+    def close(self) -> None:
         """Wait for the end of the thread, after `Services.stopping` was set."""
-        self._thread.join(_JOIN_SECONDS)
+        self.join(_JOIN_SECONDS)
         for fleet in self._fleets.values():
             fleet.close()
 
@@ -51,20 +55,16 @@ class LostAgents:
         Raises:
             StateError: The store refused.
         """
+        backend, clock = self._services.backend, self._services.clock
         runs = self._runs()
         for run in self._fleets.keys() - runs:
             self._fleets.pop(run).close()
         for run in sorted(runs):
             if run not in self._fleets:
-                services = self._services
-                self._fleets[run] = Fleet(
-                    run, consumer=CONSUMER, backend=services.backend, clock=services.clock
-                )
+                self._fleets[run] = Fleet(run, consumer=CONSUMER, backend=backend, clock=clock)
             self._fleets[run].poll()
         # In every run: a claim over HTTP may be of an agent that no fleet watches.
-        release_abandoned(
-            self._services.backend, source=f"fleet:{CONSUMER}", now=self._services.now()
-        )
+        release_abandoned(backend, source=f"fleet:{CONSUMER}", now=clock.now())
 
     def _runs(self) -> set[str]:
         """Return the runs with registered agents."""
@@ -80,10 +80,3 @@ class LostAgents:
             if record is not None:
                 known[agent_id] = record.run
         return set(known.values())
-
-    def _run(self) -> None:
-        while not self._services.stopping.wait(CHECK_SECONDS):
-            try:
-                self.check()
-            except StateError as error:
-                _log.warning("vanished agents are not detected for now: %s", error)

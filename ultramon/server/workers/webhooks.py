@@ -373,15 +373,13 @@ class Webhooks:
                 sender.close()
 
 
-def start(services: Services) -> Webhooks | None:
-    """Start the configured webhooks; None without any.
+def start(services: Services) -> Webhooks:
+    """Start the configured webhooks.
 
     Raises:
         ConfigurationError: The configuration is wrong; nothing was started.
     """
     targets, hosts = read_targets()
-    if not targets:
-        return None
     return Webhooks(
         [
             Sender(target, hosts, backend=services.backend, clock=services.clock)
