@@ -79,21 +79,24 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: The address is in use, or not one of this machine.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        # Not `socket.create_server`: its sockets name no protocol, and asyncio would leave out
+        # TCP_NODELAY.
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise OSError(error.errno, f"cannot be listened on: {error.strerror}", host) from error
     try:
-        return socket.create_server(
-            address,
-            family=family,
-            backlog=socket.SOMAXCONN,
-            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
-        )
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
     except OSError as error:
-        what = f"{os.strerror(error.errno or 0).lower()}; choose another --port"
+        listener.close()
+        what = f"{(error.strerror or str(error)).lower()}; choose another --port"
         raise OSError(error.errno, what, f"{host}:{port}") from error
+    return listener
 
 
 class Server(uvicorn.Server):
