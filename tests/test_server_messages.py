@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from helpers.postgres_network import backend, network  # noqa: F401
 from helpers.running_server import TIMEOUT_SECONDS, ServeProgram, Serving, Wire
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS
 from ultramon.notices.message_rules import MAX_ATTEMPTS
 
 CLAIM = "/agents/boss/messages/claim"
@@ -251,3 +253,20 @@ def test_a_message_claimed_when_the_server_was_killed_comes_again(tmp_path):
     backend = LocalBackend(str(state))
     assert backend.queue.peek("boss", now=time.time()) == []
     backend.close()
+
+
+def test_a_request_waits_for_a_slow_database(backend, network):
+    """Longer than an agent would: the answer has the number of a message that was stored."""
+    with Serving(backend) as serving, ThreadPoolExecutor(1) as pool:
+
+        def send():
+            answer = serving.admin.post("/agents/boss/messages", json={"text": "hello"})
+            return answer.json()["messageId"]
+
+        first = send()
+        network.hang()
+        sending = pool.submit(send)
+        is_answered, _ = wait([sending], timeout=5 * SEND_WAIT_SECONDS)
+        network.flow()
+        assert not is_answered
+        assert sending.result(TIMEOUT_SECONDS) > first > 0

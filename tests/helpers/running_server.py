@@ -37,9 +37,6 @@ class Serving:
             backend = LocalBackend(str(directory))
         self._closes = directory is not None
         self.backend = open_backend() if backend is None else backend
-        if hasattr(self.backend.queue, "patience_seconds"):
-            # A message that the database takes too late is kept on this host, without a number.
-            self.backend.queue.patience_seconds = float(TIMEOUT_SECONDS)
         self.state_directory = state_directory() if directory is None else str(directory)
         self.services = make_services(self.backend, self.state_directory)
         listener = listen("127.0.0.1", 0)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
+SEND_SECONDS = 5.0
+"""How long a request waits for a database to take its message. Later the message is kept on this
+host, and is answered without a number."""
+
 
 class Services:
     """The parts of a running server.
@@ -61,6 +65,8 @@ class Services:
         self.clock = clock
         self.registry = registry_of(backend)
         self.queue = queue_of(backend)
+        if hasattr(self.queue, "patience_seconds"):
+            self.queue.patience_seconds = SEND_SECONDS
         self.posted = PostedAgents(backend)
         self.rebuilt = RebuiltHandoffs(backend)
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
