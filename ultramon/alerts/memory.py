@@ -129,12 +129,9 @@ class AlertFile:
         return Lock(f"{self._path}.lock", self._open_lock, LOCK_SECONDS)
 
     def _open_lock(self, path: str) -> int:
-        try:
-            make_private_directory(self._state_directory)
-            make_private_directory(self._folder)
-            return open_private(path, os.O_RDWR)
-        except OSError as error:
-            raise refused(path, "cannot be locked", error) from error
+        make_private_directory(self._state_directory)
+        make_private_directory(self._folder)
+        return open_private(path, os.O_RDWR)
 
     def load(self) -> AlertMemory:
         """Return the memory; an empty one when nothing can be read."""
@@ -196,10 +193,7 @@ class ProjectAlertFile(AlertFile):
         self._known_level: str | None = None
 
     def _open_lock(self, path: str) -> int:
-        try:
-            return open_shared(path)
-        except OSError as error:
-            raise refused(path, "cannot be locked", error) from error
+        return open_shared(path)
 
     def _read(self, path: str) -> bytes:
         return read_shared_file(path)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ultramon.backends.base import StoredAgent
-    from ultramon.state.record import StateRecord
 
 ADMIN = "admin"
 AGENT = "agent"
@@ -34,6 +33,7 @@ class Caller:
         return self.kind == ADMIN
 
     @property
-    def record(self) -> StateRecord | None:
-        """The state of the token's agent."""
-        return None if self.stored is None else self.stored.record
+    def parent_id(self) -> str | None:
+        """The direct parent of the token's agent."""
+        record = None if self.stored is None else self.stored.record
+        return None if record is None else record.parent_id

@@ -49,10 +49,10 @@ def _is_held(path: str) -> bool:
             return False
     except LockedError:
         return True
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise StateError(path, f"cannot be opened: {error.strerror}") from error
+    except StateError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
 
 
 def _read(state_directory: str) -> dict[str, Any] | None:

@@ -61,7 +61,10 @@ class Lock:
 
     def __enter__(self) -> None:
         while True:
-            self._fd = self._open_file(self._path)
+            try:
+                self._fd = self._open_file(self._path)
+            except OSError as error:
+                raise refused(self._path, "cannot be locked", error) from error
             try:
                 self._wait()
                 # A file deleted between open and lock would be a lock that nobody else sees.

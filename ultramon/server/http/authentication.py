@@ -50,14 +50,6 @@ class ConnectionAuth:
         self.is_known = False
         self.unauthenticated = 0
 
-    def count_request(self) -> None:
-        """Count a request as unauthenticated until `authenticate` says otherwise."""
-        self.unauthenticated += 1
-
-    def authenticate(self) -> None:
-        """Record that the present request has a valid credential. From any thread."""
-        self.is_known, self.unauthenticated = True, 0
-
     @property
     def is_exhausted(self) -> bool:
         """Whether the present request is the last one that is answered."""
@@ -162,6 +154,7 @@ class Authentication:
             except (HTTPException, UltramonError) as error:
                 await answer(error)(scope, receive, send)
                 return
-            connection_of(scope).authenticate()
+            connection = connection_of(scope)
+            connection.is_known, connection.unauthenticated = True, 0
             scope["state"]["caller"] = caller
         await self._app(scope, receive, send)

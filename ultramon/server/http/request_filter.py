@@ -222,7 +222,7 @@ class _Exchange:
         self._send = send
         self._began = time.monotonic()
         self._connection = connection_of(scope)
-        self._connection.count_request()
+        self._connection.unauthenticated += 1  # until `Authentication` finds otherwise
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Send a part of the answer."""

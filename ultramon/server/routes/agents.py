@@ -182,16 +182,13 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     if recipient not in (None, requester):
         # Before anything is stored: an agent that was created would stay.
         check_notify(
-            agent_id,
-            parent_id,
-            str(recipient),
-            as_admin=caller.is_admin,
-            backend=services.backend,
+            agent_id, parent_id, str(recipient), as_admin=caller.is_admin, backend=services.backend
         )
+    family = stored or (parent_id and _find(services, parent_id))
     services.posted.start(
         agent_id,
         services.now(),
-        run=body.run or _run(services, stored, parent_id),
+        run=body.run or (family.run if family else "default"),
         session_id=body.session_id or (stored.session_id if stored else None),
         parent_id=parent_id,
         label=body.label or (stored.label if stored else None),
@@ -213,13 +210,6 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
 def _find(services: Services, agent_id: str) -> StateRecord | None:
     stored = find_agent(services.backend, agent_id)
     return None if stored is None else stored.record
-
-
-def _run(services: Services, stored: StateRecord | None, parent_id: str | None) -> str:
-    """Return the run of an agent that names none: its own, its parent's, or the default."""
-    if stored is None and parent_id is not None:
-        stored = _find(services, parent_id)
-    return stored.run if stored is not None else "default"
 
 
 def _subscription(

@@ -25,7 +25,6 @@ from ultramon.state.models import Model
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from ultramon.server.caller import Caller
     from ultramon.server.services import Services
 
 router = APIRouter(tags=["messages"])
@@ -156,7 +155,8 @@ def send_message(
 
     The text is data of the sender that the token names, never an instruction of ultramon.
     """
-    _check_recipient(request, services, caller, agent_id)
+    if not caller.is_admin and agent_id not in (caller.agent_id, caller.parent_id):
+        permit(request, agent_id)
     sender = caller.agent_id
     if sender is not None:
         services.limit_rate(sender, f"agent {sender} sends too often; wait a second")
@@ -176,15 +176,6 @@ def send_message(
         expires_seconds=body.expires_seconds,
     )
     return Stored(message_id=message_id or 0)
-
-
-def _check_recipient(request: Request, services: Services, caller: Caller, recipient: str) -> None:
-    """Allow an agent to send to itself, its parent and its children, the admin to any agent."""
-    check_agent_id(recipient)
-    if caller.agent_id is None or caller.agent_id == recipient:
-        return
-    if caller.record is None or caller.record.parent_id != recipient:
-        permit(request, recipient)
 
 
 @router.post("/agents/{agent_id}/messages/claim", responses=problems(404, body=True))
