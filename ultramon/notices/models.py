@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field
 
-from ultramon.state.models import Model, utc
+from ultramon.state.models import Model
 
 if TYPE_CHECKING:
     from ultramon.notices.message import Message
@@ -67,7 +67,4 @@ class Notice(Model):
     @classmethod
     def of(cls, message: Message) -> Self:
         """Return a message of the queue as a model, which takes the fields that it has."""
-        renamed = {"message_id": message.id, "agent_id": message.sender}
-        return cls.model_validate(
-            {**message._asdict(), **renamed, "queued_at": utc(message.queued_at)}
-        )
+        return cls(message_id=message.id, agent_id=message.sender, **message._asdict())

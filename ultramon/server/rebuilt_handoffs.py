@@ -37,14 +37,11 @@ class RebuiltHandoffs:
             StateError: The log cannot be read.
         """
         with self._lock:
-            while True:
-                page = self._backend.events(self._cursor)
+            while (page := self._backend.events(self._cursor)).cursor != (self._cursor or "0"):
                 for event in page.events:
                     self._remember(event)
-                is_end = page.cursor == (self._cursor or "0")
                 self._cursor = page.cursor
-                if is_end:
-                    return self._by_agent.get(agent_id)
+            return self._by_agent.get(agent_id)
 
     def _remember(self, event: dict[str, Any]) -> None:
         handoff = event.get("handoff")

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.notices.models import Notice
     from ultramon.server.services import Services
-    from ultramon.server.workers.webhook_targets import Lookup
     from ultramon.system.clock import Clock
 
 SIGNATURE_HEADER = "Ultramon-Signature"
@@ -122,11 +121,8 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
     return f"t={at},v1={digest}"
 
 
-def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], AllowedHosts]:
+def read_targets() -> tuple[list[Target], AllowedHosts]:
     """Return the webhooks of ``ultramon.toml``, and the hosts that it allows.
-
-    Args:
-        lookup: For tests; None = `socket.getaddrinfo`.
 
     Raises:
         ConfigurationError: A setting is wrong; names it and the file.
@@ -137,17 +133,16 @@ def read_targets(*, lookup: Lookup | None = None) -> tuple[list[Target], Allowed
         _LIST.check(f"webhooks.{name}", table.get(name, setting.default), path)
         for name, setting in SETTINGS.items()
     )
-    hosts = AllowedHosts(allowed_hosts, path, lookup=lookup)
-    targets: list[Target] = []
+    hosts = AllowedHosts(allowed_hosts, path)
+    targets: dict[str, Target] = {}
     for number, row in enumerate(rows, 1):
-        target = _target(f"webhooks.targets {number}", row, hosts, path)
-        if target.recipient in [other.recipient for other in targets]:
+        name = f"webhooks.targets {number}"
+        target = _target(name, row, hosts, path)
+        if targets.setdefault(target.recipient, target) is not target:
             # They would share the notices instead of getting all of them each.
             allowed = "another recipient than that of the targets before it"
-            name = f"webhooks.targets {number} recipient"
-            raise ConfigurationError(name, target.recipient, allowed, path)
-        targets.append(target)
-    return targets, hosts
+            raise ConfigurationError(f"{name} recipient", target.recipient, allowed, path)
+    return [*targets.values()], hosts
 
 
 def _target(name: str, row: Any, hosts: AllowedHosts, path: str) -> Target:
@@ -354,20 +349,18 @@ class Webhooks:
     """A thread for each sender, so that none waits for the receiver of another; started at once."""
 
     def __init__(self, senders: Sequence[Sender]) -> None:
-        self._senders = senders
-        self._threads = [
-            threading.Thread(target=sender.run, name="ultramon-webhook", daemon=True)
-            for sender in senders
-        ]
-        for thread in self._threads:
+        self._threads: dict[Sender, threading.Thread] = {}
+        for sender in senders:
+            thread = threading.Thread(target=sender.run, name="ultramon-webhook", daemon=True)
+            self._threads[sender] = thread
             thread.start()
 
     def stop(self) -> None:
         """Stop all senders within 5 s; notices under way are redelivered by the next server."""
-        for sender in self._senders:
+        for sender in self._threads:
             sender.stop()
         until = time.monotonic() + _STOP_SECONDS
-        for sender, thread in zip(self._senders, self._threads, strict=True):
+        for sender, thread in self._threads.items():
             thread.join(max(0.0, until - time.monotonic()))
             if not thread.is_alive():
                 sender.close()
@@ -380,9 +373,5 @@ def start(services: Services) -> Webhooks:
         ConfigurationError: The configuration is wrong; nothing was started.
     """
     targets, hosts = read_targets()
-    return Webhooks(
-        [
-            Sender(target, hosts, backend=services.backend, clock=services.clock)
-            for target in targets
-        ]
-    )
+    backend, clock = services.backend, services.clock
+    return Webhooks([Sender(target, hosts, backend=backend, clock=clock) for target in targets])
