@@ -27,7 +27,7 @@ from ultramon.system.ids import check_agent_id
 if TYPE_CHECKING:
     from ultramon.server.services import Services
 
-router = APIRouter(tags=["messages"])
+router = APIRouter(prefix="/agents/{agent_id}/messages", tags=["messages"])
 
 MAX_WAIT_SECONDS = 60.0
 MAX_LEASE_SECONDS = 3_600.0
@@ -135,7 +135,7 @@ OwnInbox = Annotated[str, Depends(_own_inbox)]
 """The recipient in the path: an agent reads its own messages only."""
 
 
-@router.get("/agents/{agent_id}/messages", responses=problems(404, 422))
+@router.get("", responses=problems(404, 422))
 def list_messages(
     inbox: OwnInbox,
     services: Served,
@@ -147,7 +147,7 @@ def list_messages(
     return Waiting(messages=[Notice.of(one) for one in waiting])
 
 
-@router.post("/agents/{agent_id}/messages", status_code=201, responses=problems(404, body=True))
+@router.post("", status_code=201, responses=problems(404, body=True))
 def send_message(
     agent_id: AgentIdInPath, body: NewMessage, request: Request, services: Served, caller: AnyCaller
 ) -> Stored:
@@ -178,7 +178,7 @@ def send_message(
     return Stored(message_id=message_id or 0)
 
 
-@router.post("/agents/{agent_id}/messages/claim", responses=problems(404, body=True))
+@router.post("/claim", responses=problems(404, body=True))
 async def claim_messages(
     inbox: OwnInbox, body: Claim, request: Request, services: Served, caller: AnyCaller
 ) -> Claimed:
@@ -201,10 +201,7 @@ async def claim_messages(
     return Claimed(messages=await poll(request, body.wait_seconds, claim, recipient=inbox))
 
 
-@router.post(
-    "/agents/{agent_id}/messages/{message_id}/acknowledge",
-    responses=problems(404, 409, body=True),
-)
+@router.post("/{message_id}/acknowledge", responses=problems(404, 409, body=True))
 def acknowledge_message(
     inbox: OwnInbox, message_id: MessageNumber, body: Held, services: Served
 ) -> Settled:
@@ -213,9 +210,7 @@ def acknowledge_message(
     return _settled(services, inbox, message_id, "acknowledged", is_done=is_done)
 
 
-@router.post(
-    "/agents/{agent_id}/messages/{message_id}/extend", responses=problems(404, 409, body=True)
-)
+@router.post("/{message_id}/extend", responses=problems(404, 409, body=True))
 def extend_claim(
     inbox: OwnInbox, message_id: MessageNumber, body: Extension, services: Served
 ) -> Settled:
@@ -226,9 +221,7 @@ def extend_claim(
     return _settled(services, inbox, message_id, "extended", is_done=is_done)
 
 
-@router.post(
-    "/agents/{agent_id}/messages/{message_id}/reject", responses=problems(404, 409, body=True)
-)
+@router.post("/{message_id}/reject", responses=problems(404, 409, body=True))
 def reject_message(
     inbox: OwnInbox, message_id: MessageNumber, body: Rejection, services: Served
 ) -> Settled:
@@ -237,11 +230,7 @@ def reject_message(
     return _settled(services, inbox, message_id, "rejected", is_done=is_done)
 
 
-@router.get(
-    "/agents/{agent_id}/messages/stream",
-    response_class=EventStream,
-    responses=problems(404, 422, stream=True),
-)
+@router.get("/stream", response_class=EventStream, responses=problems(404, 422, stream=True))
 async def stream_messages(
     *,
     inbox: OwnInbox,
