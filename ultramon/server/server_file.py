@@ -7,7 +7,7 @@ lock alone decides whether the server runs.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import StateCorruptError, StateError
@@ -84,18 +84,15 @@ def only_server(state_directory: str) -> Iterator[None]:
     """
     path = os.path.join(state_directory, SERVER_LOCK)
     lock = Lock(path, lambda name: open_private(name, os.O_RDWR), _START_SECONDS)
-    try:
-        lock.__enter__()
-    except LockedError as error:
-        running = _read(state_directory)
-        where = f" at {running['url']}" if running else ""
-        raise StateError(
-            path, f"another server runs for this directory{where}", "stop it, or name another one"
-        ) from error
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock)
+        except LockedError as error:
+            running = _read(state_directory)
+            where = f" at {running['url']}" if running else ""
+            reason = f"another server runs for this directory{where}"
+            raise StateError(path, reason, "stop it, or name another one") from error
         yield
-    finally:
-        lock.__exit__()
 
 
 def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:

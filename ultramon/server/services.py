@@ -9,7 +9,6 @@ from fastapi import HTTPException
 
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.backends.toolkit import load_permitted
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
@@ -18,7 +17,6 @@ from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
-    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 SEND_SECONDS = 5.0
@@ -72,16 +70,6 @@ class Services:
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
         self.stopping = threading.Event()
         self.streams = Streams(backend, self.stopping)
-
-    def load(self, agent_id: str) -> StateRecord:
-        """Return the state of an agent.
-
-        Raises:
-            InvalidAgentIdError: It is no agent id.
-            AgentNotFoundError: There is no such agent.
-            StateError: Its state cannot be read.
-        """
-        return load_permitted(self.backend, agent_id, None)
 
     def limit_rate(self, agent_id: str, problem: str) -> None:
         """Count a post or message of an agent.

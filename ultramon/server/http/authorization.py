@@ -7,21 +7,20 @@ of type ``audit``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
 
+from ultramon.backends.base import StoredAgent
 from ultramon.server.caller import HOOK, Caller
 from ultramon.server.http.authentication import HOOK_HEADERS, unauthorized
 from ultramon.server.http.error_responses import refuse
+from ultramon.server.http.responses import AgentIdInPath
 from ultramon.server.services import Services
 from ultramon.system.ids import check_agent_id
-
-if TYPE_CHECKING:
-    from ultramon.backends.base import StoredAgent
 
 
 class _Documented(SecurityBase):
@@ -107,6 +106,14 @@ def permit(request: Request, agent_id: str) -> StoredAgent:
         problem = f"agent {caller.agent_id} is neither agent {agent_id} nor its direct parent"
         raise refuse(request, problem, agent_id=agent_id)
     return stored
+
+
+def _permitted_agent(agent_id: AgentIdInPath, request: Request, _: AnyCaller) -> StoredAgent:
+    return permit(request, agent_id)
+
+
+PermittedAgent = Annotated[StoredAgent, Depends(_permitted_agent)]
+"""The agent in the path, which the caller may read and act on."""
 
 
 def requester_of(request: Request, claimed: str | None) -> str | None:

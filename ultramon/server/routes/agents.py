@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ultramon.backends.toolkit import find_agent
+from ultramon.backends.toolkit import find_agent, load_permitted
 from ultramon.errors import (
     ConfigurationError,
     RegistrationError,
@@ -17,9 +17,9 @@ from ultramon.errors import (
 from ultramon.routing import check_notify, register
 from ultramon.server.http.authorization import (
     AnyCaller,
+    PermittedAgent,
     Served,
     may_see,
-    permit,
     requester_of,
 )
 from ultramon.server.http.error_responses import Json, refuse
@@ -204,7 +204,8 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
             clock=services.clock,
         )
     token = mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
-    return MadeAgent(agent_id=agent_id, generation=services.load(agent_id).generation, token=token)
+    started = load_permitted(services.backend, agent_id, None)
+    return MadeAgent(agent_id=agent_id, generation=started.generation, token=token)
 
 
 def _find(services: Services, agent_id: str) -> StateRecord | None:
@@ -236,24 +237,19 @@ def _subscription(
 
 
 @router.get("/agents/{agent_id}", response_model=ShownAgent, responses=problems(404, 422))
-def show_agent(
-    agent_id: AgentIdInPath, request: Request, services: Served, caller: AnyCaller
-) -> Json:
+def show_agent(agent: PermittedAgent, services: Served) -> Json:
     """Return the state of an agent with its liveness; nothing changes."""
-    one = _observe(services, permit(request, agent_id))
+    one = _observe(services, agent)
     if isinstance(one, Unreadable):
-        raise StateCorruptError(agent_id, one.reason)
+        raise StateCorruptError(one.agent_id, one.reason)
     return Json(one.to_json())
 
 
 @router.post("/agents/{agent_id}/end", responses=problems(404, body=True))
-def end_agent(
-    agent_id: AgentIdInPath, body: End, request: Request, services: Served, caller: AnyCaller
-) -> Ended:
+def end_agent(agent: PermittedAgent, body: End, services: Served) -> Ended:
     """End an agent whose readings are posted, for good, and revoke its tokens."""
-    permit(request, agent_id)
-    has_ended = services.posted.finish(agent_id, body.outcome, services.now())
-    revoke_tokens(agent_id, backend=services.backend)
+    has_ended = services.posted.finish(agent.agent_id, body.outcome, services.now())
+    revoke_tokens(agent.agent_id, backend=services.backend)
     return Ended(status="ended" if has_ended else "ended_before")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query
 from pydantic import ValidationError
 
 from ultramon.errors import HandoffTakenError, StateCorruptError
 from ultramon.monitor.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
-from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit
-from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
+from ultramon.server.http.authorization import AnyCaller, PermittedAgent, Served, may_see
+from ultramon.server.http.responses import ID_PATTERN, AgentIdText, Sent, problems
 from ultramon.state.models import Model
 from ultramon.system.timestamps import parse_time
 
@@ -65,37 +65,31 @@ def list_handoffs(
 
 @router.get("/agents/{agent_id}/handoff", responses=problems(404, 422))
 def show_handoff(
-    agent_id: AgentIdInPath,
-    request: Request,
+    agent: PermittedAgent,
     services: Served,
-    caller: AnyCaller,
     max_tokens: Annotated[int, Query(alias="maxTokens", ge=1, le=100_000)] = DEFAULT_PROMPT_TOKENS,
 ) -> ShownHandoff:
     """Return the handoff of an agent as a record, and as a prompt of at most `maxTokens`."""
-    handoff = _handoff_of(services, permit(request, agent_id))
+    handoff = _handoff_of(services, agent)
     return ShownHandoff(handoff=handoff, prompt=handoff.to_prompt(max_tokens))
 
 
 @router.post("/agents/{agent_id}/handoff/claim", responses=problems(404, 409, body=True))
-def claim_handoff(
-    agent_id: AgentIdInPath,
-    body: Successor,
-    request: Request,
-    services: Served,
-    caller: AnyCaller,
-) -> ClaimedHandoff:
+def claim_handoff(agent: PermittedAgent, body: Successor, services: Served) -> ClaimedHandoff:
     """Claim a handoff for one successor: the first wins, and repeating its claim succeeds again.
 
     The answer 409 names the successor that holds the claim. A successor that does not start within
     ten minutes loses it, and the handoff is offered again.
     """
-    handoff = _handoff_of(services, permit(request, agent_id))
+    handoff = _handoff_of(services, agent)
     holder = services.backend.claim_handoff(
-        handoff.handoff_id, agent_id, body.successor_id, now=services.now()
+        handoff.handoff_id, agent.agent_id, body.successor_id, now=services.now()
     )
     if holder != body.successor_id:
-        raise HandoffTakenError(agent_id, holder)
-    return ClaimedHandoff(handoff_id=handoff.handoff_id, agent_id=agent_id, successor_id=holder)
+        raise HandoffTakenError(agent.agent_id, holder)
+    return ClaimedHandoff(
+        handoff_id=handoff.handoff_id, agent_id=agent.agent_id, successor_id=holder
+    )
 
 
 def _handoff_of(services: Services, stored: StoredAgent) -> HandoffRecord:
