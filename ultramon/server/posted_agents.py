@@ -234,7 +234,7 @@ class PostedAgents:
 
         Returns:
             ``status``: ``compaction_logged``, ``compaction_complete_logged`` (with
-            ``last_handoff_path``, None where none was noted), ``flags_reset``, or one of those of
+            ``last_handoff_path``, where one was noted), ``flags_reset``, or one of those of
             `report_usage`.
 
         Raises:
@@ -252,7 +252,8 @@ class PostedAgents:
             if event == COMPACTION_COMPLETE:
                 gauge.record.measured_at = None
                 gauge.resolve_limit()
-                answer["last_handoff_path"] = memory.get(HANDOFF_PATH)
+                if HANDOFF_PATH in memory:
+                    answer["last_handoff_path"] = memory[HANDOFF_PATH]
             else:
                 if emitted_at is not None:
                     memory["boundaryAt"] = max(emitted_at, memory.get("boundaryAt", 0.0))

@@ -14,7 +14,7 @@ from ultramon.server.http.authorization import HookCaller, Served
 from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.legacy_bodies import ContextUsage
 from ultramon.server.http.responses import problems
-from ultramon.server.posted_agents import EVENTS
+from ultramon.server.posted_agents import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.services import Services
 from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id
@@ -94,6 +94,8 @@ def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, An
     emitted_at, warnings = _emitted_at(post.sm_hook_emitted_at)
     if post.event:
         answer = posted.report_event(agent_id, post.event, now, emitted_at=emitted_at)
+        if post.event == COMPACTION_COMPLETE and answer["status"] == EVENTS[post.event]:
+            answer.setdefault("last_handoff_path", None)
     else:
         answer = posted.report_usage(
             agent_id,
