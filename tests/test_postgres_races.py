@@ -14,6 +14,7 @@ from helpers.queue_worker import BATCH, CATEGORY, LEASE_SECONDS
 from helpers.queue_worker import run_worker as run_queue_worker
 
 from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.notices.message import Draft
 from ultramon.notices.message_rules import MAX_ATTEMPTS
 from ultramon.testing.clock import START
 
@@ -92,7 +93,7 @@ def test_a_cancellation_against_a_claim(backend, queue, url):
         with backend.database.transaction(durable=False) as connection:
             sent = {
                 backend.messages.insert(
-                    connection, "boss", "n", START, sender=sender, category=CATEGORY
+                    connection, Draft("boss", "n", sender, category=CATEGORY), START
                 )
                 for _ in range(4)
             }
@@ -128,7 +129,9 @@ def test_killed_receivers_lose_nothing(backend, queue, url, kills):
     with backend.database.transaction() as connection:
         sent = [
             backend.messages.insert(
-                connection, "boss", str(number), START, category=CATEGORY if number % 2 else None
+                connection,
+                Draft("boss", str(number), category=CATEGORY if number % 2 else None),
+                START,
             )
             for number in range(10 * kills)
         ]
@@ -176,7 +179,7 @@ def test_a_message_that_kills_its_receiver_takes_no_neighbour_along(queue, url):
 def test_several_claimers_share_what_waits(queue, backend, url):
     """Four processes claim for one recipient: each message goes to one of them."""
     with backend.database.transaction() as connection:
-        sent = [backend.messages.insert(connection, "boss", "n", START) for _ in range(200)]
+        sent = [backend.messages.insert(connection, Draft("boss", "n"), START) for _ in range(200)]
     claimers = [run_queue_worker(url, "receive") for _ in range(4)]
     assert [answer(claimer) for claimer in claimers] == ["ready"] * 4
     for claimer in claimers:

@@ -33,7 +33,7 @@ class SqlRows:
 
     Args:
         execute: Executes a statement with values, within a transaction; returns the cursor.
-        insert: Adds a message there: recipient, text and time, and by name the rest.
+        insert: Adds a message there, at a time.
         to_store: Returns a time of this host's clock by that of the database.
         from_store: The reverse.
     """
@@ -41,7 +41,7 @@ class SqlRows:
     def __init__(
         self,
         execute: Callable[[str, tuple[Any, ...]], Any],
-        insert: Callable[..., object],
+        insert: Callable[[Draft, float], object],
         *,
         to_store: Callable[[float], float] = float,
         from_store: Callable[[float], float] = float,
@@ -146,15 +146,9 @@ class SqlRows:
         """See `RouteRows.send`."""
         sender, delivery = facts["agentId"], delivery_of(facts)
         self._hasten(recipient, sender, DELIVERIES.index(delivery))
-        self._insert(
-            recipient,
-            text,
-            now,
-            sender=sender,
-            category=category_of(facts),
-            delivery=delivery,
-            facts=facts,
-        )
+        category = category_of(facts)
+        draft = Draft(recipient, text, sender, category=category, delivery=delivery, facts=facts)
+        self._insert(draft, now)
 
     def _hasten(self, recipient: str, sender: str, priority: int) -> None:
         self._execute(
@@ -172,10 +166,9 @@ class JournalRows(SqlRows):
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        def insert(recipient: str, text: str, now: float, **options: Any) -> int:
-            return insert_message(connection, Draft(recipient, text, **options), now)
-
-        super().__init__(connection.execute, insert)
+        super().__init__(
+            connection.execute, lambda draft, now: insert_message(connection, draft, now)
+        )
         self._connection = connection
 
     def mark(self, registration: StoredRegistration | None) -> Mark | None:

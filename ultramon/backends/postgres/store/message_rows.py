@@ -10,7 +10,6 @@ from ultramon.errors import QueueFullError
 from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
     DELIVERIES,
-    EXPIRY_SECONDS,
     MAX_ATTEMPTS,
     MAX_WAITING,
     dead_letter,
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.event_log import EventLog
-    from ultramon.notices.message import Message
+    from ultramon.notices.message import Draft, Message
 
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
 EXPIRED = "state IN (0, 4) AND expires_at <= %s"
@@ -45,47 +44,34 @@ class MessageRows:
         self._database = database
         self._log = log
 
-    def insert(
-        self,
-        connection: Connection,
-        recipient: str,
-        text: str,
-        now: float,
-        *,
-        sender: str | None = None,
-        category: str | None = None,
-        delivery: str = "sequential",
-        dedupe_key: str | None = None,
-        facts: dict[str, Any] | None = None,
-        expires_seconds: float = EXPIRY_SECONDS,
-    ) -> int:
+    def insert(self, connection: Connection, draft: Draft, now: float) -> int:
         """Add a message; return its id, or that of the one with its dedupe key.
 
         Raises:
             QueueFullError: The messages without a category are too many; none is ever dropped.
         """
         now = self._database.to_server(now)
-        kind = to_column(category)
+        kind = to_column(draft.category)
         [(message_id, is_new)] = connection.execute(
             "INSERT INTO ultramon.messages (recipient, sender, category, priority, text, facts,"
             " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
             f" VALUES (%s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s, %s) {_ONCE}"
             " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id, xmax = 0",
             (
-                recipient,
-                sender,
+                draft.recipient,
+                draft.sender,
                 kind,
-                DELIVERIES.index(delivery),
-                to_column(text),
-                compact_json.dumps(facts or {}),
-                to_column(dedupe_key),
+                DELIVERIES.index(draft.delivery),
+                to_column(draft.text),
+                compact_json.dumps(draft.facts or {}),
+                to_column(draft.dedupe_key),
                 now,
                 now,
-                now + expires_seconds,
+                now + draft.expires_seconds,
             ),
         )
         if is_new:
-            self._make_room(connection, recipient, kind)
+            self._make_room(connection, draft.recipient, kind)
         return int(message_id)
 
     def _make_room(self, connection: Connection, recipient: str, kind: str | None) -> None:
@@ -139,26 +125,25 @@ class MessageRows:
         )
         return Cancelled(deleted.rowcount, claimed.rowcount)
 
-    def is_cancelled(
-        self, connection: Connection, sender: str, category: str, sent_at: float | None
-    ) -> bool:
+    def is_cancelled(self, connection: Connection, draft: Draft, sent_at: float | None) -> bool:
         """Return whether a message was cancelled on its way; from now on a cancel waits for it.
 
         Args:
             connection: Within the transaction that stores the message.
-            sender: Who sent it.
-            category: In which category.
-            sent_at: When, epoch seconds of this host's clock; None = now, so that no clock
-                decides: a cancel that was stored is older.
+            draft: The message.
+            sent_at: When it was sent, epoch seconds of this host's clock; None = now, so that no
+                clock decides: a cancel that was stored is older.
         """
-        kind = to_column(category)
-        self._lock_category(connection, "pg_advisory_xact_lock_shared", sender, kind)
+        if draft.sender is None or draft.category is None:
+            return False
+        kind = to_column(draft.category)
+        self._lock_category(connection, "pg_advisory_xact_lock_shared", draft.sender, kind)
         if sent_at is None:
             return False
         found = connection.execute(
             "SELECT 1 FROM ultramon.messages WHERE recipient = %s AND dedupe_key = %s"
             " AND state = 4 AND queued_at >= %s",
-            (sender, f"{_CANCELLED}{kind}", self._database.to_server(sent_at)),
+            (draft.sender, f"{_CANCELLED}{kind}", self._database.to_server(sent_at)),
         )
         return found.fetchone() is not None
 
@@ -227,15 +212,10 @@ class MessageRows:
             last_error=from_column(message.last_error),
         )
 
-    def is_superseded(
-        self,
-        connection: Connection,
-        sender: str,
-        sender_epoch: tuple[int, int] | None,
-        said_at: float | None,
-    ) -> bool:
+    def is_superseded(self, connection: Connection, draft: Draft) -> bool:
         """Return whether a message is stale: its sender has moved on since."""
-        if sender_epoch is None and said_at is None:
+        sender, sender_epoch, said_at = draft.sender, draft.sender_epoch, draft.said_at
+        if sender is None or (sender_epoch is None and said_at is None):
             return False
         # Locked, so that an epoch that ends either finds this message to cancel, or is seen here.
         connection.execute("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE", (sender,))
@@ -246,7 +226,8 @@ class MessageRows:
         if newest is None:
             return False
         generation, epoch, cleared_at = newest
-        if sender_epoch is not None and sender_epoch < (generation, epoch):
+        # From the outbox it comes as a list.
+        if sender_epoch is not None and tuple(sender_epoch) < (generation, epoch):
             return True
         return said_at is not None and said_at <= self._database.from_server(cleared_at)
 

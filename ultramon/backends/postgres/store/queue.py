@@ -110,45 +110,15 @@ class PostgresQueue:
         self._listener = Listener(database.address)
         self.listening = self._listener.listening
 
-    def queue_message(
-        self,
-        recipient: str,
-        text: str,
-        *,
-        now: float,
-        sender: str | None = None,
-        sender_epoch: tuple[int, int] | None = None,
-        said_at: float | None = None,
-        category: str | None = None,
-        delivery: str = "sequential",
-        dedupe_key: str | None = None,
-        facts: dict[str, Any] | None = None,
-        expires_seconds: float = EXPIRY_SECONDS,
-    ) -> int | None:
+    def queue_message(self, recipient: str, text: str, *, now: float, **options: Any) -> int | None:
         """See `Queue.queue_message`."""
-        check_message(
-            Draft(
-                recipient,
-                text,
-                sender=sender,
-                category=category,
-                delivery=delivery,
-                expires_seconds=expires_seconds,
-            )
-        )
+        draft = Draft(recipient, text, **options)
+        check_message(draft)
         message = {
-            "recipient": recipient,
-            "text": text,
+            **draft._asdict(),
             "now": now,
-            "sender": sender,
-            "sender_epoch": sender_epoch,
-            "said_at": said_at,
-            "category": category,
-            "delivery": delivery,
             # Whether it was stored may remain unknown: then it is sent again under the same key.
-            "dedupe_key": dedupe_key or f"{ONCE}{random_hex(16)}",
-            "facts": facts,
-            "expires_seconds": expires_seconds,
+            "dedupe_key": draft.dedupe_key or f"{ONCE}{random_hex(16)}",
             # By the clock of cancels, whatever `now` is.
             "sent_at": wall_clock(),
         }
@@ -166,8 +136,7 @@ class PostgresQueue:
 
         Args:
             connection: Within a transaction.
-            entry: Its body is that of a cancel, or the arguments of `queue_message` and
-                ``sent_at``.
+            entry: Its body is that of a cancel, or a `Draft` with ``now`` and ``sent_at``.
             is_kept: Whether it was kept on a host until now.
 
         Returns:
@@ -180,17 +149,12 @@ class PostgresQueue:
         if not is_kept and wall_clock() < sent_at + self.patience_seconds:
             # Later its sender takes it for kept, and others may have cancelled it since.
             sent_at = None
-        epoch, said_at = message.pop("sender_epoch"), message.pop("said_at")
-        sender, category = message["sender"], message["category"]
-        if sender is not None:
-            sender_epoch = None if epoch is None else tuple(epoch)
-            if self._rows.is_superseded(connection, sender, sender_epoch, said_at):
-                return None
-            if category is not None and self._rows.is_cancelled(
-                connection, sender, category, sent_at
-            ):
-                return None
-        return self._rows.insert(connection, **message)
+        now, draft = message.pop("now"), Draft(**message)
+        if self._rows.is_superseded(connection, draft) or self._rows.is_cancelled(
+            connection, draft, sent_at
+        ):
+            return None
+        return self._rows.insert(connection, draft, now)
 
     def claim(
         self,
