@@ -153,7 +153,7 @@ class Store:
         with database.for_admin() as connection:
             cursor = connection.cursor()
             with cursor.copy(
-                database.sql(f"COPY ultramon.agents ({', '.join(COLUMNS)}) FROM STDIN")
+                database.address.sql(f"COPY ultramon.agents ({', '.join(COLUMNS)}) FROM STDIN")
             ) as rows:
                 for number in range(agents):
                     record = sample.state(number, 1)
@@ -165,11 +165,15 @@ class Store:
             names = [agent(number) for number in range(agents)]
             names += [boss_of(number * AGENTS_PER_BOSS) for number in range(bosses)]
             with cursor.copy(
-                database.sql("COPY ultramon.heartbeats (agent_id, generation, at) FROM STDIN")
+                database.address.sql(
+                    "COPY ultramon.heartbeats (agent_id, generation, at) FROM STDIN"
+                )
             ) as rows:
                 for name in names:
                     rows.write_row((name, 1, now))
-            with cursor.copy(database.sql("COPY ultramon.registrations FROM STDIN")) as rows:
+            with cursor.copy(
+                database.address.sql("COPY ultramon.registrations FROM STDIN")
+            ) as rows:
                 for number in range(agents):
                     boss = boss_of(number)
                     rows.write_row((agent(number), boss, "explicit", None, boss, now))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ultramon.backends.local.journal import Journal
 
 _RENEW_TIMEOUT_SECONDS = 0.05
-_COLUMNS = "token_hash, agent_id, generation, minted_by, minted_at, expires_at"
+COLUMNS = "token_hash, agent_id, generation, minted_by, minted_at, expires_at"
 
 
 class JournalCredentials:
@@ -37,7 +37,7 @@ class JournalCredentials:
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
-        query = f"SELECT {_COLUMNS} FROM credentials WHERE token_hash = ?"
+        query = f"SELECT {COLUMNS} FROM credentials WHERE token_hash = ?"
         rows = self._journal.select(CREDENTIALS_VERSION, query, token_hash)
         return Credential(*rows[0]) if rows else None
 

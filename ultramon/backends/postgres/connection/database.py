@@ -67,7 +67,6 @@ class Database:
         self.skew_seconds = 0.0
         self._connections = Connections(address, max_connections)
         self._was_connected = False
-        self.sql = address.sql
 
     def select(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds. Raises as `connection`."""

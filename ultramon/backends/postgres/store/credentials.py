@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.backends.credentials import Credential
+from ultramon.backends.local.credentials import COLUMNS
 
 if TYPE_CHECKING:
     from ultramon.backends.postgres.connection.database import Database
@@ -19,40 +20,30 @@ class PostgresCredentials:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sql = database.sql
 
     def mint(self, credential: Credential) -> None:
         """See `Credentials.mint`."""
         to_server = self._database.to_server
         with self._database.transaction() as connection:
             connection.execute(
-                self._sql(
-                    "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
-                    " OR agent_id = %s AND generation < %s"
-                ),
+                "DELETE FROM ultramon.credentials WHERE expires_at <= %s"
+                " OR agent_id = %s AND generation < %s",
                 (to_server(credential.minted_at), credential.agent_id, credential.generation),
             )
             connection.execute(
-                self._sql(
-                    "INSERT INTO ultramon.credentials"
-                    " (token_hash, agent_id, generation, minted_by, minted_at, expires_at)"
-                    " VALUES (%s, %s, %s, %s, %s, %s)"
-                ),
+                f"INSERT INTO ultramon.credentials ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)",
                 # `minted_at` as it was passed: it is compared with the start of the agent's life.
                 (*credential[:5], to_server(credential.expires_at)),
             )
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
-        rows = self._database.select(
-            "SELECT token_hash, agent_id, generation, minted_by, minted_at, expires_at"
-            " FROM ultramon.credentials WHERE token_hash = %s",
-            token_hash,
-        )
+        query = f"SELECT {COLUMNS} FROM ultramon.credentials WHERE token_hash = %s"
+        rows = self._database.select(query, token_hash)
         if not rows:
             return None
-        found = Credential(*rows[0])
-        return found._replace(expires_at=self._database.from_server(found.expires_at))
+        *columns, expires_at = rows[0]
+        return Credential._make((*columns, self._database.from_server(expires_at)))
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """See `Credentials.renew`."""

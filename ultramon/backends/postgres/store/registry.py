@@ -45,7 +45,9 @@ class PostgresRows(SqlRows):
         is_kept: bool = False,
     ) -> None:
         super().__init__(
-            self._execute_here,
+            lambda statement, values: connection.execute(
+                statement.replace("main.", "ultramon.").replace("?", "%s"), values
+            ),
             partial(messages.insert, connection),
             to_store=database.to_server,
             from_store=database.from_server,
@@ -55,10 +57,6 @@ class PostgresRows(SqlRows):
         self._connection = connection
         self._database = database
         self._messages = messages
-
-    def _execute_here(self, statement: str, values: tuple[Any, ...]) -> Any:
-        here = statement.replace("main.", "ultramon.").replace("?", "%s")
-        return self._connection.execute(self._database.sql(here), values)
 
     def cancel(self, sender: str, category: str) -> Cancelled:
         """See `RouteRows.cancel`."""
@@ -95,8 +93,7 @@ class PostgresRegistry:
 
     def _locked(self, connection: Connection, agent_id: str) -> PostgresRows:
         connection.execute(
-            self._database.sql("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR UPDATE"),
-            (agent_id,),
+            "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR UPDATE", (agent_id,)
         )
         return self.rows(connection)
 
