@@ -30,7 +30,6 @@ from ultramon.system.files import (
     make_private_directory,
     open_private,
     read_private_file,
-    refused,
     replace_file,
 )
 from ultramon.system.locks import Lock
@@ -234,7 +233,7 @@ def server_secret(state_directory: str, name: str) -> str:
     if secret is not None:
         return secret
     lock = f"{path}.lock"
-    with Lock(lock, _open_lock, _LOCK_TIMEOUT_SECONDS):
+    with Lock(lock, open_private, _LOCK_TIMEOUT_SECONDS):
         secret = _read_secret(path, advice)
         if secret is None:
             secret = secrets.token_urlsafe(_RANDOM_BYTES)
@@ -265,13 +264,6 @@ def _read_secret(path: str, advice: str) -> str | None:
     if _SECRET.fullmatch(secret) is None:
         raise StateCorruptError(path, "holds no secret of 32 to 512 printable characters", advice)
     return secret
-
-
-def _open_lock(path: str) -> int:
-    try:
-        return open_private(path, os.O_RDWR)
-    except OSError as error:
-        raise refused(path, "cannot be locked", error) from error
 
 
 def _hash(token: str) -> str:

@@ -131,7 +131,7 @@ class AlertFile:
     def _open_lock(self, path: str) -> int:
         make_private_directory(self._state_directory)
         make_private_directory(self._folder)
-        return open_private(path, os.O_RDWR)
+        return open_private(path)
 
     def load(self) -> AlertMemory:
         """Return the memory; an empty one when nothing can be read."""

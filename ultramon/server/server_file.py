@@ -83,7 +83,7 @@ def only_server(state_directory: str) -> Iterator[None]:
         StateError: Another server runs for it.
     """
     path = os.path.join(state_directory, SERVER_LOCK)
-    lock = Lock(path, lambda name: open_private(name, os.O_RDWR), _START_SECONDS)
+    lock = Lock(path, open_private, _START_SECONDS)
     with ExitStack() as held:
         try:
             held.enter_context(lock)

@@ -124,8 +124,8 @@ def _read_bounded(
     return data, found
 
 
-def open_private(path: str, flags: int) -> int:
-    """Open a file of this user; a missing one is made with mode 0600.
+def open_private(path: str, flags: int = os.O_RDWR) -> int:
+    """Open a file of this user, for reading and writing; a missing one is made with mode 0600.
 
     Raises:
         OSError: The system refused, or the name is a symlink.

@@ -199,13 +199,10 @@ class StateDirectory:
 
     def _open_lock(self, path: str) -> int:
         try:
-            try:
-                return open_private(path, os.O_RDWR)
-            except FileNotFoundError:
-                self.prepare()
-                return open_private(path, os.O_RDWR)
-        except OSError as error:
-            raise refused(path, "cannot be locked", error) from error
+            return open_private(path)
+        except FileNotFoundError:
+            self.prepare()
+            return open_private(path)
 
     def check_generation(self, record: StateRecord) -> None:
         """Make sure that a record may replace what is stored. Call inside the lock.

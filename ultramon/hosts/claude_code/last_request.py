@@ -22,7 +22,7 @@ def note(directory: str, now: float) -> None:
     """
     path = os.path.join(directory, FILE_NAME)
     try:
-        close_quietly(open_private(path, os.O_RDWR))
+        close_quietly(open_private(path))
         os.utime(path, (now, now), follow_symlinks=False)
     except (OSError, StateError):
         return

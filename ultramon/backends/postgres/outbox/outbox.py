@@ -18,7 +18,7 @@ from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal, execu
 from ultramon.errors import StateCorruptError
 from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
-from ultramon.system.files import make_private_directory, open_private, refused
+from ultramon.system.files import make_private_directory, open_private
 from ultramon.system.locks import Lock
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Outbox:
         Raises:
             LockedError: Another one is within.
         """
-        return Lock(f"{self._open().path}.lock", _open_lock, 0.0)
+        return Lock(f"{self._open().path}.lock", open_private, 0.0)
 
     @property
     def path(self) -> str:
@@ -240,13 +240,6 @@ class Outbox:
             if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall():
                 return []
             return connection.execute(query, arguments).fetchall()
-
-
-def _open_lock(path: str) -> int:
-    try:
-        return open_private(path, os.O_RDWR)
-    except OSError as error:
-        raise refused(path, "cannot be locked", error) from error
 
 
 def _decoded(body: str) -> dict[str, Any]:
