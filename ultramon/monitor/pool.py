@@ -7,10 +7,10 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
-from ultramon.errors import ConfigurationError, InvalidAgentIdError
+from ultramon.errors import ConfigurationError
 from ultramon.monitor.monitor import create_context_monitor
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -201,9 +201,8 @@ class MonitorPool:
 
 
 def _agent_id_of(conversation_id: str) -> str:
-    try:
-        return check_agent_id(conversation_id)
-    except InvalidAgentIdError:
-        # Text from elsewhere may hold half a character; that must not end a conversation.
-        digest = sha256(conversation_id.encode("utf-8", "surrogatepass"))
-        return f"conv-{digest.hexdigest()[:32]}"
+    if is_agent_id(conversation_id):
+        return conversation_id
+    # Text from elsewhere may hold half a character; that must not end a conversation.
+    digest = sha256(conversation_id.encode("utf-8", "surrogatepass"))
+    return f"conv-{digest.hexdigest()[:32]}"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
-from ultramon.errors import InvalidAgentIdError
 from ultramon.state.liveness import ENDED, LOST, OUTCOMES
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time
 
 TYPE_CHECKING = False
@@ -55,10 +54,8 @@ _COUNTED = ("completed", "interrupted", "remaining")
 
 def describe(record: StateRecord) -> str:
     """Return an agent's name for others: its id, and its label where that is one word."""
-    try:
-        return f"{check_agent_id(record.label)} ({record.agent_id})"
-    except InvalidAgentIdError:
-        return record.agent_id
+    own = record.agent_id
+    return f"{record.label} ({own})" if is_agent_id(record.label) else own
 
 
 def percent(ratio: float) -> str:

@@ -6,6 +6,10 @@ import os
 
 from ultramon.errors import InvalidAgentIdError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 MAX_ID_LENGTH = 128
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _REST = _FIRST | frozenset("._-")
@@ -43,7 +47,7 @@ def check_agent_id(agent_id: object, name: str = "agent id") -> str:
     return agent_id
 
 
-def is_agent_id(value: object) -> bool:
+def is_agent_id(value: object) -> TypeGuard[str]:
     """Return whether a value is a valid id."""
     try:
         return bool(check_agent_id(value))

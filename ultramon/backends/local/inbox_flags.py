@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.errors import InvalidAgentIdError
 from ultramon.system.files import (
     close_quietly,
     delete_quietly,
@@ -17,7 +16,7 @@ from ultramon.system.files import (
     open_private,
     refused,
 )
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,11 +74,8 @@ def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
         StateError: As `raise_flag`.
     """
     directory = _directory(connection)
-    try:
-        check_agent_id(agent_id)
-    except InvalidAgentIdError:
-        return  # from an edited state file; no hook has such a name
-    if directory:
+    # No hook has such a name as an edited state file may hold.
+    if directory and is_agent_id(agent_id):
         raise_flag(directory, agent_id)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from ultramon.errors import ConfigurationError, InvalidAgentIdError
+from ultramon.errors import ConfigurationError
 from ultramon.server.caller import AGENT
 from ultramon.server.http.authorization import HookCaller, Served
 from ultramon.server.http.error_responses import refuse
@@ -17,7 +17,7 @@ from ultramon.server.http.responses import problems
 from ultramon.server.posted_agents import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.services import Services
 from ultramon.system import compact_json
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 from ultramon.system.timestamps import format_time, parse_time
 
 router = APIRouter(tags=["hooks"])
@@ -75,9 +75,7 @@ def context_usage(
         if agent_id != caller.agent_id:
             problem = f"the token is that of agent {caller.agent_id}, which posts for itself only"
             raise refuse(request, problem, claimed=agent_id)
-    try:
-        agent_id = check_agent_id(agent_id)
-    except InvalidAgentIdError:
+    if not is_agent_id(agent_id):
         return {"status": "unknown_session"}
     problem = f"agent {agent_id} posts too often: 200 at once and 50 in a second are taken"
     services.limit_rate(agent_id, problem)

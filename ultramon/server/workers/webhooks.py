@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ultramon import __version__
-from ultramon.errors import ConfigurationError, InvalidAgentIdError, StateCorruptError, StateError
+from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
 from ultramon.server.workers.webhook_targets import AllowedHosts
 from ultramon.system.files import read_private_file
-from ultramon.system.ids import check_agent_id
+from ultramon.system.ids import is_agent_id
 from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, read_toml
 
 if TYPE_CHECKING:
@@ -49,19 +49,12 @@ _MAX_SECRET_BYTES = 4096
 _log = logging.getLogger("ultramon.server")
 
 
-def _is_agent_id(value: object) -> bool:
-    try:
-        return bool(check_agent_id(value))
-    except InvalidAgentIdError:
-        return False
-
-
 def _is_some_of(modes: object) -> bool:
     return isinstance(modes, list) and modes != [] and all(mode in DELIVERIES for mode in modes)
 
 
 _ALL_MODES = list(DELIVERIES)
-_RECIPIENT = Kind("an agent id", _is_agent_id)
+_RECIPIENT = Kind("an agent id", is_agent_id)
 _LIST = Kind("a list", lambda value: isinstance(value, list))
 _MODES = Kind(f"a list of some of {', '.join(DELIVERIES)}", _is_some_of)
 _URL = Kind("a URL", lambda value: isinstance(value, str))
