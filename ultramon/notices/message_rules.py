@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 
 from ultramon.errors import ConfigurationError
-from ultramon.system.ids import check_agent_id, random_hex
-from ultramon.system.timestamps import format_time
+from ultramon.state.record import StateRecord
+from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,18 +38,8 @@ def dead_letter(
     recipient: str, message_id: int, run: str, now: float
 ) -> tuple[dict[str, Any], str]:
     """Return the event of a message that died, and its key, which holds for this death alone."""
-    event = {
-        "eventId": random_hex(16),
-        "type": "dead_letter",
-        "agentId": recipient,
-        "sessionId": "",
-        "run": run,
-        "generation": 0,
-        "epoch": 1,
-        "source": "queue",
-        "occurredAt": format_time(now),
-        "n": message_id,
-    }
+    agent = StateRecord(recipient, run=run, epoch=1)
+    event = agent.event("dead_letter", at=now, n=message_id, source="queue")
     return event, f"{recipient}/dead_letter/{message_id}/{event['occurredAt']}"
 
 
