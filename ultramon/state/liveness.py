@@ -75,7 +75,14 @@ def _is_gone(
     """Return whether the process of an agent provably ended."""
     if record.pid is None or not _is_local(record, host):
         return False
-    started, known = started_at(record.pid), record.pid_started_at
+    return is_process_gone(record.pid, record.pid_started_at, started_at)
+
+
+def is_process_gone(
+    pid: int, known: str | None, started_at: Callable[[int], str | None] = process_started_at
+) -> bool:
+    """Return whether a process of this host with a known start provably ended."""
+    started = started_at(pid)
     if started is None:
         return True
     return started != known and known is not None and _UNKNOWN not in (started, known)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.overview import Page
 from ultramon.backends.postgres.schema.state_columns import machine_of
 from ultramon.backends.postgres.schema.text_columns import to_column
-from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
-from ultramon.state.record import StateRecord
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, is_process_gone
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
@@ -125,7 +124,9 @@ class PostgresOverview:
                 "limit": limit,
             }
             processes = connection.execute(_PROCESSES, values)
-            values["gone"] = [process for (process,) in processes if _is_gone(process, host)]
+            values["gone"] = [
+                process for (process,) in processes if is_process_gone(*compact_json.loads(process))
+            ]
             values["suspects"] = self._suspects(connection, values)
             [(agent_ids, active, stale, lost, ended, oldest_running)] = connection.execute(
                 _PAGE, values
@@ -160,16 +161,3 @@ class PostgresOverview:
     def _find(self, condition: str, *values: str) -> list[str]:
         query = f"SELECT agent_id FROM ultramon.agents WHERE {condition} ORDER BY agent_id"
         return [agent_id for (agent_id,) in self._database.select(query, *values)]
-
-
-def _is_gone(process: str, host: HostIdentity) -> bool:
-    pid, started_at = compact_json.loads(process)
-    owner = StateRecord(
-        "owner",
-        active=True,
-        pid=pid,
-        pid_started_at=started_at,
-        hostname=host.hostname,
-        boot_id=host.boot_id,
-    )
-    return judge(owner, None, 0.0, host).is_gone
