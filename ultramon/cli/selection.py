@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from ultramon.cli.output import SeveralFound
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
 from ultramon.state.record import short_id
-from ultramon.system.terminal_text import sanitize
+from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,11 +112,8 @@ def find_agent_id(backend: Backend, name: str) -> str:
         raise AgentNotFoundError(sanitize(name))
     session = min(ids, key=len)
     if any(not other.startswith(f"{session}.") for other in ids if other != session):
-        more = f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
-        kind = "label" if labelled else "prefix"
-        raise SeveralFound(
-            f"{kind} {name} fits {len(ids)} agents: {', '.join(ids[:_MAX_NAMED])}{more}"
-        )
+        kind, some = "label" if labelled else "prefix", first_of(ids, _MAX_NAMED)
+        raise SeveralFound(f"{kind} {name} fits {len(ids)} agents: {some}")
     return session
 
 

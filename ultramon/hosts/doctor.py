@@ -28,11 +28,12 @@ from ultramon.system.files import delete_quietly, make_private_directory, write_
 from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
+from ultramon.system.terminal_text import first_of
 
 MEASURED_AFTER_SECONDS = 120.0
 """An agent that is active for longer has had a response that could be read."""
 _PROBE_BYTES = 16 * 1024
-_MAX_NAMED = 3
+_SHOWN_FAILURES = 3
 _ROOM = "make room there, make it writable, or set ULTRAMON_STATE_DIR"
 
 
@@ -110,12 +111,6 @@ class DoctorContext:
         for _, state in self.states():
             if isinstance(state, StateRecord) and state.host == host:
                 yield state
-
-
-def first_of(names: list[str], separator: str = ", ") -> str:
-    """Return the first three of some names, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return separator.join(names[:_MAX_NAMED]) + more
 
 
 def check_directory(context: DoctorContext) -> Iterator[Finding]:
@@ -226,7 +221,7 @@ def check_failures(context: DoctorContext, hosts: Iterable[Host]) -> Iterator[Fi
             is_quiet = False
             shown = "; ".join(
                 " ".join(str(one.get(name) or "?") for name in ("at", "event", "problem"))
-                for one in noted[-_MAX_NAMED:]
+                for one in noted[-_SHOWN_FAILURES:]
             )
             cure = f"when they are understood, delete {path}"
             yield warning("failures", f"{len(noted)} noted, the last: {shown}", cure)

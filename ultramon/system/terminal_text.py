@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MAX_MARKS = 4
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
@@ -36,6 +40,12 @@ def sanitize(text: str, *, max_chars: int = 10_000, keep_lines: bool = False) ->
         hidden = category in _ESCAPED_CATEGORIES or char in _INVISIBLE or marks > _MAX_MARKS
         shown.append(_escape(char) if hidden and not (keep_lines and char == "\n") else char)
     return "".join(shown)
+
+
+def first_of(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def _escape(char: str) -> str:

@@ -22,7 +22,7 @@ from ultramon.cli.output import (
     usage_bar,
 )
 from ultramon.cli.selection import json_option
-from ultramon.system.terminal_text import sanitize
+from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 24
 _MAX_SOURCES = 12
-_MAX_NAMED = 3
 _BAR_WIDTH = 10
 _MOMENT = "%Y-%m-%d %H:%M:%S"
 _TOKENS = click.IntRange(min=1, max=1_000_000_000)
@@ -105,8 +104,7 @@ def _say_skipped(skipped: list[Skipped]) -> None:
     for one in skipped:
         by_reason[one.reason].append(one.path)
     for reason, paths in by_reason.items():
-        more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
-        say(f"skipped {', '.join(paths[:_MAX_NAMED])}{more}: {reason}")
+        say(f"skipped {first_of(paths)}: {reason}")
 
 
 def _print_timeline(console: Console, timeline: Timeline, *, with_plot: bool) -> None:

@@ -13,9 +13,10 @@ from ultramon.errors import StateError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import Examination
 from ultramon.hosts.claude_code.setup.settings import USER, config_directory
-from ultramon.hosts.doctor import first_of, ok, problem
+from ultramon.hosts.doctor import ok, problem
 from ultramon.hosts.jsonl import head_objects, open_transcript
 from ultramon.system.findings import Finding
+from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time, parse_time
 
 RECENT_SECONDS = 7 * 86_400.0

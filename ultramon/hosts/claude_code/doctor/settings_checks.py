@@ -19,10 +19,11 @@ from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
 from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Layer
-from ultramon.hosts.doctor import DoctorContext, first_of, ok, problem, warning
+from ultramon.hosts.doctor import DoctorContext, ok, problem, warning
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
+from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time
 
 _MAX_COMMAND_CHARS = 120
@@ -69,7 +70,7 @@ def _fate(seen: Examination, layer: Layer) -> str:
     known = before.other_commands() if before else []
     new = [one[:_MAX_COMMAND_CHARS] for one in settings.other_commands() if one not in known]
     if new:
-        return f"{overwritten} with other hooks: {first_of(new, '; ')}"
+        return f"{overwritten} with other hooks: {first_of(new, separator='; ')}"
     if before is not None and settings.says_the_same_as(before.original or b""):
         return f"{overwritten} with what stood there before"
     return f"{overwritten} without them"
