@@ -13,13 +13,12 @@ from ultramon.cli.output import (
     age,
     field,
     plural,
-    print_json,
+    print_result,
     sanitize_values,
     say,
 )
 from ultramon.cli.selection import open_store, state_dir_given, store_options
 from ultramon.system.findings import OK, WARNING, Finding
-from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,7 +47,7 @@ def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Change nothing; print what an administrator runs to make the roles.",
 )
 @store_argument
-def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool) -> ExitCode:
+def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool) -> None:
     """Create the tables of a PostgreSQL database; files need none.
 
     Also creates roles for agents, dashboards and admins, if this user may. It can be run any number
@@ -56,25 +55,25 @@ def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool)
     """
     backend = _open(url, state_dir)
     if not print_sql:
-        return _set_up(backend, with_roles=True, as_json=json)
+        _set_up(backend, with_roles=True, as_json=json)
+        return
     store = _postgres(backend)
     if store is None:
         raise CommandFailed(f"{backend.url} has no roles: only PostgreSQL has")
     from ultramon.backends.postgres.admin.roles import administrators_sql
 
     click.echo(administrators_sql(store.database.address.schema), nl=False)
-    return ExitCode.OK
 
 
 @click.command("migrate")
 @store_argument
-def migrate(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
+def migrate(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Bring a store of an older version up to date.
 
     Needed after an upgrade, and after restoring a dump of a database. Files are brought up to date
     when they are used.
     """
-    return _set_up(_open(url, state_dir), with_roles=False, as_json=json)
+    _set_up(_open(url, state_dir), with_roles=False, as_json=json)
 
 
 @click.command("check")
@@ -93,7 +92,7 @@ def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
 
 @click.command("stats")
 @store_argument
-def stats(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
+def stats(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Show sizes, waiting messages, and what holds events back."""
     from ultramon.backends.queue import queue_of
     from ultramon.system.clock import SYSTEM_CLOCK
@@ -110,12 +109,8 @@ def stats(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
             "recipients": [{"agentId": who, "waiting": number} for who, number in top if number],
         },
     }
-    if json:
-        print_json({"url": backend.url, **sanitize_values(measured)})
-        return ExitCode.OK
-    for line in _stats_lines(measured):
-        click.echo(sanitize(line))
-    return ExitCode.OK
+    facts = {"url": backend.url, **sanitize_values(measured)}
+    print_result(facts, *_stats_lines(measured), as_json=json)
 
 
 def _open(url: str | None, state_dir: str | None) -> Backend:
@@ -137,10 +132,11 @@ def _postgres(backend: Backend) -> PostgresBackend | None:
     return backend if isinstance(backend, PostgresBackend) else None
 
 
-def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
+def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> None:
     store = _postgres(backend)
     if store is None:
-        return _set_up_local(backend, is_init=with_roles, as_json=as_json)
+        _set_up_local(backend, is_init=with_roles, as_json=as_json)
+        return
     from ultramon.backends.postgres.admin.health import examine, read_facts, refusals
     from ultramon.backends.postgres.admin.setup import migrate
     from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
@@ -155,21 +151,19 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
         made = {"rolesCreated": roles.created, "rolesMissing": roles.missing}
     else:
         before, made = migrate(database).before, {}
-    if as_json:
-        versions = {"versionBefore": before, "version": SCHEMA_VERSION}
-        print_json({"url": backend.url, **versions, **made})
+    schema = database.address.schema
+    if before == 0:
+        lines = [f"Made the tables of version {SCHEMA_VERSION} in the schema {schema}"]
+    elif before < SCHEMA_VERSION:
+        lines = [f"Brought the tables in {schema} from version {before} to {SCHEMA_VERSION}"]
     else:
-        schema = database.address.schema
-        if before == 0:
-            click.echo(f"Made the tables of version {SCHEMA_VERSION} in the schema {schema}")
-        elif before < SCHEMA_VERSION:
-            click.echo(f"Brought the tables in {schema} from version {before} to {SCHEMA_VERSION}")
-        else:
-            click.echo(f"The tables in the schema {schema} have version {SCHEMA_VERSION} already")
-        if facts.foreign:
-            click.echo(f"Numbered {facts.foreign} restored events and cursors anew")
-        if made.get("rolesCreated"):
-            click.echo(f"Created the roles {', '.join(made['rolesCreated'])}")
+        lines = [f"The tables in the schema {schema} have version {SCHEMA_VERSION} already"]
+    if facts.foreign:
+        lines.append(f"Numbered {facts.foreign} restored events and cursors anew")
+    if made.get("rolesCreated"):
+        lines.append(f"Created the roles {', '.join(made['rolesCreated'])}")
+    result = {"url": backend.url, "versionBefore": before, "version": SCHEMA_VERSION, **made}
+    print_result(result, *lines, as_json=as_json)
     if made.get("rolesMissing"):
         say(
             f"Warning: no roles {', '.join(made['rolesMissing'])}: {facts.user} may create none; "
@@ -178,10 +172,9 @@ def _set_up(backend: Backend, *, with_roles: bool, as_json: bool) -> ExitCode:
     for finding in examine(facts):
         if finding.status == WARNING and finding.check != "rights":
             say(f"Warning: {finding_line(finding)}")
-    return ExitCode.OK
 
 
-def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode:
+def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> None:
     from ultramon.backends.health import migrate_local
     from ultramon.backends.local.backend import LocalBackend
 
@@ -195,11 +188,8 @@ def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> ExitCode
     if after is not None:
         words = f"{backend.url}: its journal has version {after}"
         words += " already" if before == after else f", it had {before}"
-    if as_json:
-        print_json({"url": backend.url, "versionBefore": before, "version": after})
-    else:
-        click.echo(sanitize(words))
-    return ExitCode.OK
+    facts = {"url": backend.url, "versionBefore": before, "version": after}
+    print_result(facts, words, as_json=as_json)
 
 
 def _examine(backend: Backend) -> Iterable[Finding]:

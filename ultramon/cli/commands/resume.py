@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ultramon.cli.agent_list import look_at
-from ultramon.cli.output import ExitCode, age, field, percent, print_json, say
+from ultramon.cli.output import age, field, percent, print_result, say
 from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED
 
@@ -22,7 +22,7 @@ HOST = "claude-code"
 @click.argument("agent", required=False)
 @click.option("--all", "show_all", is_flag=True, help="Show sessions that ended normally too.")
 @store_options
-def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> ExitCode:
+def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> None:
     """List coding sessions that were cut off, and how to resume them.
 
     The last active comes first, each with its label, its last task, how full it was, and the
@@ -33,14 +33,10 @@ def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: b
     seen, _ = look_at(stored)
     sessions = [one for one in seen if _is_session(one) and (agent or _is_cut_off(one, show_all))]
     sessions.sort(key=lambda one: one.record.last_activity, reverse=True)
-    if json:
-        print_json({"sessions": [{**one.to_json(), "command": _command(one)} for one in sessions]})
-        return ExitCode.OK
-    for one in sessions:
-        _print(one)
-    if not sessions:
+    facts = {"sessions": [{**one.to_json(), "command": _command(one)} for one in sessions]}
+    print_result(facts, *(line for one in sessions for line in _lines(one)), as_json=json)
+    if not (sessions or json):
         say("no session was cut off")
-    return ExitCode.OK
 
 
 def _is_session(one: ObservedAgent) -> bool:
@@ -59,7 +55,7 @@ def _command(one: ObservedAgent) -> str:
     return f"{go}claude --resume {shlex.quote(record.session_id)}"
 
 
-def _print(one: ObservedAgent) -> None:
+def _lines(one: ObservedAgent) -> tuple[str, str]:
     from ultramon.system.clock import SYSTEM_CLOCK
 
     record = one.record
@@ -67,5 +63,5 @@ def _print(one: ObservedAgent) -> None:
     facts = [f"{percent(record.usage_ratio)} full", f"last active {silence} ago"]
     if record.current_task:
         facts.append(f"last task: {field(record.current_task)}")
-    click.echo(f"{field(record.label) or field(record.agent_id)}  ({', '.join(facts)})")
-    click.echo(f"    {field(_command(one))}")
+    name = field(record.label) or field(record.agent_id)
+    return f"{name}  ({', '.join(facts)})", f"    {field(_command(one))}"
