@@ -14,9 +14,9 @@ from ultramon import signals
 from ultramon.backends.opening import as_backend
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.backends.toolkit import load_permitted
+from ultramon.backends.toolkit import find_agent, load_permitted
 from ultramon.context.levels import as_ladder
-from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.errors import ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
 from ultramon.notices.models import Notice, Registration
 from ultramon.notices.registration import StoredRegistration
@@ -85,7 +85,7 @@ def register(
     """
     ladder = None if thresholds is None else as_ladder(thresholds)
     store, now = as_backend(backend), (clock or SYSTEM_CLOCK).now()
-    found = _find(store, agent_id)
+    found = find_agent(store, agent_id)
     record = None if found is None else found.record
     target, source = resolve_target(
         record,
@@ -352,13 +352,6 @@ class Inbox:
         """End `run` after the present poll, for good. Handlers may call it."""
         self._is_stopping = True
         self._woken.set()
-
-
-def _find(backend: Backend, agent_id: str) -> StoredAgent | None:
-    try:
-        return backend.load(check_agent_id(agent_id))
-    except AgentNotFoundError:
-        return None
 
 
 def _parent_of(backend: Backend, agent_id: str) -> str | None:
