@@ -8,12 +8,15 @@ from ultramon.backends.base import Changes
 from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
 from ultramon.notices.rules import check_permission
 from ultramon.state.liveness import ALIVE, LOST, judge
+from ultramon.state.observed import Unreadable, observe
 from ultramon.system.ids import check_agent_id
+from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.state.observed import ObservedAgent
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -78,6 +81,18 @@ def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
         return backend.load(check_agent_id(agent_id))
     except AgentNotFoundError:
         return None
+
+
+def observe_stored(
+    agents: Iterable[StoredAgent], now: float, *, whole: bool = True
+) -> Iterator[ObservedAgent | Unreadable]:
+    """Judge stored agents as of now; see `ultramon.state.observed.observe`."""
+    host = this_host()
+    for agent in agents:
+        if agent.record is None:
+            yield Unreadable(agent.agent_id, str(agent.problem))
+        else:
+            yield observe(agent.record, agent.heartbeat_at, now, host, whole=whole)
 
 
 def load_permitted(

@@ -6,9 +6,10 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.toolkit import observe_stored
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.state.liveness import ENDED, judge
-from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, observe
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
 from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
@@ -121,7 +122,9 @@ class AgentList:
             agent._replace(heartbeat_at=beats.get(agent.agent_id))
             for agent in self._stored.values()
         )
-        self._everyone, self.unreadable = _sorted(_observe(agents, whole=self._with_news))
+        self._everyone, self.unreadable = sort_observed(
+            observe_stored(agents, SYSTEM_CLOCK.now(), whole=self._with_news)
+        )
         present = self._everyone if self._show_all else without_ended(self._everyone)
         self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)
@@ -165,7 +168,7 @@ class PagedAgentList(AgentList):
         self.hidden = 0 if self._show_all else self.verdicts.pop(ENDED, 0)
         # Without a limit none is left out: an agent that is missing was deleted meanwhile.
         count = 0 if limit is None else self.verdicts.total()
-        return _observe(page.agents, whole=False), count
+        return observe_stored(page.agents, SYSTEM_CLOCK.now(), whole=False), count
 
     def _news(self) -> Iterator[tuple[ObservedAgent, str]]:
         """Read the rungs reached from the events since they were last read."""
@@ -181,40 +184,12 @@ class PagedAgentList(AgentList):
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
-    return _sorted(_observe(agents, whole=True))
-
-
-def _sorted(
-    observed: Iterable[ObservedAgent | Unreadable],
-) -> tuple[list[ObservedAgent], list[Unreadable]]:
-    everyone = list(observed)
-    seen = [one for one in everyone if isinstance(one, ObservedAgent)]
-    seen.sort(key=lambda one: one.urgency)
-    return seen, [one for one in everyone if isinstance(one, Unreadable)]
-
-
-def _observe(agents: Iterable[StoredAgent], *, whole: bool) -> Iterator[ObservedAgent | Unreadable]:
-    now, host = SYSTEM_CLOCK.now(), this_host()
-    for agent in agents:
-        if agent.record is None:
-            yield Unreadable(agent.agent_id, str(agent.problem))
-        else:
-            yield observe(agent.record, agent.heartbeat_at, now, host, whole=whole)
+    return sort_observed(observe_stored(agents, SYSTEM_CLOCK.now()))
 
 
 def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
     """Return the agents that have not ended, lost ones among them."""
     return [one for one in seen if one.liveness.verdict != ENDED]
-
-
-def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
-    """Return agents as the commands print them with ``--json``."""
-    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
-
-
-def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
-    """Return agents that cannot be shown, as JSON beside those that can."""
-    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
 
 
 def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:

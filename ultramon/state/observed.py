@@ -8,6 +8,8 @@ from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.record import StateRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ultramon.state.liveness import Liveness
     from ultramon.system.processes import HostIdentity
 
@@ -105,6 +107,26 @@ def checked_json(one: ObservedAgent) -> dict[str, Any] | Unreadable:
         return one.to_json()
     except _SENSELESS as error:
         return _unreadable(one.record, error)
+
+
+def sort_observed(
+    observed: Iterable[ObservedAgent | Unreadable],
+) -> tuple[list[ObservedAgent], list[Unreadable]]:
+    """Return the readable agents, most urgent first, and the others."""
+    everyone = list(observed)
+    seen = [one for one in everyone if isinstance(one, ObservedAgent)]
+    seen.sort(key=lambda one: one.urgency)
+    return seen, [one for one in everyone if isinstance(one, Unreadable)]
+
+
+def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents as commands and routes show them."""
+    return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}
+
+
+def unreadable_json(unreadable: list[Unreadable]) -> dict[str, Any]:
+    """Return agents that cannot be shown, as JSON beside those that can."""
+    return {"unreadable": [{"agentId": one.agent_id, "reason": one.reason} for one in unreadable]}
 
 
 def _unreadable(record: StateRecord, error: Exception) -> Unreadable:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from ultramon.cli.agent_list import (
-    agents_json,
-    earlier_lives,
-    look_at,
-    open_agent_list,
-    unreadable_json,
-)
+from ultramon.cli.agent_list import earlier_lives, look_at, open_agent_list
 from ultramon.cli.output import (
     action_style,
     age,
@@ -33,7 +27,7 @@ from ultramon.cli.output import (
 )
 from ultramon.cli.selection import find_agent, limit_option, open_store, store_options
 from ultramon.state.liveness import ENDED, LOST, STALE
-from ultramon.state.observed import ObservedAgent, Unreadable
+from ultramon.state.observed import ObservedAgent, Unreadable, agents_json, unreadable_json
 from ultramon.state.record import short_id
 
 if TYPE_CHECKING:

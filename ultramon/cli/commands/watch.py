@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.agent_list import agents_json, open_agent_list
+from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.commands.status import print_agents, print_left_out, status_table
 from ultramon.cli.output import json_line, make_console, moment, percent, wait_while_read
 from ultramon.cli.selection import limit_option, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
+from ultramon.state.observed import agents_json
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:

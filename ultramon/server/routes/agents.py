@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ultramon.backends.toolkit import find_agent, load_permitted
+from ultramon.backends.toolkit import find_agent, load_permitted, observe_stored
 from ultramon.errors import (
     ConfigurationError,
     RegistrationError,
@@ -25,13 +25,11 @@ from ultramon.server.http.authorization import (
 from ultramon.server.http.error_responses import Json, refuse
 from ultramon.server.http.responses import ID_PATTERN, AgentIdInPath, AgentIdText, Sent, problems
 from ultramon.state.models import AgentState, Model
-from ultramon.state.observed import ObservedAgent, Unreadable, observe
+from ultramon.state.observed import Unreadable, agents_json, sort_observed
 from ultramon.system.ids import generate_agent_id
-from ultramon.system.processes import this_host
 from ultramon.tokens import mint_token, revoke_tokens
 
 if TYPE_CHECKING:
-    from ultramon.backends.base import StoredAgent
     from ultramon.server.services import Services
     from ultramon.state.record import StateRecord
 
@@ -144,21 +142,7 @@ def list_agents(
 ) -> Json:
     """Return the agents of one run or of all runs; to an agent only itself and its children."""
     allowed = [one for one in services.backend.list_agents(run) if may_see(caller, one)]
-    agents = [_observe(services, stored) for stored in allowed]
-    seen = [one for one in agents if isinstance(one, ObservedAgent)]
-    seen.sort(key=lambda one: one.urgency)
-    unreadable = [
-        {"agentId": one.agent_id, "reason": one.reason}
-        for one in agents
-        if isinstance(one, Unreadable)
-    ]
-    return Json({"agents": [one.to_json() for one in seen], "unreadable": unreadable})
-
-
-def _observe(services: Services, stored: StoredAgent) -> ObservedAgent | Unreadable:
-    if stored.record is None:
-        return Unreadable(stored.agent_id, str(stored.problem))
-    return observe(stored.record, stored.heartbeat_at, services.now(), this_host())
+    return Json(agents_json(*sort_observed(observe_stored(allowed, services.now()))))
 
 
 @router.post("/agents", status_code=201, responses=problems(404, 409, body=True))
@@ -239,7 +223,7 @@ def _subscription(
 @router.get("/agents/{agent_id}", response_model=ShownAgent, responses=problems(404, 422))
 def show_agent(agent: PermittedAgent, services: Served) -> Json:
     """Return the state of an agent with its liveness; nothing changes."""
-    one = _observe(services, agent)
+    [one] = observe_stored([agent], services.now())
     if isinstance(one, Unreadable):
         raise StateCorruptError(one.agent_id, one.reason)
     return Json(one.to_json())
