@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from ultramon.backends.credentials import Credential, credentials_of
 from ultramon.backends.opening import as_backend
-from ultramon.backends.toolkit import load_permitted
+from ultramon.backends.toolkit import find_agent, load_permitted
 from ultramon.errors import (
-    AgentNotFoundError,
     ConfigurationError,
     RegistrationError,
     StateCorruptError,
@@ -128,11 +127,8 @@ def bearer_of(token: str, *, backend: Backend, clock: Clock | None = None) -> St
     now = (clock or SYSTEM_CLOCK).now()
     if credential is None or credential.expires_at <= now:
         return None
-    try:
-        stored = backend.load(credential.agent_id)
-    except AgentNotFoundError:
-        return None
-    if stored.record is None or not _is_of(credential, stored.record):
+    stored = find_agent(backend, credential.agent_id)
+    if stored is None or stored.record is None or not _is_of(credential, stored.record):
         return None
     return stored if _renewed(credential, backend, now) else None
 

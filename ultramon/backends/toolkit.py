@@ -83,6 +83,12 @@ def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
         return None
 
 
+def find_record(backend: Backend, agent_id: str) -> StateRecord | None:
+    """Return the state of one agent; None when there is none of that id. See `find_agent`."""
+    found = find_agent(backend, agent_id)
+    return None if found is None else found.record
+
+
 def observe_stored(
     agents: Iterable[StoredAgent], now: float, *, whole: bool = True
 ) -> Iterator[ObservedAgent | Unreadable]:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import RecordsTogether, Save
+from ultramon.backends.toolkit import find_record
 from ultramon.errors import (
     AgentAlreadyRunningError,
-    AgentNotFoundError,
     FencedError,
     StateError,
     StateSchemaError,
@@ -289,10 +289,7 @@ class StateWriter:
         """
         if not self._has_tried:
             return False
-        try:
-            stored = self.backend.load(self.agent_id).record
-        except AgentNotFoundError:
-            return False
+        stored = find_record(self.backend, self.agent_id)
         if stored is None or stored.start_id != self.record.start_id:
             return False
         with self.session.lock:

@@ -11,7 +11,7 @@ import threading
 from math import ceil
 
 from ultramon.backends.registry import registry_of
-from ultramon.backends.toolkit import find_agent, load_permitted
+from ultramon.backends.toolkit import find_record, load_permitted
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.tracker import ContextTracker
@@ -103,8 +103,7 @@ class PostedAgents:
 
         with self._lock(agent_id):
             # The process that takes the posts now owns the agents of the one before.
-            stored = find_agent(self._backend, agent_id)
-            record = None if stored is None else stored.record
+            record = find_record(self._backend, agent_id)
             owned = record is not None and record.host == HOST
             self._backend.start_agent(agent_id, build, takeover=owned, now=now, host=this_host())
 
@@ -306,14 +305,14 @@ class PostedAgents:
     ) -> dict[str, Any]:
         """Take a post about an agent, or answer why it is not taken."""
         with self._lock(agent_id):
-            stored = find_agent(self._backend, agent_id)
-            if stored is None or stored.record is None:
+            record = find_record(self._backend, agent_id)
+            if record is None:
                 return {"status": "unknown_session"}
-            if stored.record.host != HOST:
+            if record.host != HOST:
                 return {"status": "measured_elsewhere"}
-            if not stored.record.active:
+            if not record.active:
                 return {"status": "stopped"}
-            return take(self._gauge(stored.record, now))
+            return take(self._gauge(record, now))
 
     def _save(self, gauge: Gauge, now: float) -> None:
         record = gauge.record

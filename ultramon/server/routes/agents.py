@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, ConfigDict, Field
 
-from ultramon.backends.toolkit import find_agent, load_permitted, observe_stored
+from ultramon.backends.toolkit import find_record, load_permitted, observe_stored
 from ultramon.errors import (
     ConfigurationError,
     RegistrationError,
@@ -30,8 +30,7 @@ from ultramon.system.ids import generate_agent_id
 from ultramon.tokens import mint_token, revoke_tokens
 
 if TYPE_CHECKING:
-    from ultramon.server.services import Services
-    from ultramon.state.record import StateRecord
+    pass
 
 router = APIRouter(tags=["agents"])
 
@@ -154,7 +153,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     """
     parent_id = requester_of(request, body.parent_id)
     agent_id = body.agent_id or generate_agent_id()
-    stored = _find(services, agent_id)
+    stored = find_record(services.backend, agent_id)
     if stored is not None and caller.agent_id not in (None, stored.parent_id):
         problem = f"agent {agent_id} is no direct child of agent {caller.agent_id}"
         raise refuse(request, problem, agent_id=agent_id)
@@ -168,7 +167,7 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
         check_notify(
             agent_id, parent_id, str(recipient), as_admin=caller.is_admin, backend=services.backend
         )
-    family = stored or (parent_id and _find(services, parent_id))
+    family = stored or (parent_id and find_record(services.backend, parent_id))
     services.posted.start(
         agent_id,
         services.now(),
@@ -190,11 +189,6 @@ def make_agent(body: NewAgent, request: Request, services: Served, caller: AnyCa
     token = mint_token(agent_id, caller.agent_id, backend=services.backend, clock=services.clock)
     started = load_permitted(services.backend, agent_id, None)
     return MadeAgent(agent_id=agent_id, generation=started.generation, token=token)
-
-
-def _find(services: Services, agent_id: str) -> StateRecord | None:
-    stored = find_agent(services.backend, agent_id)
-    return None if stored is None else stored.record
 
 
 def _subscription(
