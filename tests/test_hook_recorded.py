@@ -63,7 +63,8 @@ class Replay:
                 stream.write(line(json.loads(text) | {"timestamp": format_time(time.time())}))
 
     def _write_reply(self, file, last):
-        if last["id"] != self.written.get(file):
+        # A subagent's first call may be reported before its transcript holds the reply.
+        if last is not None and last["id"] != self.written.get(file):
             self.written[file] = last["id"]
             tokens = sum(last[name] for name in last if name.startswith(("input", "cache")))
             made = self.session.reply_line(tokens)
