@@ -36,6 +36,8 @@ class TaskState(Model):
     """``pending``, ``in_progress``, ``done`` or ``interrupted`` (may be half done)."""
     result: str | None = None
     """A reference to its result, e.g. a path."""
+    id: str | None = None
+    """The id of the task in the client's own task list; None = it is in none."""
 
 
 class Anchor(Model):

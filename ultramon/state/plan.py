@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import ConfigurationError
 from ultramon.system.compact_json import dumps
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 PENDING = "pending"
 IN_PROGRESS = "in_progress"
@@ -29,11 +29,12 @@ _CUT = "…"
 _ITEM_FRAME_BYTES = len('{"name":,"status":"in_progress","result":"\\u2026"},,:"\\u2026",')
 
 
-def _item_bytes(name: str) -> int:
+def item_bytes(name: str) -> int:
+    """Return what an item counts towards `MAX_PLAN_BYTES`."""
     return 3 * len(dumps(name)) + _ITEM_FRAME_BYTES
 
 
-def _result_bytes(result: str) -> int:
+def result_bytes(result: str) -> int:
     return 2 * len(dumps(result))
 
 
@@ -67,8 +68,10 @@ class Plan:
         """
         if isinstance(items, str | bytes):
             raise ConfigurationError("plan", items, "a list of items, not one text")
-        names = Counter(map(_name_of, items))
-        for name, count in names.most_common(1):
+        names: dict[str, int] = {}
+        for name in map(_name_of, items):
+            names[name] = names.get(name, 0) + 1
+        for name, count in names.items():
             if count > 1:
                 allowed = f"there once, not {count} times: number items that are to be done again"
                 raise ConfigurationError("plan item", name, allowed)
@@ -77,7 +80,7 @@ class Plan:
 
     def _add(self, names: Iterable[str]) -> None:
         names = [name for name in names if name not in self._tasks]
-        added = sum(map(_item_bytes, names))
+        added = sum(map(item_bytes, names))
         if self._size_bytes + added > MAX_PLAN_BYTES:
             raise ConfigurationError(
                 "plan",
@@ -144,11 +147,11 @@ class Plan:
 
     def _keep_result(self, task: dict[str, Any], result: str) -> None:
         if task["result"] is not None:
-            self._results_bytes -= _result_bytes(task["result"])
+            self._results_bytes -= result_bytes(task["result"])
         # The work is done; a result without room must not undo that.
-        if self._results_bytes + _result_bytes(result) > MAX_RESULTS_BYTES:
+        if self._results_bytes + result_bytes(result) > MAX_RESULTS_BYTES:
             result = _CUT
-        self._results_bytes += _result_bytes(result)
+        self._results_bytes += result_bytes(result)
         task["result"] = result
 
     def _leave(self, name: str) -> None:
@@ -204,7 +207,7 @@ class Plan:
                 again["status"] = INTERRUPTED
             if task.get("result") is not None:
                 self._keep_result(again, task["result"])
-        self._size_bytes = sum(map(_item_bytes, self._tasks))
+        self._size_bytes = sum(map(item_bytes, self._tasks))
         self._is_planned = total is not None and bool(self._tasks)
         self._unnamed_done = max(0, completed - self.completed_count)
         if total is not None and total != self.total_count:
