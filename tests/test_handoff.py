@@ -25,6 +25,8 @@ from ultramon.monitor.handoff import (
 )
 from ultramon.state.models import utc
 from ultramon.system.compact_json import dumps
+from ultramon.testing import make_record
+from ultramon.testing.clock import START
 
 texts = st.text(st.characters(), max_size=3000)
 lists = st.lists(st.text(st.characters(), max_size=200), max_size=30).map(tuple)
@@ -343,3 +345,14 @@ def test_outside_of_git_there_is_only_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "here").rmdir()
     assert look_at_workspace() == Workspace(cwd="?")
+
+
+def test_a_rebuilt_record_says_how_many_tasks_have_no_name():
+    """A plan that was too large for a state leaves counts, and a successor has to know that."""
+    tasks = [{"name": "read", "status": "done"}, {"name": "write", "status": "pending"}]
+    record = make_record("lost", tasks=tasks, tasks_completed=601, tasks_total=2_000)
+    rebuilt = HandoffRecord.of(record, tasks, now=START)
+    assert rebuilt.notes == "1,998 further tasks were only counted: 600 of them are done."
+    assert rebuilt.notes in rebuilt.to_prompt()
+    record.tasks_completed, record.tasks_total = 1, 2
+    assert HandoffRecord.of(record, tasks, now=START).notes is None

@@ -138,6 +138,7 @@ class HandoffRecord(Model):
         """
         names: dict[str, str] = {task["name"]: task["status"] for task in tasks}
         left.setdefault("workspace", Workspace(cwd=record.cwd) if record.cwd else None)
+        left.setdefault("notes", unnamed_tasks(record))
         life = f"{record.agent_id}-{record.generation}-{record.epoch}"
         return cls(
             handoff_id=f"{life}-{round(record.started_at * 1000)}{suffix}",
@@ -278,6 +279,16 @@ def _section(title: str, value: str | tuple[str, ...], size: int) -> list[str]:
         line = " ".join(text.splitlines())
         lines.append(f"- {line[:_MAX_ITEM_CHARS]}…" if len(line) > _MAX_ITEM_CHARS else f"- {line}")
     return [*lines, f"- … and {more} more"] if more > 0 else lines
+
+
+def unnamed_tasks(record: StateRecord) -> str | None:
+    """Return a sentence about the tasks that a state counts and does not name; None without any."""
+    named = record.tasks or []
+    done = record.tasks_completed - sum(task["status"] == DONE for task in named)
+    count = (record.tasks_total or 0) - len(named)
+    if not named or count <= 0:
+        return None
+    return f"{count:,} further tasks were only counted: {max(0, done):,} of them are done."
 
 
 def bounded_text(text: str | None) -> str | None:
