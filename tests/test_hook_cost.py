@@ -66,11 +66,26 @@ def test_a_call_without_an_event_loads_little(session, event):
     assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
     unneeded = {
         "ultramon.context.model_windows", "ultramon.context.estimator", "ultramon.hosts.registry",
-        "ultramon.hosts.failure_log", "importlib.metadata",
+        "ultramon.hosts.failure_log", "ultramon.hosts.task_list", "ultramon.state.plan",
+        "importlib.metadata",
     }  # fmt: skip
     assert not names & (SLOW | DATABASE | DELIVERY | unneeded)
     assert "ultramon.hosts.store" in names
     assert session.record().pending is None
+    assert session.failures() == []
+
+
+def test_a_task_call_loads_no_database(session):
+    """A task is stored with the reading: nobody is sent anything."""
+    session.freeze()
+    session.tool(tokens_at(60))
+    task = {"id": "1", "subject": "read", "status": "pending"}
+    names = loaded(
+        session, "PostToolUse", tool_name="TaskList", tool_input={}, tool_response={"tasks": [task]}
+    )
+    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ultramon"}
+    assert not names & (SLOW | DATABASE | DELIVERY)
+    assert session.record().tasks_total == 1
     assert session.failures() == []
 
 

@@ -63,6 +63,7 @@ class Replay:
                 stream.write(line(json.loads(text) | {"timestamp": format_time(time.time())}))
 
     def _write_reply(self, file, last):
+        file.touch()
         # A subagent's first call may be reported before its transcript holds the reply.
         if last is not None and last["id"] != self.written.get(file):
             self.written[file] = last["id"]

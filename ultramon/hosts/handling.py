@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import HookEvent, LaunchedSubagent
     from ultramon.hosts.records import LastReading
     from ultramon.hosts.store import HookStore
+    from ultramon.hosts.task_list import TaskReport
 
     Change = Callable[[HostedAgent, LastReading], None]
 
@@ -187,7 +188,11 @@ class HookCall:
             agent.take_last(reading.report)
             agent.end("completed", "")
 
-        self._update_with_reading(change, self._readings.check_end, create=False)
+        agent = self._update_with_reading(change, self._readings.check_end, create=False)
+        if agent is not None and agent.record.tasks:
+            from ultramon.hosts.task_list import give_back
+
+            give_back(self._store, self._session_id, agent.record)
 
     def _end_child(self, child_id: str, reading: LastReading) -> None:
         """End a subagent that the client ended without an event of its own."""
@@ -282,7 +287,23 @@ class HookCall:
         event = self._event
         if event.launched is not None:
             self._introduce_subagent(event.launched)
+        if event.tasks is not None:
+            return self._after_task_call(event.tasks)
         return self._measure(lambda agent: agent.end_call(event.call_id), is_call=True)
+
+    def _after_task_call(self, report: TaskReport) -> str:
+        """Take what a tool call changed in the client's task list into the plans."""
+        from ultramon.hosts.task_list import TaskSharing
+
+        sharing = TaskSharing(self._store, self._session_id, self.agent_id, report)
+
+        def change(agent: HostedAgent) -> None:
+            agent.end_call(self._event.call_id)
+            sharing.apply(agent)
+
+        text = self._measure(change, is_call=True)
+        sharing.hand_on()
+        return text
 
     def _after_calls(self) -> str:
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)

@@ -211,9 +211,17 @@ class HostedAgent:
             self.begin_task(prompt)
 
     def begin_task(self, task: str) -> None:
-        """Note what the agent is to do, and name it after the first of its tasks."""
-        self.record.current_task = one_line(task)[:_MAX_TASK_CHARS]
+        """Note what the agent is to do, and name it after the first of its tasks.
+
+        A task that it has begun in its own plan stays the current one.
+        """
         self.name(task)
+        if self.record.tasks:
+            from ultramon.state.stored_plan import has_begun_task
+
+            if has_begun_task(self.record):
+                return
+        self.record.current_task = one_line(task)[:_MAX_TASK_CHARS]
 
     def tool_started(self, call_id: str | None) -> None:
         """A tool begins to run."""

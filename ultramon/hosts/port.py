@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.records import LastReading, Report, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.hosts.task_list import TaskReport
     from ultramon.system.findings import Finding
 
 SESSION_STARTED = "session_started"
@@ -79,6 +80,7 @@ class HookEvent(Record):
         error: What a turn failed with, empty when it did not; None = the turn goes on.
         last_text: The last text of the turn's last reply, empty = unknown.
         launched: The subagent that a tool launched, or None.
+        tasks: What the result of a tool says about the client's task list, or None.
         failed_subagent_id: The subagent whose failure the prompt reports, or None.
     """
 
@@ -99,6 +101,7 @@ class HookEvent(Record):
     error: str | None = None
     last_text: str = ""
     launched: LaunchedSubagent | None = None
+    tasks: TaskReport | None = None
     failed_subagent_id: str | None = None
 
 

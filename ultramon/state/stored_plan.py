@@ -68,6 +68,7 @@ class StoredPlan:
         self._more_done = max(0, record.tasks_completed - done)
         more = (record.tasks_total or 0) - len(self.tasks)
         self._more = max(0, self._more_done, more)
+        self._was_whole = not self._more
 
     @property
     def agent_id(self) -> str:
@@ -83,6 +84,11 @@ class StoredPlan:
     def ids(self) -> set[str]:
         """The ids of the client's tasks."""
         return set(self._by_id)
+
+    @property
+    def has_overflowed(self) -> bool:
+        """Whether it is only now that tasks are counted and not stored."""
+        return self._was_whole and self._more > 0
 
     def _index(self) -> None:
         self._by_id = {task["id"]: task for task in self.tasks if _is_listed(task)}

@@ -48,6 +48,7 @@ _KINDS = {
 # Of notifications these ask the person for something; old clients have no types, and notify only
 # then.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
+_TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
 _TASK_NEWS = "<task-notification>"
 _TERMINAL = "cli"
 """``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
@@ -83,6 +84,10 @@ class ClaudeCode(Host):
             _read_prompt(event, _text(payload, "prompt"))
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
             event.launched = _launched(payload.get("tool_response"))
+        elif name == "PostToolUse" and payload.get("tool_name") in _TASK_TOOLS:
+            from ultramon.hosts.claude_code.task_list import read_report
+
+            event.tasks = read_report(payload)
         elif event.kind == port.SUBAGENT_ENDED and not event.subagent_type:
             event.kind = ""  # the client sends one for every compaction too
         elif name in ("Stop", "StopFailure"):
