@@ -35,6 +35,7 @@ def item_bytes(name: str) -> int:
 
 
 def result_bytes(result: str) -> int:
+    """Return what a result counts towards `MAX_RESULTS_BYTES`."""
     return 2 * len(dumps(result))
 
 

@@ -6,7 +6,15 @@ a file.
 
 from __future__ import annotations
 
-from ultramon.state.plan import DONE, IN_PROGRESS, MAX_PLAN_BYTES, PENDING, item_bytes
+from ultramon.state.plan import (
+    DONE,
+    IN_PROGRESS,
+    MAX_PLAN_BYTES,
+    MAX_RESULTS_BYTES,
+    PENDING,
+    item_bytes,
+    result_bytes,
+)
 from ultramon.system.compact_json import dumps
 
 TYPE_CHECKING = False
@@ -170,6 +178,19 @@ class StoredPlan:
     def stored_bytes(self) -> int:
         """What the tasks count towards `MAX_PLAN_BYTES`."""
         return sum(map(_task_bytes, self.tasks))
+
+    @property
+    def fits(self) -> bool:
+        """Whether a state has room for every task and every result."""
+        results = (task.get("result") for task in self.tasks)
+        results_bytes = sum(result_bytes(result) for result in results if isinstance(result, str))
+        return self.stored_bytes <= MAX_PLAN_BYTES and results_bytes <= MAX_RESULTS_BYTES
+
+    @property
+    def current_name(self) -> str | None:
+        """The current task, where it is in progress."""
+        current = self._record.current_task
+        return current if current in self._running() else None
 
     def _append(self, reported: ReportedTask) -> None:
         if reported.status == DELETED:
