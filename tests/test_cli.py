@@ -66,6 +66,7 @@ SHORT = {
     "context monitor": "context-monitor",
     "queue messages": "messages",
     "queue clear": "clear",
+    "task handoff": "handoff",
 }
 """Commands of groups whose variables bear their short names."""
 OWN_VARIABLES = {
@@ -130,6 +131,7 @@ def test_help_lists_what_people_run_and_groups_what_programs_call():
         (["backend", "--json", "check", "memory:"], ["backend", "check", "memory:", "--json"]),
         (["hook", "claude-code"], ["host", "hook", "claude-code"]),
         (["statusline"], ["host", "statusline"]),
+        (["handoff", "--notes", "x"], ["task", "handoff", "--notes=x"]),
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -23,7 +23,7 @@ def environment(**changes):
         name: value
         for name, value in os.environ.items()
         if (name == "ULTRAMON_BACKEND" or not name.startswith("ULTRAMON_"))
-        and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+        and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "CLAUDE_CODE_SESSION_ID")
     }
     return {**kept, "PYTHONUTF8": "1", "TERM": "xterm-256color", **changes}
 

@@ -62,6 +62,14 @@ GROUPS = {
             **{name: ("queue", name) for name in ("depth", "dead", "retry", "drop")},
         },
     ),
+    "task": (
+        "Plan and handoff of an agent that works in a shell.",
+        {
+            **{name: ("task", name) for name in ("add", "start", "done")},
+            "list": ("task", "list_tasks"),
+            "handoff": ("handoff", "command"),
+        },
+    ),
     "token": (
         "Tokens of agents, and the secrets of a server.",
         {name: ("token", name) for name in ("mint", "revoke", "admin", "hook")},
@@ -74,7 +82,9 @@ GROUPS = {
 """What programs call: the help of each group, and its commands as module and function."""
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
-SHORT_NAMES = ("alert", "check", "clear", "context-monitor", "hook", "messages", "statusline")
+SHORT_NAMES = (
+    "alert", "check", "clear", "context-monitor", "handoff", "hook", "messages", "statusline",
+)  # fmt: skip
 """Commands of groups that scripts may call without the group; not listed in `--help`."""
 _ROOMS = ("demo", "chaos", "replay")
 _HELP_MARGIN = 6  # what click leaves free around the two columns

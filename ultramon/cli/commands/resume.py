@@ -14,6 +14,7 @@ from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:
     from ultramon.state.observed import ObservedAgent
+    from ultramon.state.record import StateRecord
 
 HOST = "claude-code"
 
@@ -31,16 +32,20 @@ def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: b
     backend = open_store(state_dir)
     stored = backend.list_agents() if agent is None else [find_agent(backend, agent)]
     seen, _ = look_at(stored)
-    sessions = [one for one in seen if _is_session(one) and (agent or _is_cut_off(one, show_all))]
+    sessions = [
+        one for one in seen if is_session(one.record) and (agent or _is_cut_off(one, show_all))
+    ]
     sessions.sort(key=lambda one: one.record.last_activity, reverse=True)
-    facts = {"sessions": [{**one.to_json(), "command": _command(one)} for one in sessions]}
+    facts = {
+        "sessions": [{**one.to_json(), "command": resume_command(one.record)} for one in sessions]
+    }
     print_result(facts, *(line for one in sessions for line in _lines(one)), as_json=json)
     if not (sessions or json):
         say("no session was cut off")
 
 
-def _is_session(one: ObservedAgent) -> bool:
-    record = one.record
+def is_session(record: StateRecord) -> bool:
+    """Return whether an agent is a session that its client can resume."""
     return record.host == HOST and record.agent_id == record.session_id
 
 
@@ -49,8 +54,8 @@ def _is_cut_off(one: ObservedAgent, show_all: bool) -> bool:
     return verdict != ALIVE and (show_all or verdict != ENDED)
 
 
-def _command(one: ObservedAgent) -> str:
-    record = one.record
+def resume_command(record: StateRecord) -> str:
+    """Return the shell command that resumes a session in its directory."""
     go = f"cd {shlex.quote(record.cwd)} && " if record.cwd else ""
     return f"{go}claude --resume {shlex.quote(record.session_id)}"
 
@@ -64,4 +69,4 @@ def _lines(one: ObservedAgent) -> tuple[str, str]:
     if record.current_task:
         facts.append(f"last task: {field(record.current_task)}")
     name = field(record.label) or field(record.agent_id)
-    return f"{name}  ({', '.join(facts)})", f"    {field(_command(one))}"
+    return f"{name}  ({', '.join(facts)})", f"    {field(resume_command(one.record))}"
