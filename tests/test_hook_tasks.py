@@ -234,6 +234,20 @@ def test_two_thousand_tasks_are_one_plan(session):
     ]
 
 
+def test_a_file_that_is_no_state_hides_no_subagent(session):
+    """A copy that somebody left beside the states is passed over, at a list and at the end."""
+    session.call("SubagentStart", "one")
+    create(session, "1", "of one", "one")
+    for name in ("session.one copy", "session.two"):
+        (session.state / "subagents" / f"{name}.json").write_text("{}")
+    listed(session, ("1", "of one", "completed"), ("2", "of the session", "pending"))
+    assert statuses(session.record("one")) == {"1": "done"}
+    assert statuses(session.record()) == {"2": "pending"}
+    session.call("SessionEnd", reason="other")
+    assert session.record("one").outcome == "cancelled"
+    assert session.failures() == []
+
+
 TASK = {"id": "1", "subject": "read", "status": "pending"}
 GARBAGE = [
     ("TaskCreate", {}, {}),

@@ -9,7 +9,12 @@ import os
 
 from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.errors import AgentNotFoundError, StateCorruptError, StateError
+from ultramon.errors import (
+    AgentNotFoundError,
+    InvalidAgentIdError,
+    StateCorruptError,
+    StateError,
+)
 from ultramon.hosts.hosted_agent import HostedAgent
 from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 from ultramon.state.record import StateRecord, refuse_newer
@@ -69,7 +74,7 @@ class HookStore:
         """Return an agent's state as it is now; None without one that can be read."""
         try:
             return self.directory.read(agent_id)
-        except (AgentNotFoundError, StateError):
+        except (AgentNotFoundError, InvalidAgentIdError, StateError):
             return None
 
     def is_known(self, agent_id: str) -> bool:
