@@ -45,8 +45,10 @@ def command(*, notes: str | None, agent: str | None, state_dir: str | None, json
         print_json(handoff.to_json())
         return ExitCode.OK
     click.echo(handoff.handoff_id)
-    done, begun, left = handoff.completed, handoff.interrupted, handoff.remaining
-    say(f"{plural(len(done), 'task')} done, {len(begun)} begun, {len(left)} left")
+    # The record lacks the names of tasks that the state only counts.
+    done, begun = record.tasks_completed, len(handoff.interrupted)
+    left = (record.tasks_total or 0) - done - begun
+    say(f"{plural(done, 'task')} done, {begun:,} begun, {left:,} left")
     return ExitCode.OK
 
 
