@@ -84,15 +84,21 @@ def test_an_installed_program_finds_its_agent_by_the_variable(session, shell):
     assert shown(session.record()) == ("0/1", None)
 
 
+def test_a_session_that_an_orchestrator_named_otherwise_is_found(session, shell):
+    """A client that was started with an agent id reports itself under its session's id."""
+    shell("task", "add", "read", ULTRAMON_AGENT_ID="worker-7")
+    assert shown(session.record()) == ("0/1", None)
+
+
 @pytest.mark.parametrize(
     ("words", "environ", "code", "text"),
     [
         (["task", "add", "a"], {"CLAUDE_CODE_SESSION_ID": ""}, ExitCode.USAGE, "no agent: give"),
         (["task", "list"], {"CLAUDE_CODE_SESSION_ID": ""}, ExitCode.USAGE, "ultramon task list"),
         (["handoff"], {"CLAUDE_CODE_SESSION_ID": ""}, ExitCode.USAGE, "ultramon handoff"),
-        (["task", "add", "a"], {"ULTRAMON_AGENT_ID": "nobody"}, ExitCode.NOT_FOUND, "nobody"),
+        (["task", "add", "a"], {"CLAUDE_CODE_SESSION_ID": "x"}, ExitCode.NOT_FOUND, "no agent x"),
         (["task", "list", "--agent", "x"], {}, ExitCode.NOT_FOUND, "no agent x"),
-        (["handoff"], {"ULTRAMON_AGENT_ID": "../x"}, ExitCode.FAILURE, "../x"),
+        (["handoff"], {"CLAUDE_CODE_SESSION_ID": "../x"}, ExitCode.FAILURE, "../x"),
         (["task", "done", "a"], {}, ExitCode.NOT_FOUND, "has no task a"),
         (["task", "done"], {}, ExitCode.FAILURE, "no task is in progress"),
         (["task", "add", " "], {}, ExitCode.USAGE, "1 to 200 characters"),

@@ -11,6 +11,7 @@ import click
 from ultramon.cli.caller import VARIABLES, NoCaller, caller_id
 from ultramon.cli.output import CommandFailed
 from ultramon.cli.selection import find_agent_id
+from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def find_own_id(backend: Backend, agent: str | None, what: str) -> str:
     """Return the id of the agent named, else of the agent that runs this command.
 
+    An orchestrator may have named a coding agent that reports itself under its session's id: of
+    both ids the first one that has a state counts.
+
     Raises:
         NoCaller: There is neither.
         AgentNotFoundError: No agent has that name.
@@ -46,12 +50,22 @@ def find_own_id(backend: Backend, agent: str | None, what: str) -> str:
     """
     if agent is not None:
         return find_agent_id(backend, agent)
-    own = caller_id() or os.environ.get(SESSION_VARIABLE)
+    own = [name for name in (caller_id(), os.environ.get(SESSION_VARIABLE)) if name]
     if not own:
         raise NoCaller(
             f"no agent: give --agent, or run {what} inside an agent, with {VARIABLES[0]} set"
         )
-    return own
+    return next((name for name in own if _is_known(backend, name)), own[0])
+
+
+def _is_known(backend: Backend, agent_id: str) -> bool:
+    try:
+        backend.load(agent_id)
+    except (AgentNotFoundError, InvalidAgentIdError):
+        return False
+    except StateError:
+        return True
+    return True
 
 
 @contextmanager
