@@ -119,6 +119,17 @@ def test_a_list_leaves_the_tasks_of_commands_alone():
     assert record.tasks[-1]["result"] == "a.txt"
 
 
+def test_a_plan_that_is_not_saved_changes_no_state():
+    """Whoever compares both sees whether there is anything to store."""
+    record = listed(task(1, "read", IN_PROGRESS), task(2, "write", IN_PROGRESS))
+    before = encode_state(record, "x")
+    plan = StoredPlan(record)
+    plan.change(task(1, "read all", PENDING))
+    assert encode_state(record, "x") == before
+    plan.save()
+    assert names(record) == ["read all", "write"]
+
+
 def test_an_unknown_task_changes_nothing_until_it_is_adopted():
     """Its subject is not known then, so it is named after its id."""
     record = listed(task(1, "read"))

@@ -63,12 +63,12 @@ class StoredPlan:
         record: The state.
 
     Attributes:
-        tasks: The stored tasks, as in the state file.
+        tasks: The tasks as in the state file; copies, until `save`.
     """
 
     def __init__(self, record: StateRecord) -> None:
         self._record = record
-        self.tasks = [task for task in record.tasks or () if _is_task(task)]
+        self.tasks = [dict(task) for task in record.tasks or () if _is_task(task)]
         self._index()
         self._running_before = self._running()
         self._begun: str | None = None
@@ -152,12 +152,10 @@ class StoredPlan:
             self.put(one)
         self.tasks = [*(self._by_id[task_id] for task_id in listed), *own]
 
-    def remove(self, ids: set[str]) -> list[dict[str, Any]]:
-        """Take the client's tasks with these ids out of the plan; return them."""
-        removed = [self._by_id[task_id] for task_id in self._by_id if task_id in ids]
+    def remove(self, ids: set[str]) -> None:
+        """Take the client's tasks with these ids out of the plan."""
         self.tasks = [t for t in self.tasks if not (_is_listed(t) and t["id"] in ids)]
         self._index()
-        return removed
 
     def save(self) -> None:
         """Write the tasks, their counts and the current task into the state."""
