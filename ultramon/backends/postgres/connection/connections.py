@@ -232,7 +232,7 @@ class Connections:
                 max(2 * self._pause_seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS
             )
             # Jittered, so that a thousand processes do not come back in the same moment.
-            pause = self._pause_seconds * random.uniform(0.5, 1.0)
+            pause = self._pause_seconds * random.SystemRandom().uniform(0.5, 1.0)
             self._closed_until = time.monotonic() + pause
         self._changed.notify_all()
 

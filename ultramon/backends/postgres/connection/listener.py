@@ -141,7 +141,8 @@ class Listener:
         self._pause_seconds = min(
             max(2 * self._pause_seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS
         )
-        self._closed_until = time.monotonic() + self._pause_seconds * random.uniform(0.5, 1.0)
+        pause = self._pause_seconds * random.SystemRandom().uniform(0.5, 1.0)
+        self._closed_until = time.monotonic() + pause
         _log.debug("nobody listens for messages for now: %s", error)
 
     def _rest(self) -> None:
