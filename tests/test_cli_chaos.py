@@ -13,8 +13,8 @@ from helpers.program import run_process as run
 
 from ultramon import create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.demo.ledger import Ledger
 from ultramon.cli.output import ExitCode
+from ultramon.fleet.ledger import Ledger
 from ultramon.state.record import StateRecord
 
 ORCHESTRATOR = ROOT / "tests" / "helpers" / "chaos_orchestrator.py"

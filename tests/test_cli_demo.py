@@ -12,9 +12,9 @@ from helpers.program import run_process as run
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.demo.crew import standard_library_files
-from ultramon.cli.demo.ledger import Ledger
 from ultramon.cli.demo.proof import check_agents, check_items, check_notes
 from ultramon.cli.output import ExitCode
+from ultramon.fleet.ledger import Ledger
 from ultramon.state.record import StateRecord
 
 SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")

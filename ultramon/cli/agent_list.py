@@ -197,7 +197,7 @@ def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
 
     Their states were replaced: only the journal has them, until it is pruned.
     """
-    from ultramon.cli.demo.ledger import events_of
+    from ultramon.fleet.ledger import events_of
 
     started: dict[str, dict[str, Any]] = {}
     ended: dict[str, dict[str, Any]] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.cli.demo.ledger import Ledger, events_of
 from ultramon.cli.demo.worker import BEGUN, DONE, read_notes
+from ultramon.fleet.ledger import Ledger, events_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ultramon.fleet.assignments import items_of
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ class Ledger:
 
     def enter_event(self, event: dict[str, Any]) -> None:
         """Enter an event of the journal, if it is a handoff or an assignment."""
-        from ultramon.fleet.assignments import items_of
-
         if event["type"] == "handoff_ready":
             self.enter_handoff(event["handoff"])
         elif event["type"] == "agent_assigned":
