@@ -42,6 +42,11 @@ MAX_LIST_ITEMS = 200
 MAX_LIST_BYTES = 16 * 1024
 DEFAULT_PROMPT_TOKENS = 1500
 
+SUPERVISED = "ULTRAMON_SUPERVISED"
+"""Set in the processes of `Fleet.supervise`."""
+ASSIGNMENT = "ULTRAMON_ASSIGNMENT"
+"""There: the place in the journal before the assignment."""
+
 _BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50

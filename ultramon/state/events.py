@@ -68,10 +68,44 @@ class HandoffEvent(Event):
 
 
 class AssignmentEvent(Event):
-    """An orchestrator assigned work to an agent before its start; one of the two is set."""
+    """An orchestrator assigned work to an agent before its start: items, or a handoff."""
 
     items: list[str] | None = None
     handoff: dict[str, Any] | None = None
+    supervisor: str | None = None
+    """With `Fleet.supervise`: the one process that may start the agent."""
+
+
+class ItemsEvent(Event):
+    """Items of a supervised run were added, claimed, verified, rejected or set aside."""
+
+    items: list[str]
+    reasons: dict[str, str] = Field(default_factory=dict)
+    """Why, by item, where there is a reason."""
+    attempt: Annotated[int, Field(ge=1)] = 1
+    """Counts the rejections of a claim."""
+
+
+class SpawnEvent(Event):
+    """The process of a supervised context was started."""
+
+    pid: int
+    pid_started_at: str | None
+    boot_id: str
+    hostname: str
+
+
+class CloseEvent(Event):
+    """A supervised context is over, and what it left is put back."""
+
+    reason: str
+    died: bool
+    killed: bool
+    progress: bool
+    begun: list[str]
+    """Items that were in work."""
+    blamed: list[str]
+    """Items on which it made no progress."""
 
 
 class AlertEvent(Event):
@@ -107,6 +141,13 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_epoch_started": EpochEvent,
     "handoff_ready": HandoffEvent,
     "agent_assigned": AssignmentEvent,
+    "items_added": ItemsEvent,
+    "items_claimed": ItemsEvent,
+    "items_verified": ItemsEvent,
+    "items_rejected": ItemsEvent,
+    "items_set_aside": ItemsEvent,
+    "context_spawned": SpawnEvent,
+    "context_closed": CloseEvent,
     "context_alert": AlertEvent,
     "audit": AuditEvent,
 }

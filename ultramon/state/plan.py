@@ -39,7 +39,12 @@ def result_bytes(result: str) -> int:
     return 2 * len(dumps(result))
 
 
-def _name_of(item: object) -> str:
+def name_of(item: object) -> str:
+    """Return the name of an item, which is a text or a path.
+
+    Raises:
+        ConfigurationError: It is neither, or empty.
+    """
     if isinstance(item, os.PathLike):
         item = os.fspath(item)
     if not isinstance(item, str) or not item:
@@ -70,7 +75,7 @@ class Plan:
         if isinstance(items, str | bytes):
             raise ConfigurationError("plan", items, "a list of items, not one text")
         names: dict[str, int] = {}
-        for name in map(_name_of, items):
+        for name in map(name_of, items):
             names[name] = names.get(name, 0) + 1
         for name, count in names.items():
             if count > 1:
@@ -98,7 +103,7 @@ class Plan:
 
     def begin(self, item: object) -> str:
         """Mark an item as in progress, adding a new one; return its name."""
-        name = _name_of(item)
+        name = name_of(item)
         self._add([name])
         self._tasks[name]["status"] = IN_PROGRESS
         self._current.append(name)
@@ -128,7 +133,7 @@ class Plan:
         if item is None and not self._current:
             self._unnamed_done += 1
             return self._raise_total()
-        name = _name_of(self._current[-1] if item is None else item)
+        name = name_of(self._current[-1] if item is None else item)
         self._add([name])
         self._leave(name)
         task = self._tasks[name]
@@ -161,7 +166,7 @@ class Plan:
 
     def set_current(self, item: object | None) -> None:
         """Name the current task without adding it to the plan; None = no task."""
-        self._current = [] if item is None else [_name_of(item)[:_MAX_TEXT_CHARS]]
+        self._current = [] if item is None else [name_of(item)[:_MAX_TEXT_CHARS]]
 
     def set_total(self, total: int | None) -> None:
         """Fix the number of tasks; None = as many as the plan has.
