@@ -175,7 +175,7 @@ def test_an_agent_restarted_under_its_id_is_not_taken_for_the_dead_one(fleet, wo
 
 def test_what_is_no_process_cannot_be_attached(fleet):
     """A mistake shows when it is made."""
-    with pytest.raises(TypeError, match="attach a Popen, an asyncio process or a pid, not str"):
+    with pytest.raises(TypeError, match="attach a process that was started or a pid, not str"):
         fleet.attach("w", "4711")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ultramon.system.processes import process_started_at
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     import asyncio
     import subprocess
     from collections.abc import Collection, Mapping
+    from multiprocessing.process import BaseProcess
 
     from ultramon.state.record import StateRecord
 
-    Attachable = subprocess.Popen[Any] | asyncio.subprocess.Process | int
+    Child = subprocess.Popen[Any] | asyncio.subprocess.Process | BaseProcess
+    Attachable = Child | int
 
 _log = logging.getLogger("ultramon.fleet")
 
@@ -139,29 +141,39 @@ class Processes:
 
 
 def watch_process(process: Attachable) -> Watched:
-    """Watch a `subprocess.Popen`, an asyncio process, or a pid.
+    """Watch a `subprocess.Popen`, an asyncio or multiprocessing process, or a pid.
 
     Raises:
         TypeError: It is none of these.
     """
     if isinstance(process, int):
-        return _WatchedPid(process)
-    if hasattr(process, "returncode") and hasattr(process, "pid"):
+        return WatchedPid(process, process_started_at(process))
+    has_code = hasattr(process, "returncode") or hasattr(process, "exitcode")
+    if has_code and isinstance(getattr(process, "pid", None), int):
         return _WatchedChild(process)
-    raise TypeError(f"attach a Popen, an asyncio process or a pid, not {type(process).__name__}")
+    raise TypeError(f"attach a process that was started or a pid, not {type(process).__name__}")
+
+
+def return_code(child: Child) -> int | None:
+    """Return how a child ended, reaping it where that is ours to do; None while it runs."""
+    poll = getattr(child, "poll", None)
+    if poll is not None:
+        code: int | None = poll()
+        return code
+    # multiprocessing looks at the process, asyncio says what its loop has learned.
+    return child.exitcode if hasattr(child, "exitcode") else child.returncode
 
 
 class _WatchedChild:
-    def __init__(self, process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
-        self.pid = process.pid
+    def __init__(self, process: Child) -> None:
+        self.pid = cast("int", process.pid)
         self._process = process
         self._looks_without_code = 0
-        self._memory_events = _memory_events_file(process.pid)
+        self._memory_events = _memory_events_file(self.pid)
         self._out_of_memory_kills = _out_of_memory_kills(self._memory_events)
 
     def ended(self) -> dict[str, Any] | None:
-        poll = getattr(self._process, "poll", None)
-        code = self._process.returncode if poll is None else poll()
+        code = return_code(self._process)
         if code is None:
             return self._ended_without_code()
         exited = _exit_of_code(code)
@@ -178,12 +190,20 @@ class _WatchedChild:
         return {} if self._looks_without_code > _LOOKS_FOR_A_CODE else None
 
 
-class _WatchedPid:
-    def __init__(self, pid: int) -> None:
+class WatchedPid:
+    """A process that somebody else started.
+
+    Args:
+        pid: Its number.
+        started_at: Its start, by `process_started_at`; None = it has ended.
+    """
+
+    def __init__(self, pid: int, started_at: str | None) -> None:
         self.pid = pid
-        self._started_at = process_started_at(pid)
+        self._started_at = started_at
 
     def ended(self) -> dict[str, Any] | None:
+        """Return how it ended, as far as anybody but its parent can know."""
         started_at = process_started_at(self.pid)
         if started_at is not None and started_at == self._started_at:
             return None
