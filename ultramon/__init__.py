@@ -53,9 +53,17 @@ if TYPE_CHECKING:
     )
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.fleet import Fleet
+    from ultramon.fleet.jobs import Job
+    from ultramon.fleet.supervisor_result import (
+        ContextResult,
+        ItemCounts,
+        SupervisorEvent,
+        SupervisorResult,
+    )
     from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
     from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
     from ultramon.monitor.pool import MonitorPool
+    from ultramon.monitor.worker import Worker, worker
     from ultramon.notices.models import Notice, Registration
     from ultramon.routing import (
         Inbox,
@@ -89,6 +97,7 @@ __all__ = [
     "ConfigurationError",
     "ContextConfig",
     "ContextMonitor",
+    "ContextResult",
     "ContextTracker",
     "EpochEvent",
     "Event",
@@ -103,6 +112,8 @@ __all__ = [
     "Inbox",
     "InvalidAgentIdError",
     "InvalidUsageError",
+    "ItemCounts",
+    "Job",
     "Ladder",
     "Level",
     "LifecycleError",
@@ -120,10 +131,13 @@ __all__ = [
     "StateError",
     "StateSchemaError",
     "StateWriteError",
+    "SupervisorEvent",
+    "SupervisorResult",
     "ThresholdAction",
     "ThresholdEvent",
     "UltramonError",
     "UnknownResponseError",
+    "Worker",
     "Workspace",
     "alerting",
     "cancel_notices",
@@ -146,6 +160,7 @@ __all__ = [
     "should_emit_event",
     "signals",
     "unregister",
+    "worker",
 ]
 
 _ROOMS = {
@@ -166,9 +181,12 @@ _ROOMS = {
     "UltramonError UnknownResponseError",
     "fleet.events": "FleetEvent",
     "fleet.fleet": "Fleet",
+    "fleet.jobs": "Job",
+    "fleet.supervisor_result": "ContextResult ItemCounts SupervisorEvent SupervisorResult",
     "monitor.handoff": "HandoffRecord Resume Workspace",
     "monitor.monitor": "ContextMonitor create_context_monitor",
     "monitor.pool": "MonitorPool",
+    "monitor.worker": "Worker worker",
     "notices.models": "Notice Registration",
     "routing": "Inbox cancel_notices queue_message register registrations unregister",
     "signals": "off on",

@@ -49,7 +49,13 @@ class Assignments:
             self.memory[part] = dict(memory.get(part, {}))
 
     def event(
-        self, agent_id: str, work: Iterable[object] | HandoffRecord, before: int, **given: Any
+        self,
+        agent_id: str,
+        work: Iterable[object] | HandoffRecord,
+        before: int,
+        *,
+        number: int | None = None,
+        **given: Any,
     ) -> dict[str, Any]:
         """Make the event of an assignment.
 
@@ -57,7 +63,8 @@ class Assignments:
             agent_id: The agent.
             work: Items, or the handoff that it is to continue.
             before: The agent's stored generation; 0 = none.
-            **given: ``source`` and ``at``, as for `StateRecord.event`.
+            number: Of several assignments with one number the first is stored; None = each is.
+            **given: ``source``, ``at`` and further members, as for `StateRecord.event`.
 
         Raises:
             ConfigurationError: As `Plan.add`.
@@ -69,8 +76,8 @@ class Assignments:
             plan.add(work)
             details = {"items": plan.pending()}
         unstored = StateRecord(agent_id, run=self._run, generation=before, epoch=1)
-        # Two assignments in one moment are two: the number makes each key unique.
-        number = int(random_hex(6), 16)
+        if number is None:
+            number = int(random_hex(6), 16)
         return unstored.event("agent_assigned", n=number, **given, **details)
 
     def begin_poll(self, cursor: str | None) -> None:

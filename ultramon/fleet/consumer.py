@@ -67,6 +67,12 @@ class Consumer:
         self._acknowledged: str | None = None
 
     @property
+    def holder(self) -> str:
+        """The name of this reader among all."""
+        self._start_anew_after_fork()
+        return self._holder
+
+    @property
     def cursor(self) -> str | None:
         """The position after the last event done."""
         return self._cursor

@@ -120,6 +120,15 @@ class Deliveries:
                         await result
             yield event
 
+    @property
+    def holder(self) -> str:
+        """The name under which this object holds the consumer name."""
+        return self._consumer.holder
+
+    def holds_lease(self) -> bool:
+        """Return whether this object holds the consumer name for certain."""
+        return self._consumer.holds()
+
     def close(self) -> None:
         """Give the consumer name up."""
         self._consumer.close()

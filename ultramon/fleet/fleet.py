@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ultramon.context.levels import as_ladder
 from ultramon.errors import (
@@ -16,7 +18,7 @@ from ultramon.fleet.child_processes import watch_process
 from ultramon.fleet.deliveries import Deliveries
 from ultramon.fleet.events import EVENT_NAMES, FleetEvent
 from ultramon.fleet.watch import Watch
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.monitor.handoff import SUPERVISED, HandoffRecord
 from ultramon.routing import NOTIFY_THRESHOLDS
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.models import AgentState, state_of
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.fleet.child_processes import Attachable
+    from ultramon.fleet.jobs import Job
+    from ultramon.fleet.supervisor import Supervisor, SupervisorOptions
+    from ultramon.fleet.supervisor_result import SupervisorResult
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -51,7 +56,8 @@ class Fleet:
         backend: A backend or its URL; None = see `open_backend`.
         poll_interval_seconds: Longest time between two polls while running; at most 10 s count.
         max_generations_without_progress: When so many agents of one chain, one after the other,
-            completed nothing, ``no_progress`` is delivered instead of ``handoff_ready``.
+            completed nothing, ``no_progress`` is delivered instead of ``handoff_ready``; and
+            `supervise` sets an item aside.
         clock: For tests; None = the system's.
 
     Attributes:
@@ -81,6 +87,7 @@ class Fleet:
                 "max_generations_without_progress", max_generations_without_progress, ">= 1"
             )
         self.backend = backend
+        self._max_attempts = max_generations_without_progress
         self._clock = clock or SYSTEM_CLOCK
         self._deliveries = Deliveries(
             backend,
@@ -199,6 +206,7 @@ class Fleet:
             "ULTRAMON_RUN": self.run_name,
             "ULTRAMON_BACKEND": getattr(self.backend, "whole_url", self.backend.url),
             "ULTRAMON_TOKEN_FILE": "",  # with its parent's token it would act as its parent
+            SUPERVISED: "",
         }
 
     def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
@@ -278,6 +286,104 @@ class Fleet:
         """Poll in the running loop until `stop` or cancellation."""
         async for _ in Watch(self._deliveries, acknowledge_all=False):
             pass
+
+    def add_items(self, items: Iterable[str | PathLike[str]]) -> None:
+        """Add items to what `supervise` has done; returns when they are durable.
+
+        From a handler, another thread or another process of the run, before or while it runs.
+        Items that the run knows already are not added again.
+
+        Raises:
+            ConfigurationError: An item is neither text nor path, or too large for a plan.
+            StateError: The store refused; some of them may be added.
+        """
+        if disabled():
+            return
+        from ultramon.fleet.jobs import POOL, added, name_in_run
+
+        source, at = self._deliveries.detector.source, self._clock.now()
+        pool = name_in_run(self.run_name, POOL)
+        for event in added(self.run_name, pool, items, source=source, at=at):
+            self.backend.append_events([event])
+
+    def supervise(
+        self,
+        spawn: Callable[[Job], Any] | None = None,
+        items: Iterable[str | PathLike[str]] = (),
+        *,
+        target: Callable[[Job], object] | None = None,
+        **options: Unpack[SupervisorOptions],
+    ) -> SupervisorResult:
+        """Carry items across as many contexts as they take, and return when all are settled.
+
+        Each context is assigned a part of the items before it starts. What it leaves undone, also
+        by a kill at any moment, goes to a successor with its handoff. The same call under the same
+        run, after a crash or an early stop, continues; items that are new are added. Of several
+        processes with one call, one supervises and the others stand by.
+
+        A Ctrl-C asks all agents to hand off and returns a result; a second one ends them.
+
+        Args:
+            spawn: Starts a process for a `Job`, with ``env=job.env``, and returns it: a
+                `subprocess.Popen` or a multiprocessing process.
+            items: Names or paths, each once; see `add_items`.
+            target: Instead of `spawn`: called with the job in a new process; can be pickled.
+            **options: See `ultramon.fleet.supervisor.SupervisorOptions`.
+
+        Raises:
+            ConfigurationError: An option or item is out of range.
+            StateError: The store refused the items.
+            TypeError: Neither or both of spawn and target, or they are coroutine functions.
+        """
+        if inspect.iscoroutinefunction(spawn) or inspect.iscoroutinefunction(options.get("verify")):
+            raise TypeError("spawn and verify are called here: for async ones use supervise_async")
+        if disabled():
+            return self._not_supervised(items)
+        self.add_items(items)
+        return self._supervisor(spawn, target, options).run()
+
+    async def supervise_async(
+        self,
+        spawn: Callable[[Job], Any] | None = None,
+        items: Iterable[str | PathLike[str]] = (),
+        *,
+        target: Callable[[Job], object] | None = None,
+        **options: Unpack[SupervisorOptions],
+    ) -> SupervisorResult:
+        """Do as `supervise` in the running loop.
+
+        `spawn`, `verify` and ``on_event`` may be coroutine functions, and processes those of
+        asyncio. A cancelled task first asks all agents to hand off.
+        """
+        if disabled():
+            return self._not_supervised(items)
+        await asyncio.to_thread(self.add_items, items)
+        return await self._supervisor(spawn, target, options).run_async()
+
+    def _supervisor(
+        self,
+        spawn: Callable[[Job], Any] | None,
+        target: Callable[[Job], object] | None,
+        options: SupervisorOptions,
+    ) -> Supervisor:
+        from ultramon.fleet.jobs import process_for
+        from ultramon.fleet.supervisor import Supervisor
+
+        if (spawn is None) == (target is None):
+            raise TypeError("supervise takes either spawn or target")
+        return Supervisor(
+            self,
+            self._deliveries,
+            process_for(target) if spawn is None else spawn,  # type: ignore[arg-type]
+            clock=self._clock,
+            max_attempts=self._max_attempts,
+            **options,
+        )
+
+    def _not_supervised(self, items: Iterable[str | PathLike[str]]) -> SupervisorResult:
+        from ultramon.fleet.supervisor_result import untouched
+
+        return untouched(self.run_name, items)
 
     def wait(self) -> None:
         """Wait for the next event, the poll interval or `stop`, for loops around `poll`."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.fleet.assignments import items_of
+from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
@@ -135,3 +136,15 @@ def events_of(backend: Backend, run: str, cursor: str | None = None) -> Iterator
     while (page := backend.events(cursor)).events:
         cursor = page.cursor
         yield from (event for event in page.events if event["run"] == run)
+
+
+def unproven(backend: Backend, run: str, finished: Collection[str]) -> tuple[str, ...]:
+    """Return the items that are counted as finished and that no state or handoff shows as done."""
+    ledger = Ledger()
+    for event in events_of(backend, run):
+        ledger.enter_event(event)
+    for agent in backend.list_agents(run):
+        if agent.record is not None and is_whole(agent.record):
+            ledger.enter_state(agent.record)
+    proven = set(ledger.completed)
+    return tuple(name for name in finished if name not in proven)

@@ -1,0 +1,215 @@
+"""Supervised contexts and their orchestrators, in processes of their own that may be killed.
+
+Run as ``python supervised.py <mode>``. Each piece of work is one line in the file that ``EFFECTS``
+names. ``DIE_AT`` kills the process at so many function calls of the package, a ``VICTIMS`` path at
+most so many workers, each at a random one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+from helpers import IMPORT_PATH
+from ultramon import ContextConfig, Fleet, create_context_monitor, worker
+from ultramon.monitor.handoff import HandoffRecord
+
+CONFIG = ContextConfig(context_limit_tokens=10_000, on_error="raise")
+PIECE = "It was a dark and stormy night. " * 100
+"""About 700 tokens: ten of them reach the warning."""
+
+
+def environment(env, tmp_path, **more):
+    """Return the environment for a process of a mode."""
+    given = {name: str(value) for name, value in more.items()}
+    return {**env, "PYTHONPATH": IMPORT_PATH, "EFFECTS": str(tmp_path / "effects"), **given}
+
+
+def spawner(tmp_path, mode, **more):
+    """Return a `spawn` that starts workers of a mode."""
+
+    def spawn(job):
+        env = environment(job.env, tmp_path, **more)
+        return subprocess.Popen([sys.executable, "-B", __file__, mode], env=env)
+
+    return spawn
+
+
+def effects(tmp_path):
+    """Return the pieces of work that were done, in order."""
+    path = tmp_path / "effects"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def do(item):
+    with open(os.environ["EFFECTS"], "a") as file:
+        file.write(json.dumps(item) + "\n")
+
+
+def obey():
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            agent.track_content(PIECE)
+            do(item)
+
+
+def by_hand(is_killed=False):
+    """An agent that knows only what `Fleet.assign` asks of it."""
+    given = json.loads(os.environ["WORK"])
+    handoff = given["handoff"] and HandoffRecord.model_validate(given["handoff"])
+    with create_context_monitor(config=CONFIG, continues=handoff) as monitor:
+        monitor.plan(given["items"])
+        for item in monitor.pending():
+            with monitor.task(item):
+                do(item)
+                action = monitor.track_content(PIECE)
+            if action.should_return:
+                monitor.hand_off()
+                return
+
+
+def poison():
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            if item.startswith("poison"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            do(item)
+
+
+def exits():
+    raise SystemExit(3)
+
+
+def lazy():
+    with worker(CONFIG):
+        pass
+
+
+def claims():
+    with worker(CONFIG) as agent:
+        for _item in agent.pending():
+            pass
+
+
+def careless():
+    """Claims the first of its items without doing it, unless it is alone."""
+    with worker(CONFIG) as agent:
+        items = agent.monitor.pending()
+        for item in agent.pending():
+            if item != items[0] or len(items) == 1:
+                do(item)
+
+
+def large():
+    """Reads an item of many pages, some of them per context."""
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            page = int(agent.handoff.notes) if agent.handoff and agent.handoff.notes else 0
+            while page < int(os.environ["PAGES"]) and not agent.should_hand_over:
+                agent.track_content(PIECE)
+                do(f"{item}/{page}")
+                page += 1
+            if page < int(os.environ["PAGES"]):
+                agent.notes = str(page)
+                break
+
+
+def deaf():
+    """Should return, and works on until it is killed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if "STUBBORN" in os.environ else signal.SIG_DFL)
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            agent.report_usage(input_tokens=9000)
+            do(item)
+            while True:
+                signal.pause()
+
+
+def waits():
+    """Does its first item, then waits until it is asked to return."""
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            do(item)
+            while not agent.should_hand_over:
+                os.sched_yield()
+
+
+def orchestrate():
+    """Supervise what ``SUPERVISE`` says; print the result."""
+    given = json.loads(os.environ["SUPERVISE"])
+    mode, items, verifies = given.pop("mode"), given.pop("items"), given.pop("verifies", True)
+    names = ("EFFECTS", "PYTHONPATH", "VICTIMS", "SEED", "PAGES")
+    keep = {name: os.environ[name] for name in names if name in os.environ}
+
+    def spawn(job):
+        return subprocess.Popen(
+            [sys.executable, "-B", __file__, mode], env={**job.env, "DIE_AT": "", **keep}
+        )
+
+    def verify(item):
+        with open(os.environ["EFFECTS"]) as file:
+            return json.dumps(item) + "\n" in file
+
+    fleet = Fleet("job", poll_interval_seconds=0.2)
+    options = {"verify": verify} if verifies else {}
+    if "announce" in given:
+        given.pop("announce")
+        options["on_event"] = lambda event: say(event.name)
+    say(json.dumps(fleet.supervise(spawn, items, **options, **given).to_json()))
+
+
+def say(line):
+    os.write(1, f"{line}\n".encode())
+
+
+def start_orchestrator(tmp_path, mode, items, *, die_at="", victims="", seed=0, **given):
+    """Start an orchestrator in a process group of its own."""
+    more = {"DIE_AT": die_at, "VICTIMS": victims, "SEED": seed}
+    given = {"mode": mode, "items": items, **given}
+    env = environment(os.environ, tmp_path, SUPERVISE=json.dumps(given), **more)
+    return subprocess.Popen(
+        [sys.executable, "-B", __file__, "orchestrate"],
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def die_at(calls):
+    """Kill this process at a function call of the package."""
+    left = calls
+
+    def count(frame, event, _):
+        nonlocal left
+        if event == "call" and "ultramon" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+
+
+def become_a_victim(path, count):
+    """Die at a random moment, if fewer than `count` did."""
+    for number in range(count):
+        try:
+            os.close(os.open(f"{path}.{number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        chance = random.Random(f"{os.environ['SEED']} {number}")
+        die_at(int(2 ** chance.uniform(0, 13)))
+        return
+
+
+if __name__ == "__main__":
+    mode = sys.argv[1]
+    if os.environ.get("DIE_AT"):
+        die_at(int(os.environ["DIE_AT"]))
+    if os.environ.get("VICTIMS") and mode != "orchestrate":
+        become_a_victim(*json.loads(os.environ["VICTIMS"]))
+    globals()[mode]()

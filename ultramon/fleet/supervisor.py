@@ -1,0 +1,679 @@
+"""Carries a job across as many contexts as it takes: verified, and through kills at any moment.
+
+The journal is the only source. A supervisor reads it into an `ItemPool`, compares that with states
+and processes, and appends what follows as events, which it then reads like everybody's. Whatever
+is cut off in between is found again by the next round, in this process or another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from math import ceil
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+
+from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
+from ultramon.fleet.child_processes import WatchedPid, return_code, watch_process
+from ultramon.fleet.item_pool import (
+    ASSIGNED,
+    CLAIMED,
+    OPEN,
+    REJECTIONS,
+    SET_ASIDE,
+    VERIFIED,
+    ItemPool,
+)
+from ultramon.fleet.jobs import Job, make_event, name_in_run
+from ultramon.fleet.ledger import unproven
+from ultramon.fleet.supervisor_result import ContextResult, SupervisorEvent, SupervisorResult
+from ultramon.fleet.verification import Verification
+from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, next_in_thread
+from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord, left_in
+from ultramon.state.models import is_whole
+from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
+from ultramon.system.processes import process_started_at, this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from ultramon.backends.base import Backend
+    from ultramon.fleet.child_processes import Child
+    from ultramon.fleet.deliveries import Deliveries
+    from ultramon.fleet.events import FleetEvent
+    from ultramon.fleet.item_pool import Context
+    from ultramon.state.record import StateRecord
+    from ultramon.system.clock import Clock
+
+_log = logging.getLogger("ultramon.fleet")
+
+TERMINATE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL."""
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Supervised(Protocol):
+    """What a supervisor needs of a `Fleet`."""
+
+    run_name: str
+    backend: Backend
+
+    def env(self, agent_id: str) -> dict[str, str]:
+        """Return the environment of an agent's process."""
+
+    def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
+        """Ask an agent to return."""
+
+    def poll(self) -> list[FleetEvent]:
+        """Judge all agents and deliver events."""
+
+    async def poll_async(self) -> list[FleetEvent]:
+        """Do the same in a running loop."""
+
+
+class SupervisorOptions(TypedDict, total=False):
+    """The keywords of `Fleet.supervise`.
+
+    Attributes:
+        workers: How many contexts run at the same time; 1 and more, default 1.
+        verify: Called with an item that its agent says is done, in a thread; true = it is. What
+            raises counts as false. A coroutine function in `supervise_async`.
+        enforce: Whether to end a process whose agent should return and does not within
+            ``grace_seconds``; default False. An agent that has ended has as long to exit, always.
+        grace_seconds: How long agents have to hand off, 0 and more; default 30.
+        max_restarts: So many contexts in a row without any progress are followed by another one,
+            each after a longer pause; the next one ends this call. Default 10.
+        max_contexts: How many contexts this call may start; None (default) = any number.
+        deadline_seconds: After so long agents are asked to hand off; None (default) = never.
+        on_event: Called with each `SupervisorEvent`; what it raises is logged.
+    """
+
+    workers: int
+    verify: Callable[[str], bool | Awaitable[bool]] | None
+    enforce: bool
+    grace_seconds: float
+    max_restarts: int
+    max_contexts: int | None
+    deadline_seconds: float | None
+    on_event: Callable[[SupervisorEvent], object] | None
+
+
+class _Call:
+    """A call of the user's code, made by whoever drives the supervisor."""
+
+    def __init__(self, function: Callable[..., Any], argument: object) -> None:
+        self.value: Any = None
+        self.error: Exception | None = None
+        self._function = function
+        self._argument = argument
+
+    def make(self) -> None:
+        with self._guarded():
+            self.value = self._function(self._argument)
+
+    async def make_async(self) -> None:
+        with self._guarded():
+            self.value = self._function(self._argument)
+            if inspect.isawaitable(self.value):
+                self.value = await self.value
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the user's code must not stop the job
+            self.error = error
+            _log.warning("%r raised", self._function, exc_info=error)
+
+
+class Supervisor:
+    """Supervises the contexts of one run until every item is settled.
+
+    Drive it with `run`, `run_async`, or with `step` until `is_over`.
+
+    Args:
+        fleet: The run, its store and its environment.
+        deliveries: Those of the fleet: verdicts, states, processes and the lease.
+        spawn: Starts the process of a job and returns it.
+        clock: For deadlines and pauses.
+        max_attempts: So many contexts without progress on an item set it aside.
+        **options: As `SupervisorOptions`.
+
+    Attributes:
+        pool: The items and contexts, as far as the journal was read.
+        stopped: Why it stops early; None = it does not.
+    """
+
+    def __init__(
+        self,
+        fleet: Supervised,
+        deliveries: Deliveries,
+        spawn: Callable[[Job], Any],
+        *,
+        clock: Clock,
+        max_attempts: int,
+        workers: int = 1,
+        verify: Callable[[str], bool | Awaitable[bool]] | None = None,
+        enforce: bool = False,
+        grace_seconds: float = 30.0,
+        max_restarts: int = 10,
+        max_contexts: int | None = None,
+        deadline_seconds: float | None = None,
+        on_event: Callable[[SupervisorEvent], object] | None = None,
+    ) -> None:
+        if workers < 1:
+            raise ConfigurationError("workers", workers, ">= 1")
+        if not grace_seconds >= 0:
+            raise ConfigurationError("grace_seconds", grace_seconds, ">= 0")
+        self.pool = ItemPool(max_attempts)
+        self.stopped: str | None = None
+        self._fleet = fleet
+        self._run = fleet.run_name
+        self._backend = fleet.backend
+        self._deliveries = deliveries
+        self._agents = deliveries.agents
+        self._holder = deliveries.holder
+        self._clock = clock
+        self._spawn = spawn
+        self._verification = None if verify is None else Verification(verify, workers)
+        self._workers = workers
+        self._enforce = enforce
+        self._grace_seconds = grace_seconds
+        self._max_restarts = max_restarts
+        self._max_contexts = max_contexts
+        self._on_event = on_event
+        self._deadline = None if deadline_seconds is None else clock.monotonic() + deadline_seconds
+        self._cursor: str | None = None
+        self._has_read = False
+        self._is_holder = False
+        self._news: list[SupervisorEvent] = []
+        self._children: dict[str, Child] = {}
+        self._final: dict[str, StateRecord | None] = {}
+        self._started = 0
+        self._barren = 0
+        self._pause_until = clock.monotonic()
+        self._stopped_at: float | None = None
+        self._interrupts = 0
+        self._requested: set[str] = set()
+        self._due_since: dict[tuple[str, bool], float] = {}
+        self._terminated_at: dict[str, float] = {}
+
+    def run(self) -> SupervisorResult:
+        """Supervise until it is over; a Ctrl-C asks all agents to hand off."""
+        try:
+            with self._interruptible():
+                while not self.is_over:
+                    self.step()
+                    time.sleep(CHANGE_CHECK_SECONDS)
+                    while self._may_rest():
+                        time.sleep(CHANGE_CHECK_SECONDS)
+            return self.result()
+        finally:
+            self._let_go()
+
+    async def run_async(self) -> SupervisorResult:
+        """Do as `run` in the running loop; a cancelled task hands off before it is cancelled."""
+        cancelled: asyncio.CancelledError | None = None
+        if self._verification is not None:
+            self._verification.loop = asyncio.get_running_loop()
+        try:
+            with self._interruptible():
+                while not self.is_over:
+                    try:
+                        await self.step_async()
+                        await asyncio.sleep(CHANGE_CHECK_SECONDS)
+                        while self._may_rest():
+                            await asyncio.sleep(CHANGE_CHECK_SECONDS)
+                    except asyncio.CancelledError as error:
+                        cancelled = error
+                        self._interrupts += self.stopped is not None
+                        self.stop("cancelled")
+            if cancelled is not None:
+                raise cancelled
+            return await asyncio.to_thread(self.result)
+        finally:
+            self._let_go()
+
+    def step(self) -> None:
+        """Do all that is to be done now; never waits, and may be called at any time."""
+        try:
+            self._fleet.poll()
+            for call in self._round():
+                call.make()
+        except StateError as error:
+            self._deliveries.complain(error)
+        self._end_overdue()
+
+    async def step_async(self) -> None:
+        """Do as `step`, the user's code in the running loop and everything else in threads."""
+        try:
+            await self._fleet.poll_async()
+            calls = self._round()
+            while (call := await next_in_thread(calls)) is not None:
+                await call.make_async()
+        except StateError as error:
+            self._deliveries.complain(error)
+        await asyncio.to_thread(self._end_overdue)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do, or it has stopped and no process of it runs."""
+        if any(return_code(child) is None for child in self._children.values()):
+            return False
+        if self._stopped_at is None:
+            counts = self.pool.counts
+            return self._has_read and not (counts.left or self.pool.open_contexts)
+        is_late = self._clock.monotonic() > self._stopped_at + self._longest_stop_seconds
+        return is_late or not (self._is_holder and self.pool.open_contexts)
+
+    def stop(self, reason: str) -> None:
+        """Ask all agents to hand off, start nothing more, and be over when they have ended."""
+        if self.stopped is None:
+            self.stopped = reason
+            self._stopped_at = self._clock.monotonic()
+            self._news.append(SupervisorEvent("stopping", None, (), reason, self.pool.counts))
+
+    def result(self) -> SupervisorResult:
+        """Return what has become of the items so far."""
+        pool = self.pool
+        finished = {name for name, _ in pool.with_status(CLAIMED, VERIFIED)}
+        return SupervisorResult(
+            run=self._run,
+            counts=pool.counts,
+            contexts=tuple(_result_of(context, pool) for context in pool.contexts.values()),
+            repeated=tuple(pool.repeated),
+            set_aside={name: item.reason or "" for name, item in pool.with_status(SET_ASIDE)},
+            left=tuple(name for name, _ in pool.with_status(OPEN, ASSIGNED)),
+            lost=unproven(self._backend, self._run, finished),
+            verify_errors=dict(self._verification.errors) if self._verification else {},
+            stopped=self.stopped,
+        )
+
+    @property
+    def _longest_stop_seconds(self) -> float:
+        return self._grace_seconds + 2 * TERMINATE_SECONDS
+
+    def _round(self) -> Iterator[_Call]:
+        """Bring journal, states and processes together; yields the calls of the user's code."""
+        self._is_holder = self._deliveries.holds_lease()
+        yield from self._read()
+        if not self._is_holder:
+            return
+        self._settle()
+        yield from self._read()
+        self._close_contexts()
+        self._adopt()
+        yield from self._read()
+        self._check_limits()
+        share = ceil(self.pool.open_count / self._workers)
+        while self._assign_next(share):
+            yield from self._read()
+        yield from self._spawn_assigned()
+        yield from self._read()
+
+    def _read(self) -> Iterator[_Call]:
+        """Read the journal to its end, and tell what is new since this supervisor began."""
+        news, self._news = self._news, []
+        while (page := self._backend.events(self._cursor)).events:
+            for event, cursor in zip(page.events, page.cursors, strict=True):
+                if event["run"] == self._run:
+                    follows = list(self.pool.read(event, self._cursor))
+                    news += follows if self._has_read else ()
+                self._cursor = cursor
+        self._has_read = True
+        if self._on_event is not None:
+            for told in news:
+                yield _Call(self._on_event, told)
+
+    def _append(self, events: list[dict[str, Any]]) -> None:
+        if events:
+            self._backend.append_events(events)
+
+    def _event(self, agent_id: str, kind: str, **details: Any) -> dict[str, Any]:
+        source, at = self._deliveries.detector.source, self._clock.now()
+        return make_event(self._run, agent_id, kind, source=source, at=at, **details)
+
+    def _settle(self) -> None:
+        """Store what agents claim and what `verify` says, and have new claims verified."""
+        events = []
+        for context in self.pool.open_contexts:
+            if claims := self.pool.claimable(context, self._recorded_as_done(context)):
+                events.append(self._event(context.agent_id, "items_claimed", items=claims))
+        if self._verification is None:
+            self._append(events)
+            return
+        for context in self.pool.open_contexts:
+            agent_id = context.agent_id
+            attempts = range(REJECTIONS if self._has_ended(context) else 1)
+            for attempt in attempts:
+                claimed = {
+                    name
+                    for name, item in self.pool.held_by(context, CLAIMED)
+                    if item.rejections == attempt
+                }
+                verdicts = self._verification.ask(agent_id, claimed, attempt)
+                if verdicts.verified:
+                    events.append(self._event(agent_id, "items_verified", items=verdicts.verified))
+                if verdicts.rejected:
+                    events.append(
+                        self._event(
+                            agent_id,
+                            "items_rejected",
+                            items=list(verdicts.rejected),
+                            reasons=verdicts.rejected,
+                            attempt=attempt + 1,
+                        )
+                    )
+        self._append(events)
+
+    def _recorded_as_done(self, context: Context) -> list[str]:
+        record = self._state_of(context)
+        done = list((context.left or {}).get("completed", ()))
+        if record is not None and is_whole(record):
+            done += [task["name"] for task in record.tasks or () if task["status"] == DONE]
+        return done
+
+    def _state_of(self, context: Context) -> StateRecord | None:
+        """Return the state of a context, the last one where it has ended."""
+        if context.end is None:
+            self._final.pop(context.agent_id, None)
+            return self._agents.records.get(context.agent_id)
+        if context.agent_id not in self._final:
+            self._final[context.agent_id] = self._agents.state_after(context.end)
+        return self._final[context.agent_id]
+
+    def _has_ended(self, context: Context) -> bool:
+        """Whether a context is over: its agent, and its process where that is our child."""
+        child = self._children.get(context.agent_id)
+        return context.end is not None and (child is None or return_code(child) is not None)
+
+    def _close_contexts(self) -> None:
+        """Close the contexts that have ended and whose claims are settled."""
+        for context in self.pool.open_contexts:
+            if not (self._has_ended(context) and context.agent_id in self._final):
+                continue
+            if self._verification is not None and any(self.pool.held_by(context, CLAIMED)):
+                continue
+            record = self._final[context.agent_id]
+            tasks = (record.tasks or ()) if record is not None and is_whole(record) else ()
+            in_work = [
+                task["name"] for task in tasks if task["status"] in (IN_PROGRESS, INTERRUPTED)
+            ]
+            facts, given_up = self.pool.closing(context, in_work)
+            events = [self._event(context.agent_id, "context_closed", **facts)]
+            if given_up:
+                reasons = {name: self._blame(name, facts) for name in given_up}
+                events.append(
+                    self._event(
+                        context.agent_id, "items_set_aside", items=given_up, reasons=reasons
+                    )
+                )
+            self._append(events)
+            self._children.pop(context.agent_id, None)
+            if facts["progress"] or set(given_up).intersection(facts["begun"]):
+                self._barren = 0
+            else:
+                self._barren += 1
+                pause = FIRST_PAUSE_SECONDS * 2 ** min(self._barren - 1, 10)
+                self._pause_until = self._clock.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+
+    def _blame(self, name: str, facts: dict[str, Any]) -> str:
+        item = self.pool.item(name)
+        attempts = f"{item.attempts + 1} contexts without progress on it"
+        if item.rejections >= REJECTIONS:
+            return f"{attempts}; {item.reason}"
+        return f"{attempts}; the last one: {facts['reason']}"
+
+    def _adopt(self) -> None:
+        """Find out about contexts that an orchestrator before us assigned and no state knows."""
+        host = this_host()
+        for context in self.pool.open_contexts:
+            agent_id, process = context.agent_id, context.process
+            if context.generation or context.end or agent_id in self._children:
+                continue
+            if process is not None:
+                is_here = (process["hostname"], process["bootId"]) == (host.hostname, host.boot_id)
+                if is_here and not self._agents.processes.is_attached(agent_id):
+                    watched = WatchedPid(process["pid"], process["pidStartedAt"])
+                    self._agents.processes.attach(agent_id, watched, 0)
+            elif context.supervisor != self._holder:
+                # If its process runs after all, it finds this before its start and leaves.
+                self._note_unstarted(agent_id, "its orchestrator ended before it started")
+
+    def _note_unstarted(self, agent_id: str, error: str) -> None:
+        facts = {"outcome": "lost", "reason": error, "exit": {"error": error}, "void": True}
+        self._append([self._event(agent_id, "agent_lost", **facts)])
+
+    def _check_limits(self) -> None:
+        if self._barren > self._max_restarts:
+            self.stop("max_restarts")
+        elif (
+            self._max_contexts is not None
+            and self._started >= self._max_contexts
+            and self.pool.open_count
+            and not self.pool.open_contexts
+        ):
+            self.stop("max_contexts")
+
+    def _assign_next(self, share: int) -> bool:
+        """Assign the next context its work; False where nothing is to be started now."""
+        if (
+            self.stopped
+            or not self._deliveries.holds_lease()
+            or self._clock.monotonic() < self._pause_until
+            or len(self.pool.open_contexts) >= self._workers
+            or (self._max_contexts is not None and self._started >= self._max_contexts)
+        ):
+            return False
+        work = self.pool.next_work(share)
+        if work is None:
+            return False
+        agent_id = name_in_run(self._run, len(self.pool.contexts) + 1)
+        handoff = work.handoff and HandoffRecord.model_validate(work.handoff)
+        event = self._deliveries.assignments.event(
+            agent_id,
+            handoff or work.items,
+            0,
+            # Of two orchestrators that assign one context the journal takes the first.
+            number=0,
+            source=self._deliveries.detector.source,
+            at=self._clock.now(),
+            supervisor=self._holder,
+        )
+        self._append([event])
+        return True
+
+    def _spawn_assigned(self) -> Iterator[_Call]:
+        """Start the process of each context that this supervisor has assigned and not started."""
+        for context in self.pool.open_contexts:
+            agent_id = context.agent_id
+            if (
+                context.supervisor != self._holder
+                or context.process
+                or context.end
+                or agent_id in self._children
+                or self.stopped
+                or not self._deliveries.holds_lease()
+            ):
+                continue
+            self._started += 1
+            call = _Call(self._spawn, self._job(context))
+            yield call
+            if call.error is not None:
+                error = f"{type(call.error).__name__}: {call.error}"
+                self._note_unstarted(agent_id, f"spawn raised {error}")
+                continue
+            watched = watch_process(call.value)
+            self._children[agent_id] = call.value
+            with self._agents.lock:
+                self._agents.processes.attach(agent_id, watched, 0)
+            host = this_host()
+            self._append(
+                [
+                    self._event(
+                        agent_id,
+                        "context_spawned",
+                        pid=watched.pid,
+                        pidStartedAt=process_started_at(watched.pid),
+                        bootId=host.boot_id,
+                        hostname=host.hostname,
+                    )
+                ]
+            )
+
+    def _job(self, context: Context) -> Job:
+        given = context.handoff
+        return Job(
+            context.agent_id,
+            tuple(context.items if given is None else left_in(given)),
+            None if given is None else HandoffRecord.model_validate(given),
+            {
+                **self._fleet.env(context.agent_id),
+                SUPERVISED: "1",
+                ASSIGNMENT: context.cursor or "",
+            },
+        )
+
+    def _end_overdue(self) -> None:
+        """Stop where that is due, ask agents to return, and end processes that are overdue."""
+        now = self._clock.monotonic()
+        if self._interrupts:
+            self.stop("interrupted")
+        if self._interrupts > 1:
+            self._grace_seconds = 0.0
+        if self._deadline is not None and now >= self._deadline and not self.is_over:
+            self.stop("deadline")
+        if self._deliveries.stopping.is_set():
+            self.stop("stopped")
+        for context in self._running():
+            if self.stopped:
+                self._request_return(context)
+            due = None
+            if context.is_ghost:
+                due = now  # its work is in other hands
+            elif self._stopped_at is not None:
+                due = self._stopped_at + self._grace_seconds
+            elif (context.is_asked and self._enforce) or context.end is not None:
+                # An agent that ended in time has as long again until its process exits.
+                key = (context.agent_id, context.end is not None)
+                due = self._due_since.setdefault(key, now) + self._grace_seconds
+            else:
+                self._due_since.pop((context.agent_id, False), None)
+            if due is not None and now >= due:
+                self._terminate(context, now)
+
+    def _running(self) -> list[Context]:
+        """Return the contexts whose processes are ours to end: children, and what we took over."""
+        running = []
+        for context in self.pool.contexts.values():
+            child = self._children.get(context.agent_id)
+            if child is not None:
+                is_running = return_code(child) is None
+            else:
+                is_living = context.end is None and context.closed is None
+                is_running = self._is_holder and (is_living or context.is_ghost)
+            if is_running:
+                running.append(context)
+        return running
+
+    def _request_return(self, context: Context) -> None:
+        if context.agent_id in self._requested or not context.generation:
+            return
+        try:
+            self._fleet.request_return(context.agent_id, self._grace_seconds)
+        except (AgentNotFoundError, StateError) as error:
+            _log.info("agent %s is not asked to return yet: %s", context.agent_id, error)
+        else:
+            self._requested.add(context.agent_id)
+
+    def _terminate(self, context: Context, now: float) -> None:
+        """End a process: SIGTERM, and SIGKILL a while later."""
+        agent_id = context.agent_id
+        is_first = agent_id not in self._terminated_at
+        since = self._terminated_at.setdefault(agent_id, now)
+        if not is_first and now < since + TERMINATE_SECONDS:
+            return
+        child = self._children.get(agent_id)
+        try:
+            if child is not None:
+                (child.terminate if is_first else child.kill)()
+            elif (pid := self._pid_of(context)) is not None:
+                os.kill(pid, signal.SIGTERM if is_first else signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def _pid_of(self, context: Context) -> int | None:
+        """Return the pid of a process that an orchestrator before us started, if it runs here."""
+        record = self._agents.records.get(context.agent_id)
+        host = this_host()
+        if record is None or (record.hostname, record.boot_id) != (host.hostname, host.boot_id):
+            return None
+        if record.pid is None or process_started_at(record.pid) != record.pid_started_at:
+            return None
+        return record.pid
+
+    def _may_rest(self) -> bool:
+        """Return whether nothing calls for a round before the fleet's next poll."""
+        if self.is_over or (self._interrupts and not self.stopped):
+            return False
+        if any(
+            return_code(child) is not None and self.pool.contexts[agent_id].end is None
+            for agent_id, child in self._children.items()
+        ):
+            return False
+        if self._verification is not None and self._verification.has_news():
+            return False
+        is_paused = self._clock.monotonic() < self._pause_until
+        waits_for_pause = self.pool.open_count and not is_paused and self._barren
+        return not waits_for_pause and self._deliveries.may_rest()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Count Ctrl-C instead of being cut off by it, e.g. between a fork and its record.
+
+        From the second one on it means again what it meant before.
+        """
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        ):
+            yield
+            return
+
+        def count(*_: object) -> None:
+            self._interrupts += 1
+            if self._interrupts > 1:
+                signal.signal(signal.SIGINT, before)
+
+        before = signal.signal(signal.SIGINT, count)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _let_go(self) -> None:
+        """End what still runs, for an exit by an error, and give the run up."""
+        for child in self._children.values():
+            if return_code(child) is None:
+                child.kill()
+        if self._verification is not None:
+            self._verification.close()
+        self._deliveries.close()
+
+
+def _result_of(context: Context, pool: ItemPool) -> ContextResult:
+    closed = context.closed or {}
+    finished = sum(1 for status in (CLAIMED, VERIFIED) for _ in pool.held_by(context, status))
+    return ContextResult(
+        context.agent_id,
+        len(context.items),
+        finished,
+        closed.get("reason"),
+        bool(closed.get("killed")),
+    )

@@ -1,0 +1,98 @@
+"""Runs the user's `verify` beside the supervisor, in threads or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_log = logging.getLogger("ultramon.fleet")
+
+
+class Verdicts(NamedTuple):
+    """The verdicts about some claims."""
+
+    verified: list[str]
+    rejected: dict[str, str]
+    """With the reason."""
+
+
+class Verification:
+    """Asks `verify` about claims, each once per context and attempt.
+
+    Args:
+        verify: The user's function; a coroutine function runs in `loop`.
+        workers: How many calls at the same time.
+
+    Attributes:
+        loop: For a coroutine function.
+        errors: Items for which it raised, with the last error.
+    """
+
+    def __init__(self, verify: Callable[[str], Any], workers: int) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.errors: dict[str, str] = {}
+        self._verify = verify
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="ultramon-verify")
+        self._free = asyncio.Semaphore(workers)
+        self._answers: dict[tuple[str, int, str], Future[bool]] = {}
+
+    def ask(self, agent_id: str, items: Iterable[str], attempt: int) -> Verdicts:
+        """Have claims verified, and return the verdicts that are new; ask again until all are.
+
+        Args:
+            agent_id: The context that claims them.
+            items: What it claims and nobody has judged in this attempt.
+            attempt: 0 for the first time.
+        """
+        verdicts = Verdicts([], {})
+        for name in items:
+            key = (agent_id, attempt, name)
+            if key not in self._answers:
+                self._answers[key] = self._submit(name)
+            elif self._answers[key].done():
+                self._judge(name, self._answers.pop(key), verdicts)
+        return verdicts
+
+    def has_news(self) -> bool:
+        """Return whether there are verdicts that nobody has asked for."""
+        return any(answer.done() for answer in self._answers.values())
+
+    def close(self) -> None:
+        """Let go of the threads; what runs in them runs to its end."""
+        for answer in self._answers.values():
+            answer.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, name: str) -> Future[bool]:
+        if inspect.iscoroutinefunction(self._verify) and self.loop is not None:
+            return asyncio.run_coroutine_threadsafe(self._verify_async(name), self.loop)
+        return self._threads.submit(self._verify_now, name)
+
+    def _verify_now(self, name: str) -> bool:
+        verdict = self._verify(name)
+        if inspect.isawaitable(verdict):
+            raise TypeError("an async verify needs Fleet.supervise_async")
+        return bool(verdict)
+
+    async def _verify_async(self, name: str) -> bool:
+        async with self._free:
+            return bool(await self._verify(name))
+
+    def _judge(self, name: str, answer: Future[bool], verdicts: Verdicts) -> None:
+        error = CancelledError() if answer.cancelled() else answer.exception()
+        if error is None and answer.result():
+            verdicts.verified.append(name)
+            return
+        reason = "not verified"
+        if error is not None:
+            reason = f"verify raised {type(error).__name__}: {error}"
+            if self.errors.get(name) != reason:
+                _log.warning("item %r: %s", name, reason, exc_info=error)
+            self.errors[name] = reason
+        verdicts.rejected[name] = reason
