@@ -33,7 +33,9 @@ def spawner(tmp_path, mode, **more):
     """Return a `spawn` that starts workers of a mode."""
 
     def spawn(job):
-        env = environment(job.env, tmp_path, **more)
+        handoff = job.handoff and job.handoff.to_json()
+        work = json.dumps({"items": job.items, "handoff": handoff})
+        env = environment(job.env, tmp_path, WORK=work, **more)
         return subprocess.Popen([sys.executable, "-B", __file__, mode], env=env)
 
     return spawn
@@ -57,10 +59,10 @@ def obey():
             do(item)
 
 
-def by_hand(is_killed=False):
-    """An agent that knows only what `Fleet.assign` asks of it."""
+def by_hand():
+    """An agent that knows of its job only what it is given as text."""
     given = json.loads(os.environ["WORK"])
-    handoff = given["handoff"] and HandoffRecord.model_validate(given["handoff"])
+    handoff = HandoffRecord.model_validate(given["handoff"]) if given["handoff"] else None
     with create_context_monitor(config=CONFIG, continues=handoff) as monitor:
         monitor.plan(given["items"])
         for item in monitor.pending():
@@ -78,6 +80,11 @@ def poison():
             if item.startswith("poison"):
                 os.kill(os.getpid(), signal.SIGKILL)
             do(item)
+
+
+def run_by_target(job):
+    assert os.environ["ULTRAMON_AGENT_ID"] == job.agent_id
+    obey()
 
 
 def exits():

@@ -109,11 +109,13 @@ class ItemPool:
     Attributes:
         contexts: By agent id, in the order of their assignment.
         repeated: Items that were begun again after a kill.
+        last_number: The number at the end of the last context's agent id.
     """
 
     def __init__(self, max_attempts: int) -> None:
         self.contexts: dict[str, Context] = {}
         self.repeated: dict[str, None] = {}
+        self.last_number = 0
         self._max_attempts = max_attempts
         self._items: dict[str, Item] = {}
         self._number_of: Counter[str] = Counter()
@@ -297,6 +299,7 @@ class ItemPool:
         is_restart = any(self.died(name) for name in items)
         context = Context(agent_id, items, event.get("handoff"), event["supervisor"], cursor)
         self.contexts[agent_id] = self._open_contexts[agent_id] = context
+        self.last_number = int(agent_id.rpartition(".")[2])
         for name in items:
             item = self._items[name]
             if item.is_half_done:

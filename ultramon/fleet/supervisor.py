@@ -312,8 +312,10 @@ class Supervisor:
         yield from self._read()
         self._check_limits()
         share = ceil(self.pool.open_count / self._workers)
-        while self._assign_next(share):
+        while (agent_id := self._assign_next(share)) is not None:
             yield from self._read()
+            if agent_id not in self.pool.contexts:
+                break  # it is in the journal, and not as an assignment of a supervisor
         yield from self._spawn_assigned()
         yield from self._read()
 
@@ -461,8 +463,8 @@ class Supervisor:
         ):
             self.stop("max_contexts")
 
-    def _assign_next(self, share: int) -> bool:
-        """Assign the next context its work; False where nothing is to be started now."""
+    def _assign_next(self, share: int) -> str | None:
+        """Assign the next context its work; None where nothing is to be started now."""
         if (
             self.stopped
             or not self._deliveries.holds_lease()
@@ -470,11 +472,11 @@ class Supervisor:
             or len(self.pool.open_contexts) >= self._workers
             or (self._max_contexts is not None and self._started >= self._max_contexts)
         ):
-            return False
+            return None
         work = self.pool.next_work(share)
         if work is None:
-            return False
-        agent_id = name_in_run(self._run, len(self.pool.contexts) + 1)
+            return None
+        agent_id = name_in_run(self._run, self.pool.last_number + 1)
         handoff = work.handoff and HandoffRecord.model_validate(work.handoff)
         event = self._deliveries.assignments.event(
             agent_id,
@@ -487,7 +489,7 @@ class Supervisor:
             supervisor=self._holder,
         )
         self._append([event])
-        return True
+        return agent_id
 
     def _spawn_assigned(self) -> Iterator[_Call]:
         """Start the process of each context that this supervisor has assigned and not started."""
