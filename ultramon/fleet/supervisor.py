@@ -35,6 +35,7 @@ from ultramon.fleet.supervisor_result import ContextResult, SupervisorEvent, Sup
 from ultramon.fleet.verification import Verification
 from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, next_in_thread
 from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord, left_in
+from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 from ultramon.system.processes import process_started_at, this_host
@@ -87,8 +88,8 @@ class SupervisorOptions(TypedDict, total=False):
         enforce: Whether to end a process whose agent should return and does not within
             ``grace_seconds``; default False. An agent that has ended has as long to exit, always.
         grace_seconds: How long agents have to hand off, 0 and more; default 30.
-        max_restarts: So many contexts in a row without any progress are followed by another one,
-            each after a longer pause; the next one ends this call. Default 10.
+        max_restarts: So often in a row contexts that made no progress are followed by others,
+            each time after a longer pause; then this call ends. Default 10.
         max_contexts: How many contexts this call may start; None (default) = any number.
         deadline_seconds: After so long agents are asked to hand off; None (default) = never.
         on_event: Called with each `SupervisorEvent`; what it raises is logged.
@@ -197,12 +198,13 @@ class Supervisor:
         self._final: dict[str, StateRecord | None] = {}
         self._started = 0
         self._barren = 0
-        self._pause_until = clock.monotonic()
+        self._pause_until = self._stepped_at = clock.monotonic()
         self._stopped_at: float | None = None
         self._interrupts = 0
         self._requested: set[str] = set()
         self._due_since: dict[tuple[str, bool], float] = {}
         self._terminated_at: dict[str, float] = {}
+        self._stateless_since: dict[str, float] = {}
 
     def run(self) -> SupervisorResult:
         """Supervise until it is over; a Ctrl-C asks all agents to hand off."""
@@ -301,6 +303,7 @@ class Supervisor:
 
     def _round(self) -> Iterator[_Call]:
         """Bring journal, states and processes together; yields the calls of the user's code."""
+        self._stepped_at = self._clock.monotonic()
         self._is_holder = self._deliveries.holds_lease()
         yield from self._read()
         if not self._is_holder:
@@ -418,12 +421,17 @@ class Supervisor:
                 )
             self._append(events)
             self._children.pop(context.agent_id, None)
-            if facts["progress"] or set(given_up).intersection(facts["begun"]):
-                self._barren = 0
-            else:
-                self._barren += 1
-                pause = FIRST_PAUSE_SECONDS * 2 ** min(self._barren - 1, 10)
-                self._pause_until = self._clock.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+            self._pause(is_barren=not (facts["progress"] or set(given_up) & set(facts["begun"])))
+
+    def _pause(self, *, is_barren: bool) -> None:
+        """Wait before the next start, longer each time, while contexts make no progress."""
+        now = self._clock.monotonic()
+        if not is_barren:
+            self._barren = 0
+        elif now >= self._pause_until:  # else it was started before this pause
+            pause = FIRST_PAUSE_SECONDS * 2 ** min(self._barren, 10)
+            self._pause_until = now + min(pause, LONGEST_PAUSE_SECONDS)
+            self._barren += 1
 
     def _blame(self, name: str, facts: dict[str, Any]) -> str:
         item = self.pool.item(name)
@@ -433,23 +441,36 @@ class Supervisor:
         return f"{attempts}; the last one: {facts['reason']}"
 
     def _adopt(self) -> None:
-        """Find out about contexts that an orchestrator before us assigned and no state knows."""
+        """Watch the processes of an orchestrator before us, and put back what it never started."""
         host = this_host()
         for context in self.pool.open_contexts:
             agent_id, process = context.agent_id, context.process
-            if context.generation or context.end or agent_id in self._children:
+            if context.end or agent_id in self._children:
                 continue
             if process is not None:
                 is_here = (process["hostname"], process["bootId"]) == (host.hostname, host.boot_id)
                 if is_here and not self._agents.processes.is_attached(agent_id):
                     watched = WatchedPid(process["pid"], process["pidStartedAt"])
-                    self._agents.processes.attach(agent_id, watched, 0)
-            elif context.supervisor != self._holder:
-                # If its process runs after all, it finds this before its start and leaves.
-                self._note_unstarted(agent_id, "its orchestrator ended before it started")
+                    with self._agents.lock:
+                        self._agents.processes.attach(agent_id, watched, 0)
+            elif context.supervisor != self._holder and agent_id not in self._agents.records:
+                if not context.generation:
+                    # If its process runs after all, it finds this at its start and leaves.
+                    self._note_unstarted(agent_id, "its orchestrator ended before it started")
+                elif self._is_silent(agent_id):
+                    self._note_lost(agent_id, "it left no state")
+
+    def _is_silent(self, agent_id: str) -> bool:
+        """Whether an agent has been without a state for too long: its host died with it."""
+        now = self._clock.monotonic()
+        return now - self._stateless_since.setdefault(agent_id, now) > LOST_AFTER_SECONDS
 
     def _note_unstarted(self, agent_id: str, error: str) -> None:
-        facts = {"outcome": "lost", "reason": error, "exit": {"error": error}, "void": True}
+        # Unless the journal holds its start already.
+        self._note_lost(agent_id, error, void=True)
+
+    def _note_lost(self, agent_id: str, error: str, **more: Any) -> None:
+        facts = {"outcome": "lost", "reason": error, "exit": {"error": error}, **more}
         self._append([self._event(agent_id, "agent_lost", **facts)])
 
     def _check_limits(self) -> None:
@@ -631,9 +652,9 @@ class Supervisor:
             return False
         if self._verification is not None and self._verification.has_news():
             return False
-        is_paused = self._clock.monotonic() < self._pause_until
-        waits_for_pause = self.pool.open_count and not is_paused and self._barren
-        return not waits_for_pause and self._deliveries.may_rest()
+        if self._stepped_at < self._pause_until <= self._clock.monotonic():
+            return False
+        return self._deliveries.may_rest()
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
