@@ -24,7 +24,7 @@ from helpers.supervised import (
 )
 
 from ultramon import ConfigurationError, Fleet, open_backend
-from ultramon.fleet import supervisor
+from ultramon.fleet import children, supervisor
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = [f"item {number}" for number in range(12)]
@@ -42,7 +42,7 @@ def quick(monkeypatch):
     """Have pauses and the patience with SIGTERM short."""
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(supervisor, "LONGEST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "TERMINATE_SECONDS", 0.3)
+    monkeypatch.setattr(children, "TERMINATE_SECONDS", 0.3)
 
 
 def done_in(tmp_path):
@@ -331,6 +331,12 @@ def test_async_code_belongs_into_the_async_call(fleet):
         fleet.supervise(spawn, ["a"])
     with pytest.raises(TypeError, match="either spawn or target"):
         fleet.supervise(items=["a"])
+
+
+def test_a_spawn_that_returns_no_process_is_a_mistake(fleet):
+    """Nobody could say when it ends."""
+    with pytest.raises(TypeError, match="attach a process that was started or a pid, not NoneType"):
+        fleet.supervise(lambda job: None, ["a"])
 
 
 def test_a_callable_runs_in_a_process_of_its_own(fleet, tmp_path, monkeypatch):

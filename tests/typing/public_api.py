@@ -18,11 +18,16 @@ from ultramon import (
     Fleet,
     FleetEvent,
     HandoffRecord,
+    ItemCounts,
+    Job,
     Ladder,
     MonitorPool,
     Rung,
+    SupervisorEvent,
+    SupervisorResult,
     ThresholdAction,
     ThresholdEvent,
+    Worker,
 )
 
 
@@ -91,6 +96,42 @@ def orchestrate() -> None:
 async def orchestrate_async() -> None:
     async for event in fleet.watch():
         assert_type(event, FleetEvent)
+
+
+def spawn(job: Job) -> subprocess.Popen[bytes]:
+    assert_type(job.items, tuple[str, ...])
+    assert_type(job.handoff, HandoffRecord | None)
+    assert_type(job.prompt, str)
+    return subprocess.Popen(["reviewer"], env=job.env)
+
+
+def show(event: SupervisorEvent) -> None:
+    assert_type(event.counts, ItemCounts)
+
+
+async def verify(item: str) -> bool:
+    return bool(item)
+
+
+def review(job: Job) -> None:
+    with ultramon.worker(goal="review", hand_over_at="critical") as agent:
+        assert_type(agent, Worker)
+        for item in agent.pending():
+            assert_type(item, str)
+            assert_type(agent.track_content(item), ThresholdAction)
+
+
+def supervise() -> None:
+    result = fleet.supervise(spawn, ["a"], workers=3, verify=bool, on_event=show)
+    assert_type(result, SupervisorResult)
+    assert_type(result.ok, bool)
+    assert_type(result.set_aside, dict[str, str])
+    fleet.supervise(target=review, items=["a"], enforce=True, grace_seconds=60)
+    fleet.add_items(["b"])
+
+
+async def supervise_async() -> None:
+    assert_type(await fleet.supervise_async(spawn, ["a"], verify=verify), SupervisorResult)
 
 
 def converse() -> None:

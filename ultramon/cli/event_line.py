@@ -46,6 +46,10 @@ def _assignment(event: dict[str, Any]) -> str:
     return f"{len(event['items']):,} items" if given is None else f"handoff {_handoff(event)}"
 
 
+def _items(event: dict[str, Any]) -> str:
+    return f"{len(event['items']):,} items"
+
+
 def _end(event: dict[str, Any]) -> str:
     return ", ".join(
         field(event[name]) for name in ("outcome", "reason") if event.get(name) is not None
@@ -82,6 +86,13 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "agent_recovered": None,
     "agent_lost": _end,
     "agent_expired": _end,
+    "items_added": _items,
+    "context_spawned": lambda event: f"process {event['pid']:d}",
+    "items_claimed": _items,
+    "items_verified": _items,
+    "items_rejected": _items,
+    "context_closed": _end,
+    "items_set_aside": _items,
     "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
     "audit": _audit,
 }

@@ -225,8 +225,8 @@ class ItemPool:
         """Judge a context that has ended and whose claims are settled.
 
         Progress is a change in items, verification or notes. Without it the items in work are
-        blamed, else the first one; a context that never started is nobody's fault. An item whose
-        claim was rejected is blamed all the same.
+        blamed, else, where the agent left by itself, the first one. An item whose claim was
+        rejected is blamed all the same.
 
         Args:
             context: The context.
@@ -242,12 +242,14 @@ class ItemPool:
         is_new = bool(said) and said != _said(context.handoff)
         settled = (*self.held_by(context, CLAIMED), *self.held_by(context, VERIFIED))
         progress = is_new or bool(settled)
+        died = end.get("outcome") in ("lost", "failed") or end.get("type") == "agent_refused"
         blamed = [name for name, item in left.items() if item.rejections >= REJECTIONS]
-        if context.generation and not progress:
-            blamed += [name for name in begun or list(left)[:1] if name not in blamed]
+        if not progress:
+            untouched = [] if died else list(left)[:1]
+            blamed += [name for name in begun or untouched if name not in blamed]
         facts = {
             "reason": _describe_end(end),
-            "died": end.get("outcome") in ("lost", "failed") or end.get("type") == "agent_refused",
+            "died": died,
             "killed": end.get("type") == "agent_lost" and _is_kill(end.get("exit") or {}),
             "progress": progress,
             "begun": begun,

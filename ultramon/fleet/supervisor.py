@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import signal
 import threading
 import time
@@ -19,7 +18,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
-from ultramon.fleet.child_processes import WatchedPid, return_code, watch_process
+from ultramon.fleet.children import TERMINATE_SECONDS, Children
 from ultramon.fleet.item_pool import (
     ASSIGNED,
     CLAIMED,
@@ -38,13 +37,12 @@ from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord, left
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
-from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from concurrent.futures import Executor
 
     from ultramon.backends.base import Backend
-    from ultramon.fleet.child_processes import Child
     from ultramon.fleet.deliveries import Deliveries
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.item_pool import Context
@@ -53,8 +51,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.fleet")
 
-TERMINATE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
 
@@ -144,6 +140,7 @@ class Supervisor:
         spawn: Starts the process of a job and returns it.
         clock: For deadlines and pauses.
         max_attempts: So many contexts without progress on an item set it aside.
+        executor: Calls `verify`; None = threads. A simulation passes one that is deterministic.
         **options: As `SupervisorOptions`.
 
     Attributes:
@@ -159,6 +156,7 @@ class Supervisor:
         *,
         clock: Clock,
         max_attempts: int,
+        executor: Executor | None = None,
         workers: int = 1,
         verify: Callable[[str], bool | Awaitable[bool]] | None = None,
         enforce: bool = False,
@@ -182,7 +180,7 @@ class Supervisor:
         self._holder = deliveries.holder
         self._clock = clock
         self._spawn = spawn
-        self._verification = None if verify is None else Verification(verify, workers)
+        self._verification = verify and Verification(verify, workers, executor)
         self._workers = workers
         self._enforce = enforce
         self._grace_seconds = grace_seconds
@@ -194,7 +192,7 @@ class Supervisor:
         self._has_read = False
         self._is_holder = False
         self._news: list[SupervisorEvent] = []
-        self._children: dict[str, Child] = {}
+        self._children = Children(deliveries.agents)
         self._final: dict[str, StateRecord | None] = {}
         self._started = 0
         self._barren = 0
@@ -203,7 +201,6 @@ class Supervisor:
         self._interrupts = 0
         self._requested: set[str] = set()
         self._due_since: dict[tuple[str, bool], float] = {}
-        self._terminated_at: dict[str, float] = {}
         self._stateless_since: dict[str, float] = {}
 
     def run(self) -> SupervisorResult:
@@ -266,7 +263,7 @@ class Supervisor:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do, or it has stopped and no process of it runs."""
-        if any(return_code(child) is None for child in self._children.values()):
+        if self._children.are_running:
             return False
         if self._stopped_at is None:
             counts = self.pool.counts
@@ -395,8 +392,7 @@ class Supervisor:
 
     def _has_ended(self, context: Context) -> bool:
         """Whether a context is over: its agent, and its process where that is our child."""
-        child = self._children.get(context.agent_id)
-        return context.end is not None and (child is None or return_code(child) is not None)
+        return context.end is not None and not self._children.is_running(context.agent_id)
 
     def _close_contexts(self) -> None:
         """Close the contexts that have ended and whose claims are settled."""
@@ -420,7 +416,7 @@ class Supervisor:
                     )
                 )
             self._append(events)
-            self._children.pop(context.agent_id, None)
+            self._children.forget(context.agent_id)
             self._pause(is_barren=not (facts["progress"] or set(given_up) & set(facts["begun"])))
 
     def _pause(self, *, is_barren: bool) -> None:
@@ -442,17 +438,12 @@ class Supervisor:
 
     def _adopt(self) -> None:
         """Watch the processes of an orchestrator before us, and put back what it never started."""
-        host = this_host()
         for context in self.pool.open_contexts:
-            agent_id, process = context.agent_id, context.process
+            agent_id = context.agent_id
             if context.end or agent_id in self._children:
                 continue
-            if process is not None:
-                is_here = (process["hostname"], process["bootId"]) == (host.hostname, host.boot_id)
-                if is_here and not self._agents.processes.is_attached(agent_id):
-                    watched = WatchedPid(process["pid"], process["pidStartedAt"])
-                    with self._agents.lock:
-                        self._agents.processes.attach(agent_id, watched, 0)
+            if context.process is not None:
+                self._children.adopt(context)
             elif context.supervisor != self._holder and agent_id not in self._agents.records:
                 if not context.generation:
                     # If its process runs after all, it finds this at its start and leaves.
@@ -516,39 +507,23 @@ class Supervisor:
         """Start the process of each context that this supervisor has assigned and not started."""
         for context in self.pool.open_contexts:
             agent_id = context.agent_id
-            if (
-                context.supervisor != self._holder
-                or context.process
-                or context.end
-                or agent_id in self._children
-                or self.stopped
-                or not self._deliveries.holds_lease()
-            ):
+            is_ours = context.supervisor == self._holder and agent_id not in self._children
+            if context.process or context.end or not is_ours:
                 continue
+            if self.stopped:
+                self._note_unstarted(agent_id, f"not started: {self.stopped}")
+                continue
+            if not self._deliveries.holds_lease():
+                return
             self._started += 1
             call = _Call(self._spawn, self._job(context))
             yield call
             if call.error is not None:
                 error = f"{type(call.error).__name__}: {call.error}"
                 self._note_unstarted(agent_id, f"spawn raised {error}")
-                continue
-            watched = watch_process(call.value)
-            self._children[agent_id] = call.value
-            with self._agents.lock:
-                self._agents.processes.attach(agent_id, watched, 0)
-            host = this_host()
-            self._append(
-                [
-                    self._event(
-                        agent_id,
-                        "context_spawned",
-                        pid=watched.pid,
-                        pidStartedAt=process_started_at(watched.pid),
-                        bootId=host.boot_id,
-                        hostname=host.hostname,
-                    )
-                ]
-            )
+            else:
+                process = self._children.add(agent_id, call.value)
+                self._append([self._event(agent_id, "context_spawned", **process)])
 
     def _job(self, context: Context) -> Job:
         given = context.handoff
@@ -575,7 +550,7 @@ class Supervisor:
         if self._deliveries.stopping.is_set():
             self.stop("stopped")
         for context in self._running():
-            if self.stopped:
+            if self.stopped or context.is_ghost:
                 self._request_return(context)
             due = None
             if context.is_ghost:
@@ -589,21 +564,20 @@ class Supervisor:
             else:
                 self._due_since.pop((context.agent_id, False), None)
             if due is not None and now >= due:
-                self._terminate(context, now)
+                self._children.terminate(context, now)
 
     def _running(self) -> list[Context]:
         """Return the contexts whose processes are ours to end: children, and what we took over."""
-        running = []
-        for context in self.pool.contexts.values():
-            child = self._children.get(context.agent_id)
-            if child is not None:
-                is_running = return_code(child) is None
-            else:
-                is_living = context.end is None and context.closed is None
-                is_running = self._is_holder and (is_living or context.is_ghost)
-            if is_running:
-                running.append(context)
-        return running
+        return [
+            context
+            for context in self.pool.contexts.values()
+            if self._children.is_running(context.agent_id)
+            or (
+                self._is_holder
+                and context.agent_id not in self._children
+                and (context.is_ghost or not (context.end or context.closed))
+            )
+        ]
 
     def _request_return(self, context: Context) -> None:
         if context.agent_id in self._requested or not context.generation:
@@ -615,40 +589,11 @@ class Supervisor:
         else:
             self._requested.add(context.agent_id)
 
-    def _terminate(self, context: Context, now: float) -> None:
-        """End a process: SIGTERM, and SIGKILL a while later."""
-        agent_id = context.agent_id
-        is_first = agent_id not in self._terminated_at
-        since = self._terminated_at.setdefault(agent_id, now)
-        if not is_first and now < since + TERMINATE_SECONDS:
-            return
-        child = self._children.get(agent_id)
-        try:
-            if child is not None:
-                (child.terminate if is_first else child.kill)()
-            elif (pid := self._pid_of(context)) is not None:
-                os.kill(pid, signal.SIGTERM if is_first else signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-    def _pid_of(self, context: Context) -> int | None:
-        """Return the pid of a process that an orchestrator before us started, if it runs here."""
-        record = self._agents.records.get(context.agent_id)
-        host = this_host()
-        if record is None or (record.hostname, record.boot_id) != (host.hostname, host.boot_id):
-            return None
-        if record.pid is None or process_started_at(record.pid) != record.pid_started_at:
-            return None
-        return record.pid
-
     def _may_rest(self) -> bool:
         """Return whether nothing calls for a round before the fleet's next poll."""
         if self.is_over or (self._interrupts and not self.stopped):
             return False
-        if any(
-            return_code(child) is not None and self.pool.contexts[agent_id].end is None
-            for agent_id, child in self._children.items()
-        ):
+        if any(self.pool.contexts[agent_id].end is None for agent_id in self._children.ended):
             return False
         if self._verification is not None and self._verification.has_news():
             return False
@@ -682,9 +627,7 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """End what still runs, for an exit by an error, and give the run up."""
-        for child in self._children.values():
-            if return_code(child) is None:
-                child.kill()
+        self._children.kill()
         if self._verification is not None:
             self._verification.close()
         self._deliveries.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor
 
 _log = logging.getLogger("ultramon.fleet")
 
@@ -28,17 +29,20 @@ class Verification:
     Args:
         verify: The user's function; a coroutine function runs in `loop`.
         workers: How many calls at the same time.
+        executor: Makes the calls; None = threads.
 
     Attributes:
         loop: For a coroutine function.
         errors: Items for which it raised, with the last error.
     """
 
-    def __init__(self, verify: Callable[[str], Any], workers: int) -> None:
+    def __init__(
+        self, verify: Callable[[str], Any], workers: int, executor: Executor | None = None
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.errors: dict[str, str] = {}
         self._verify = verify
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="ultramon-verify")
+        self._executor = executor or ThreadPoolExecutor(workers, "ultramon-verify")
         self._free = asyncio.Semaphore(workers)
         self._answers: dict[tuple[str, int, str], Future[bool]] = {}
 
@@ -67,12 +71,12 @@ class Verification:
         """Let go of the threads; what runs in them runs to its end."""
         for answer in self._answers.values():
             answer.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, name: str) -> Future[bool]:
         if inspect.iscoroutinefunction(self._verify) and self.loop is not None:
             return asyncio.run_coroutine_threadsafe(self._verify_async(name), self.loop)
-        return self._threads.submit(self._verify_now, name)
+        return self._executor.submit(self._verify_now, name)
 
     def _verify_now(self, name: str) -> bool:
         verdict = self._verify(name)

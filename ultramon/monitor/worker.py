@@ -75,9 +75,13 @@ class Worker:
         if self._backend is not None and threading.current_thread() is threading.main_thread():
             # A terminal interrupts the whole group; the supervisor then asks for the return.
             self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.monitor.start()
-        # What the journal says first holds: nobody else has the work of an agent that started.
-        self._is_void = self._is_too_late()
+        try:
+            self.monitor.start()
+            # What the journal says first holds: nobody else has the work of an agent that started.
+            self._is_void = self._is_too_late()
+        except BaseException:
+            self._heed_interrupts()
+            raise
         return self
 
     def __exit__(
@@ -95,8 +99,12 @@ class Worker:
             elif monitor.pending():
                 monitor.hand_off("error" if kind is not None else None, notes=self.notes)
             monitor.__exit__(kind, error, traceback)
+        self._heed_interrupts()
+
+    def _heed_interrupts(self) -> None:
         if self._on_interrupt is not None:
             signal.signal(signal.SIGINT, self._on_interrupt)
+            self._on_interrupt = None
 
     def pending(self) -> Iterator[str]:
         """Yield the items to do, until they are done or it is time to hand over.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 VARIABLES = {
     "AGENT_ID": "Id of the agent that a process is; the caller of its commands.",
+    "ASSIGNMENT": "In a process of `Fleet.supervise`: where in the journal its work is found.",
     "AUDIENCE": "Who is warned of a Claude Code session: `agent`, `orchestrator`, `both`, `none`.",
     "BACKEND": "URL of the store; without it the state directory.",
     "CONFIG": "Path of the configuration file.",
@@ -24,6 +25,7 @@ VARIABLES = {
     "PARENT_ID": "Id of the agent that started this one.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
+    "SUPERVISED": "`1` in a process of `Fleet.supervise`; see `ultramon.worker`.",
     "TOKEN_FILE": "File with the token by which this agent proves who it is.",
     "TOKEN_MINT_FILE": "File into which `ultramon token mint` writes a token.",
 }
