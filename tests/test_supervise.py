@@ -25,6 +25,7 @@ from helpers.supervised import (
 
 from ultramon import ConfigurationError, Fleet, open_backend
 from ultramon.fleet import children, supervisor
+from ultramon.fleet.jobs import make_event
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = [f"item {number}" for number in range(12)]
@@ -86,7 +87,7 @@ def test_items_are_carried_across_contexts_and_verified(mode, shared_store, tmp_
 def test_without_verify_items_are_claimed_and_nothing_more(fleet, tmp_path):
     """The agent says so, and nobody looked."""
     result = fleet.supervise(spawner(tmp_path, "claims"), ["a", "b"])
-    assert str(result) == "2 of 2 claimed, 1 contexts, 0 killed, 0 repeated, 0 lost"
+    assert str(result) == "2 of 2 claimed, 1 context, 0 killed, 0 repeated, 0 lost"
     assert result.ok
     assert effects(tmp_path) == []
 
@@ -298,6 +299,34 @@ def test_items_can_be_added_while_it_runs(fleet, tmp_path):
     result = fleet.supervise(spawner(tmp_path, "obey"), ["a"], on_event=add_elsewhere)
     assert effects(tmp_path) == ["a", "b", "c"]
     assert add_up(result).claimed == 3
+
+
+def test_a_process_whose_work_was_put_back_is_ended(fleet, tmp_path):
+    """It began too late, and knows nothing of `worker`, which would have told it."""
+    fleet.add_items(["a"])
+    assigned = fleet._deliveries.assignments.event(
+        "job.1", ["a"], 0, number=0, source="fleet:main", at=0.0, supervisor="somebody else"
+    )
+    lost = make_event("job", "job.1", "agent_lost", source="fleet:main", at=0.0, void=True)
+    fleet.backend.append_events([assigned, lost])
+    env = environment(fleet.env("job.1"), tmp_path)
+    program = sys.modules[do.__module__].__file__
+    late = subprocess.Popen([sys.executable, "-B", program, "lingers"], env=env)
+    try:
+        until(lambda: effects(tmp_path), late)
+        assert fleet.supervise(spawner(tmp_path, "obey")).ok
+        assert late.wait(60) == -signal.SIGTERM
+    finally:
+        late.kill()
+
+
+def test_it_runs_in_any_thread(fleet, tmp_path):
+    """Only the main one can be interrupted by a signal."""
+
+    async def main():
+        return await asyncio.to_thread(fleet.supervise, spawner(tmp_path, "obey"), ["a"])
+
+    assert asyncio.run(main()).ok
 
 
 def test_nothing_to_do_is_done_at_once(fleet):

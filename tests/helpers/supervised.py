@@ -82,6 +82,13 @@ def poison():
             do(item)
 
 
+def lingers():
+    """Works on something, and never ends."""
+    with create_context_monitor(config=CONFIG) as monitor, monitor.task("something"):
+        do("something")
+        signal.pause()
+
+
 def run_by_target(job):
     assert os.environ["ULTRAMON_AGENT_ID"] == job.agent_id
     obey()

@@ -369,12 +369,14 @@ class Fleet:
         from ultramon.fleet.jobs import process_for
         from ultramon.fleet.supervisor import Supervisor
 
-        if (spawn is None) == (target is None):
+        if target is not None and spawn is None:
+            spawn = process_for(target)
+        elif target is not None or spawn is None:
             raise TypeError("supervise takes either spawn or target")
         return Supervisor(
             self,
             self._deliveries,
-            process_for(target) if spawn is None else spawn,  # type: ignore[arg-type]
+            spawn,
             clock=self._clock,
             max_attempts=self._max_attempts,
             **options,

@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import contextmanager
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
 from ultramon.fleet.children import TERMINATE_SECONDS, Children
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from concurrent.futures import Executor
 
-    from ultramon.backends.base import Backend
     from ultramon.fleet.deliveries import Deliveries
-    from ultramon.fleet.events import FleetEvent
+    from ultramon.fleet.fleet import Fleet
     from ultramon.fleet.item_pool import Context
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -53,25 +52,6 @@ _log = logging.getLogger("ultramon.fleet")
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
-
-
-class Supervised(Protocol):
-    """What a supervisor needs of a `Fleet`."""
-
-    run_name: str
-    backend: Backend
-
-    def env(self, agent_id: str) -> dict[str, str]:
-        """Return the environment of an agent's process."""
-
-    def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
-        """Ask an agent to return."""
-
-    def poll(self) -> list[FleetEvent]:
-        """Judge all agents and deliver events."""
-
-    async def poll_async(self) -> list[FleetEvent]:
-        """Do the same in a running loop."""
 
 
 class SupervisorOptions(TypedDict, total=False):
@@ -150,7 +130,7 @@ class Supervisor:
 
     def __init__(
         self,
-        fleet: Supervised,
+        fleet: Fleet,
         deliveries: Deliveries,
         spawn: Callable[[Job], Any],
         *,

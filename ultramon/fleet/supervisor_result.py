@@ -117,7 +117,7 @@ class SupervisorResult:
         parts = [f"{number} of {counts.assigned} {first}"]
         parts += [f"{number} {name}" for name, number in others]
         parts += [
-            f"{len(self.contexts)} contexts",
+            "1 context" if len(self.contexts) == 1 else f"{len(self.contexts)} contexts",
             f"{self.killed} killed",
             f"{len(self.repeated)} repeated",
         ]
