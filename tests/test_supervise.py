@@ -348,6 +348,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(items, options, messag
     """With the value and what is allowed."""
     with pytest.raises(ConfigurationError, match=message):
         fleet.supervise(lambda job: None, items, **options)
+    assert fleet.backend.events().events == []
 
 
 def test_async_code_belongs_into_the_async_call(fleet):
@@ -429,9 +430,12 @@ def test_a_cancelled_task_hands_off_and_is_cancelled(fleet, tmp_path):
     assert Fleet("job").supervise(spawner(tmp_path, "obey")).ok
 
 
-def test_ctrl_c_asks_all_agents_to_hand_off(tmp_path):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_ctrl_c_asks_all_agents_to_hand_off(is_async, tmp_path):
     """A terminal interrupts the whole group; the run goes on at the next call."""
-    process = start_orchestrator(tmp_path, "waits", ITEMS, verifies=False, workers=2)
+    process = start_orchestrator(
+        tmp_path, "waits", ITEMS, verifies=False, workers=2, is_async=is_async
+    )
     until(lambda: len(effects(tmp_path)) == 2, process)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)

@@ -56,6 +56,7 @@ def run_to_its_end(start, tmp_path, seed, *, orchestrators, workers, mode="obey"
             seed=seed,
             workers=3,
             max_restarts=100,
+            is_async=seed % 2 == 1,
         )
         output, _ = process.communicate(timeout=120)
         if process.returncode == 0:
@@ -109,6 +110,19 @@ def test_killed_orchestrators_alone_repeat_nothing(seed, start, tmp_path):
     result, _ = run_to_its_end(start, tmp_path, seed, orchestrators=10, workers=0)
     check(tmp_path, result, 0)
     assert result["killed"] == 0
+
+
+def test_a_host_that_dies_again_and_again_loses_nothing(start, tmp_path):
+    """Orchestrator and workers at once: the next one finds out from records alone."""
+    for pieces in (1, 5, 12, 20, 33):
+        process = start("obey", workers=3)
+        while len(effects(tmp_path)) < pieces:
+            assert process.poll() is None
+            os.sched_yield()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    result, _ = run_to_its_end(start, tmp_path, 0, orchestrators=0, workers=0)
+    check(tmp_path, result, result["killed"])
 
 
 @pytest.mark.timeout(600)

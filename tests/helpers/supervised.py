@@ -7,6 +7,7 @@ most so many workers, each at a random one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -173,7 +174,11 @@ def orchestrate():
     if "announce" in given:
         given.pop("announce")
         options["on_event"] = lambda event: say(event.name)
-    say(json.dumps(fleet.supervise(spawn, items, **options, **given).to_json()))
+    if given.pop("is_async", False):
+        result = asyncio.run(fleet.supervise_async(spawn, items, **options, **given))
+    else:
+        result = fleet.supervise(spawn, items, **options, **given)
+    say(json.dumps(result.to_json()))
 
 
 def say(line):

@@ -339,8 +339,9 @@ class Fleet:
             raise TypeError("spawn and verify are called here: for async ones use supervise_async")
         if disabled():
             return self._not_supervised(items)
+        supervisor = self._supervisor(spawn, target, options)
         self.add_items(items)
-        return self._supervisor(spawn, target, options).run()
+        return supervisor.run()
 
     async def supervise_async(
         self,
@@ -357,8 +358,9 @@ class Fleet:
         """
         if disabled():
             return self._not_supervised(items)
+        supervisor = self._supervisor(spawn, target, options)
         await asyncio.to_thread(self.add_items, items)
-        return await self._supervisor(spawn, target, options).run_async()
+        return await supervisor.run_async()
 
     def _supervisor(
         self,
@@ -392,7 +394,7 @@ class Fleet:
         self._deliveries.wait()
 
     def stop(self) -> None:
-        """End `run` and `run_async` for good after the present poll. Handlers may call it."""
+        """End `run`, `run_async` and `supervise` for good. Handlers may call it."""
         self._deliveries.stopping.set()
 
     def close(self) -> None:

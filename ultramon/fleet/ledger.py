@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ultramon.fleet.assignments import items_of
-from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
@@ -87,6 +85,8 @@ class Ledger:
 
     def enter_event(self, event: dict[str, Any]) -> None:
         """Enter an event of the journal, if it is a handoff or an assignment."""
+        from ultramon.fleet.assignments import items_of
+
         if event["type"] == "handoff_ready":
             self.enter_handoff(event["handoff"])
         elif event["type"] == "agent_assigned":
@@ -140,6 +140,8 @@ def events_of(backend: Backend, run: str, cursor: str | None = None) -> Iterator
 
 def unproven(backend: Backend, run: str, finished: Collection[str]) -> tuple[str, ...]:
     """Return the items that are counted as finished and that no state or handoff shows as done."""
+    from ultramon.state.models import is_whole
+
     ledger = Ledger()
     for event in events_of(backend, run):
         ledger.enter_event(event)
