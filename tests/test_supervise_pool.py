@@ -156,6 +156,9 @@ def test_a_kill_does_not_erase_what_the_one_before_wrote():
     journal.hand_off(second, interrupted=["a"], reason="lost", notes=None, results={})
     journal.end(second, ["a"], outcome="lost")
     assert journal.pool.next_work(1).handoff["notes"] == "page 7"
+    third = journal.assign()
+    journal.hand_off(third, interrupted=["a"], notes="page 7")
+    assert not journal.pool.closing(third, ["a"])[0]["progress"]
 
 
 def test_three_contexts_without_progress_set_the_item_in_work_aside():

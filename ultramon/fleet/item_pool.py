@@ -33,10 +33,10 @@ CHUNK_ITEMS = 500
 CHUNK_BYTES = MAX_PLAN_BYTES // 2
 """The other half is for what the agent plans itself."""
 
-_FREE_TEXT = (
-    "goal", "constraints", "decisions", "rejected", "openQuestions", "nextStep", "filesModified",
-    "notes",
+_WORDS = (
+    "constraints", "decisions", "rejected", "openQuestions", "nextStep", "filesModified", "notes",
 )  # fmt: skip
+"""What an agent writes into its handoff itself."""
 
 
 @dataclass(slots=True)
@@ -130,9 +130,6 @@ class ItemPool:
             "items_set_aside": self._set_aside,
         }
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._items
-
     @property
     def counts(self) -> ItemCounts:
         """The items by status."""
@@ -187,8 +184,8 @@ class ItemPool:
         """
         for agent_id in self._unfinished:
             context = self.contexts[agent_id]
-            items = [name for name, _ in self.held_by(context, OPEN)]
-            return Work(items, self._handoff_for(context, items))
+            if items := [name for name, _ in self.held_by(context, OPEN)]:
+                return Work(items, self._handoff_for(context, items))
         items, size = [], 0
         for name in islice(self._fresh, min(share, CHUNK_ITEMS)):
             size += item_bytes(name)
@@ -197,7 +194,7 @@ class ItemPool:
             items.append(name)
         return Work(items, None) if items else None
 
-    def died(self, name: str) -> bool:
+    def _is_orphan(self, name: str) -> bool:
         """Return whether the last context of an item died."""
         before = self.contexts.get(self._items[name].context or "")
         return before is not None and before.closed is not None and bool(before.closed["died"])
@@ -238,8 +235,8 @@ class ItemPool:
         end = context.end or {}
         left = dict(self.held_by(context, ASSIGNED))
         begun = [name for name in in_work if name in left]
-        said = _said(context.left)
-        is_new = bool(said) and said != _said(context.handoff)
+        words = _words(context.left)
+        is_new = bool(words) and words != _words(context.handoff)
         settled = (*self.held_by(context, CLAIMED), *self.held_by(context, VERIFIED))
         progress = is_new or bool(settled)
         died = end.get("outcome") in ("lost", "failed") or end.get("type") == "agent_refused"
@@ -298,7 +295,7 @@ class ItemPool:
         if event.get("supervisor") is None or agent_id in self.contexts:
             return
         items = [name for name in items_of([event]) if self._is_free(name)]
-        is_restart = any(self.died(name) for name in items)
+        is_restart = any(map(self._is_orphan, items))
         context = Context(agent_id, items, event.get("handoff"), event["supervisor"], cursor)
         self.contexts[agent_id] = self._open_contexts[agent_id] = context
         self.last_number = int(agent_id.rpartition(".")[2])
@@ -315,13 +312,13 @@ class ItemPool:
     def _is_free(self, name: str) -> bool:
         return name in self._items and self._items[name].status == OPEN
 
-    def _of(self, event: dict[str, Any], *statuses: str) -> list[str]:
-        """Return the items of an event that its agent holds in one of the statuses."""
+    def _of(self, event: dict[str, Any], status: str) -> list[str]:
+        """Return the items of an event that its agent holds in a status."""
         return [
             name
             for name in event["items"]
             if (item := self._items.get(name)) is not None
-            and item.status in statuses
+            and item.status == status
             and item.context == event["agentId"]
         ]
 
@@ -387,25 +384,24 @@ class ItemPool:
 def handoff_from(context: Context) -> dict[str, Any] | None:
     """Return the handoff that the successor of a context continues; None = it begins afresh.
 
-    A record that was rebuilt after a kill says nothing: the words of the one before go on.
+    A record that was rebuilt after a kill has no words: those of the one before go on.
     """
     left, before = context.left, context.handoff
-    if before is None or _said(left):
+    if before is None or _words(left):
         return left
     if left is not None:
-        return {**left, **{name: left.get(name) or before.get(name) for name in _FREE_TEXT}}
+        goal = left.get("goal") or before.get("goal")
+        return {**left, "goal": goal, **{name: before.get(name) for name in _WORDS}}
     if context.generation or (context.end or {}).get("type") == "agent_refused":
         # It is claimed: the same words under an id of their own.
         return {**before, "handoffId": f"{before['handoffId']}-{context.agent_id}"}
     return before
 
 
-def _said(handoff: dict[str, Any] | None) -> list[Any]:
-    """Return what an agent wrote into its handoff; empty for nothing and for a rebuilt record."""
-    if handoff is None or handoff["reason"] == "lost":
-        return []
-    said = [handoff.get(name) for name in (*_FREE_TEXT[1:], "results")]
-    return said if any(said) else []
+def _words(handoff: dict[str, Any] | None) -> list[Any]:
+    """Return what an agent wrote into its handoff; empty for nothing."""
+    words = [(handoff or {}).get(name) for name in _WORDS]
+    return words if any(words) else []
 
 
 def _follow(context: Context, event: dict[str, Any]) -> None:
