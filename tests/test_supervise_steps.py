@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from itertools import pairwise
 
@@ -114,6 +115,32 @@ def test_what_is_claimed_is_told_before_its_context_ends(steps):
     run.children["job.1"].end(-9)
     assert run(2).left == 1
     assert run.told == ["started", "claimed", "ended", "restarted"]
+
+
+class AtOnce(Executor):
+    """Makes each call when it is submitted."""
+
+    def submit(self, function, *arguments):
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+def test_a_claim_may_come_true_by_the_end_of_its_context(steps):
+    """The agent said so too early: what was rejected is asked for once more, and then stands."""
+    written = set()
+    run = steps(["a", "b"], verify=written.__contains__, executor=AtOnce())
+    run()
+    (child,) = run.running
+    child.complete("a")
+    run(3)
+    assert run.told == ["started", "claimed", "rejected"]
+    written.update("ab")
+    child.complete("b")
+    child.end()
+    run(4)
+    assert run.told[3:] == ["claimed", "verified", "verified", "ended"]
+    assert run.supervisor.result().counts.verified == 2
 
 
 def test_pauses_grow_until_the_call_ends(ultramon_backend, ultramon_clock, monkeypatch):
