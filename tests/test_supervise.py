@@ -100,7 +100,7 @@ def test_the_same_call_goes_on_and_adds_what_is_new(fleet, tmp_path):
     assert effects(tmp_path) == ["a", "b", "c"]
     assert (again.counts.claimed, again.counts.verified) == (2, 1)
     assert [context.agent_id for context in again.contexts] == ["job.1", "job.2"]
-    assert len(Fleet("job").supervise(spawn).contexts) == 2
+    assert len(fleet.supervise(spawn).contexts) == 2
 
 
 def test_a_job_tells_a_process_all_it_needs(fleet, tmp_path):

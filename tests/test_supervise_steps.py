@@ -234,6 +234,27 @@ def test_a_stop_asks_all_and_ends_those_that_do_not_listen(steps):
     assert sorted(context.reason for context in result.contexts) == ["lost (SIGTERM)", "returned"]
 
 
+def test_what_was_assigned_and_not_started_at_a_stop_is_left(steps):
+    """Nobody waits for a process that there will never be."""
+    run = steps(["a", "b"], workers=2, on_event=lambda event: None)
+    start = run.start
+
+    def stop_after(job):
+        run.supervisor.stop("deadline")
+        return start(job)
+
+    run.supervisor._spawn = stop_after
+    run()
+    (child,) = run.running
+    child.monitor.hand_off()
+    child.end()
+    run(3)
+    assert run.supervisor.is_over
+    result = run.supervisor.result()
+    assert (list(result.left), result.lost) == (["a", "b"], ())
+    assert result.contexts[1].reason == "lost (not started: deadline)"
+
+
 @pytest.fixture
 def disk(tmp_path):
     path = tmp_path / "disk"
