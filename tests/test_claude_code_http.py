@@ -99,10 +99,11 @@ def test_a_recorded_session_comes_to_the_same_by_either_way(tmp_path, run, trans
         by_request.to(last)
     assert states_of(by_request.session) == states_of(by_process.session)
     told = [
-        [_VARYING.sub("…", one.text) for one in way.answers] for way in (by_request, by_process)
+        [_VARYING.sub("…", one.text.replace(str(way.session.state), "…")) for one in way.answers]
+        for way in (by_request, by_process)
     ]
     assert told[0] == told[1]
-    assert any(told[0]) == (run != "r7"), "r7 stays below every rung"
+    assert any(told[0])
     events = [
         [(e["type"], e["agentId"], e["epoch"], e["n"]) for e in way.session.events()]
         for way in (by_request, by_process)

@@ -32,6 +32,7 @@ DELIVERY = {
     "ultramon.backends.local.hook_inbox",
     "ultramon.backends.local.message_rows",
 }
+SELDOM = {"ultramon.hosts.child_ends", "ultramon.system.terminal_text", "unicodedata"}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_call_without_an_event_loads_little(session, event):
         "ultramon.hosts.failure_log", "ultramon.hosts.task_list", "ultramon.state.plan",
         "importlib.metadata",
     }  # fmt: skip
-    assert not names & (SLOW | DATABASE | DELIVERY | unneeded)
+    assert not names & (SLOW | DATABASE | DELIVERY | SELDOM | unneeded)
     assert "ultramon.hosts.store" in names
     assert session.record().pending is None
     assert session.failures() == []

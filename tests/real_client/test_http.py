@@ -72,8 +72,8 @@ def test_warnings_arrive_by_requests(requested, states, api):
     assert (during.estimated_tokens, during.pid is not None) == (140_000, True)
     assert len(states.all()) == 2
     assert {record.outcome for record in states.all().values()} == {"completed"}
-    # A process that has something to say leaves the same two lines for each.
-    assert traces(requested) == ["hook_additional_context"] * 2 + ["hook_success"] * 2
+    # Each leaves one line: two warnings, and to the session how full its subagent ended.
+    assert traces(requested) == ["hook_additional_context"] * 3 + ["hook_success"] * 2
 
 
 def test_a_server_that_is_killed_takes_nothing_from_the_session(server, requested, states, api):

@@ -53,6 +53,8 @@ class Explanation(Model):
     """Tokens beyond what a provider counted."""
     calibration: float
     rungs: tuple[RungAhead, ...]
+    subagent_ends: dict[str, bool]
+    """Subagents whose end was told in the agent's conversation; false = with its next call."""
     session_tokens_left: int | None = None
     """Tokens left of the session's budget, as the agent's client counts them."""
 
@@ -107,6 +109,10 @@ class Explanation(Model):
         if self.heartbeat_age_seconds is not None:
             lines.append(f"  heartbeat {_age(self.heartbeat_age_seconds)}")
         lines.append(f"  epoch {state.epoch}, generation {state.generation}, phase {state.phase}")
+        if self.subagent_ends:
+            lines += ["", "subagents whose end is told in the conversation"]
+        for name, is_told in self.subagent_ends.items():
+            lines.append(f"  {name}  {'told' if is_told else 'with the next call'}")
         return lines
 
     def _held(self) -> str:
@@ -133,7 +139,12 @@ def _ahead(rung: RungAhead) -> str:
 
 
 def explain(
-    record: StateRecord, liveness: Liveness, now: float, *, session_tokens_left: int | None = None
+    record: StateRecord,
+    liveness: Liveness,
+    now: float,
+    *,
+    session_tokens_left: int | None = None,
+    subagent_ends: dict[str, bool] | None = None,
 ) -> Explanation:
     """Explain a stored or present state.
 
@@ -142,6 +153,7 @@ def explain(
         liveness: The verdict of `ultramon.state.liveness.judge` on it.
         now: Epoch seconds.
         session_tokens_left: See `Explanation`; None = its client has no such budget.
+        subagent_ends: See `Explanation`; None = its client has no subagents.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
@@ -156,6 +168,7 @@ def explain(
         calibration=anchor.calibration if anchor else 1.0,
         rungs=tuple(_rungs(record)),
         session_tokens_left=session_tokens_left,
+        subagent_ends=subagent_ends or {},
     )
 
 

@@ -12,7 +12,7 @@ import os
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts import port
-from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR, HostedAgent
+from ultramon.hosts.hosted_agent import IS_CLEARED, PENDING_ENDS, SUCCESSOR, HostedAgent
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.readings import END_WAIT_SECONDS, BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
@@ -24,8 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ultramon.hosts.child_ends import ChildEnds
     from ultramon.hosts.notices import Delivery
-    from ultramon.hosts.port import HookEvent, LaunchedSubagent
+    from ultramon.hosts.port import HookEvent, LaunchedSubagent, ReturnedSubagent
     from ultramon.hosts.records import LastReading
     from ultramon.hosts.store import HookStore
     from ultramon.hosts.task_list import TaskReport
@@ -57,6 +58,8 @@ class HookCall:
         self._parent_id: str | None = None
         self._is_warning = False
         self._deliveries: list[Delivery] = []
+        self._child_ends: ChildEnds | None = None
+        self._ended: HostedAgent | None = None
         if event.subagent_id is not None:
             self.agent_id = self._child_id(event.subagent_id)
             self._parent_id = self._session_id
@@ -80,22 +83,30 @@ class HookCall:
         """
         act = _ACTS.get(self._event.kind)
         text = act(self) if act else None
+        if self._ended is not None:
+            self._announce_end(self._ended)
         return self._store.host.write_answer(self._event, text) if text else b""
 
     def acknowledge(self) -> None:
-        """End the notices and the warning in the answer, once the client has it.
+        """End the notices, ends and the warning in the answer, once the client has it.
 
         They are repeated where a hook ends before; none is lost.
         """
         for delivery in self._deliveries:
             delivery.acknowledge()
-        if self._is_warning:
-            try:
-                self._store.update(
-                    self.agent_id, HostedAgent.has_warned, create=False, journals=False
-                )
-            except StateError as error:
-                self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
+        ends = self._child_ends
+        if not self._is_warning and (ends is None or not ends.has_claimed):
+            return
+
+        def acknowledge(agent: HostedAgent) -> None:
+            agent.has_warned()
+            if ends is not None:
+                ends.acknowledge(agent)
+
+        try:
+            self._store.update(self.agent_id, acknowledge, create=False, journals=False)
+        except StateError as error:
+            self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
     # --- sessions
 
@@ -187,6 +198,7 @@ class HookCall:
         def change(agent: HostedAgent, reading: LastReading) -> None:
             agent.take_last(reading.report)
             agent.end("completed", "")
+            self._ended = agent
 
         agent = self._update_with_reading(change, self._readings.check_end, create=False)
         if agent is not None and agent.record.tasks:
@@ -196,34 +208,49 @@ class HookCall:
 
     def _end_child(self, child_id: str, reading: LastReading) -> None:
         """End a subagent that the client ended without an event of its own."""
+        self._store.update(
+            child_id, lambda agent: agent.end_by(reading, "session ended"), create=False
+        )
 
-        def change(agent: HostedAgent) -> None:
-            agent.take(reading.report)
-            if reading.error is None:
-                agent.end("cancelled", "session ended")
-            else:
-                agent.end("failed", "request failed", reading.error)
+    def _end_returned(self, returned: ReturnedSubagent) -> ChildEnds | None:
+        """End a subagent that came back without an event of its own: it failed, or a hook ended it.
 
-        self._store.update(child_id, change, create=False)
+        A person may type a prompt that says so; then the subagent's transcript must say the same.
 
-    def _end_failed_child(self, subagent_id: str) -> None:
-        """End a subagent whose failure a prompt reports.
-
-        A person may type such a prompt, so that the subagent's transcript must say the same.
+        Returns:
+            What its launcher is to be told; None when the subagent is not known.
         """
         try:
-            child_id = self._child_id(subagent_id)
+            child_id = self._child_id(returned.subagent_id)
         except InvalidAgentIdError:
-            return
+            return None
         child = self._store.find(child_id)
-        if child is None or not child.active:
+        if child is None:
+            return None
+        if child.active:
+            reading = self._readings.wait_until(_shows_end, END_WAIT_SECONDS, returned.subagent_id)
+            self._readings.report_problem(self.agent_id)
+            if _shows_end(reading):
+                self._end_child(child_id, reading)
+            elif returned.is_success:
+                self._store.update(child_id, lambda agent: agent.end("completed", ""), create=False)
+        from ultramon.hosts.child_ends import ChildEnds
+
+        return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
+
+    def _announce_end(self, child: HostedAgent) -> None:
+        """Leave the end of this subagent to the next call of its launcher, if it is worth that."""
+        from ultramon.hosts.child_ends import expect, is_notable
+
+        record = child.record
+        if record.parent_id is None or not is_notable(child) or not self._warns():
             return
-        reading = self._readings.wait_until(
-            lambda reading: reading.error is not None, END_WAIT_SECONDS, subagent_id
-        )
-        self._readings.report_problem(self.agent_id)
-        if reading.error is not None:
-            self._end_child(child_id, reading)
+        try:
+            self._store.update(
+                record.parent_id, lambda agent: expect(agent, record), create=False, journals=False
+            )
+        except StateError as error:
+            self._store.fail(self.agent_id, f"its end is not told: {error}")
 
     def _introduce_subagent(self, launched: LaunchedSubagent) -> None:
         """Take a subagent's model and task from the result of the tool that launched it."""
@@ -252,7 +279,12 @@ class HookCall:
             self._ensure(agent)
             agent.take_last(reading.report)
             agent.wait()
-            if self._event.error is not None:
+            if self._event.error and self._parent_id is not None:
+                # No other event follows: SubagentStop is for those that came to an end.
+                reading.error = reading.error or self._event.error
+                agent.end_by(reading, "")
+                self._ended = agent
+            elif self._event.error is not None:
                 agent.note_failure(self._event.error)
 
         self._update_with_reading(change, self._readings.check_end)
@@ -310,23 +342,26 @@ class HookCall:
 
     def _prompt(self) -> str:
         event = self._event
-        if event.failed_subagent_id is not None:
-            self._end_failed_child(event.failed_subagent_id)
         return self._measure(lambda agent: agent.begin_turn(event.prompt), is_call=False)
 
     def _measure(self, act: Callable[[HostedAgent], None], *, is_call: bool) -> str:
-        """Take the reading, and return what the agent is to read: notices, then a warning."""
+        """Take the reading; return what the agent is to read: notices, ends, then a warning."""
         event = self._event
         audience = self._audience() if event.can_answer else NOBODY
         warns = audience in (AGENT, BOTH)
         warning = ""
+        ends: list[str] = []
+        if event.returned is not None:
+            returned = self._end_returned(event.returned)
+            self._child_ends = returned if warns else None
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            nonlocal warning
+            nonlocal warning, ends
             self._ensure(agent)
             act(agent)
             agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
             agent.take(reading.report)
+            ends = self._claim_ends(agent) if warns else []
             message_id = reading.report.message_id if reading.report is not None else None
             if warns and agent.must_warn(is_call=is_call, message_id=message_id):
                 from ultramon.hosts.warning_text import write_warning
@@ -343,11 +378,25 @@ class HookCall:
                 raise
             self._store.fail(self.agent_id, str(error))
             self._is_warning = False
+            self._child_ends, ends = None, []
             warning = self._warn_unstored() if warns else ""
         self._follow_clear(agent)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         # What waited is older than the warning.
-        return "\n".join([*lines, warning] if warning else lines)
+        return "\n".join([*lines, *ends, *([warning] if warning else [])])
+
+    def _claim_ends(self, agent: HostedAgent) -> list[str]:
+        """Return how subagents ended, where that is still to be told; nearly every call has none.
+
+        Of others than the one that has just come back the agent's own state says so.
+        """
+        if self._child_ends is None:
+            if PENDING_ENDS not in agent.memory:
+                return []
+            from ultramon.hosts.child_ends import ChildEnds
+
+            self._child_ends = ChildEnds(self._store)
+        return self._child_ends.claim(agent)
 
     def _warn_unstored(self) -> str:
         """Return the warning where the system stores nothing: the transcript alone decides."""
@@ -448,6 +497,9 @@ class HookCall:
                 return lines
         return []
 
+    def _warns(self) -> bool:
+        return self._audience() in (AGENT, BOTH)
+
     def _audience(self) -> str:
         """Return who is warned: as the environment says, else the project, else the choices."""
         host, environ = self._store.host, self._store.environ
@@ -468,6 +520,10 @@ class HookCall:
                 if chosen in AUDIENCES:
                     return str(chosen)
         return self._store.installed.audience
+
+
+def _shows_end(reading: LastReading) -> bool:
+    return reading.error is not None or reading.stop_reason is not None
 
 
 _AT_WORK = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT)

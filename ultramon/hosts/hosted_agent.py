@@ -16,16 +16,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.hosts.records import Report
+    from ultramon.hosts.records import LastReading, Report
     from ultramon.hosts.store import HookStore
     from ultramon.state.record import StateRecord
 
+_DONE = "done"
 WORKING = "working"
 IN_TOOL = "in_tool"
 WAITING = "waiting"
 
 PREDECESSORS = "predecessors"
 SUCCESSOR = "successorId"
+PENDING_ENDS = "pendingEnds"
+"""The subagents whose end is still to be told, by id; missing when there are none."""
+LEFT_TASKS = "leftTasks"
+LAST_TEXT = "lastText"
+STOP_REASON = "stopReason"
+"""Of a subagent that ended: what its launcher is told, see `ultramon.hosts.child_ends`."""
 IS_CLEARED = "isCleared"
 """Set until everything of the predecessor is moved."""
 
@@ -36,6 +43,8 @@ _MAX_PREDECESSORS = 8
 _MAX_TASK_CHARS = 120
 _MAX_LABEL_CHARS = 80
 _MAX_MODEL_CHARS = 200
+_MAX_LEFT_NAMES = 3
+_MAX_LAST_CHARS = 300
 
 
 class HostedAgent:
@@ -115,7 +124,8 @@ class HostedAgent:
         if record.active and not is_other:
             return
         record.generation += 1
-        self.memory.pop(SUCCESSOR, None)
+        for name in (SUCCESSOR, LEFT_TASKS, LAST_TEXT, STOP_REASON):
+            self.memory.pop(name, None)
         record.active, record.outcome, record.exit = True, None, None
         self.gauge.event("agent_started")
 
@@ -261,7 +271,34 @@ class HostedAgent:
         record.active, record.outcome = False, outcome
         exit = {"reason": reason, "error": error}
         record.exit = {name: text[:64] for name, text in exit.items() if text} or None
+        if record.agent_id != record.session_id:
+            self._note_left_tasks()
         self.gauge.event("agent_stopped", outcome=outcome)
+
+    def end_by(self, reading: LastReading, reason: str) -> None:
+        """End a subagent that left no result, as its transcript says; else for a reason."""
+        self.take(reading.report)
+        if not self.record.active:
+            return
+        if reading.error is not None:
+            self.end("failed", "request failed", reading.error)
+        elif reading.stop_reason is not None:
+            self.end("cancelled", "stopped by a hook")
+            self.memory[STOP_REASON] = one_line(reading.stop_reason)[:_MAX_LAST_CHARS]
+        else:
+            self.end("cancelled", reason)
+        if text := one_line(reading.text):
+            self.memory[LAST_TEXT] = text[:_MAX_LAST_CHARS]
+
+    def _note_left_tasks(self) -> None:
+        """Note what is open in the plan now: its session may take these tasks over."""
+        left = [
+            one_line(str(task.get("name")))[:_MAX_TASK_CHARS]
+            for task in self.record.tasks or ()
+            if task.get("status") != _DONE
+        ]
+        if left:
+            self.memory[LEFT_TASKS] = {"count": len(left), "names": left[:_MAX_LEFT_NAMES]}
 
     def note_failure(self, error: str) -> None:
         """Remember what a turn failed with, forget it when one did not."""
@@ -314,7 +351,7 @@ class HostedAgent:
             warned = {"epoch": record.epoch, "level": base, "silentCalls": 0, "messageId": None}
             memory["warned"] = warned
         rank = self.gauge.rank
-        if rank(level) <= rank(warned["level"]) and not _is_gone(warned.get("teller")):
+        if rank(level) <= rank(warned["level"]) and not is_gone(warned.get("teller")):
             is_same_batch = message_id is not None and message_id == warned["messageId"]
             if is_call and not is_same_batch and rank(level) == rank(warned["level"]):
                 warned["silentCalls"] += 1
@@ -322,22 +359,23 @@ class HostedAgent:
                 warned.update(level=level, silentCalls=0)
             if warned["silentCalls"] <= SILENT_CALLS:
                 return False
-        warned.update(level=level, silentCalls=0, messageId=message_id, teller=_this_process())
+        warned.update(level=level, silentCalls=0, messageId=message_id, teller=this_process())
         return True
 
     def has_warned(self) -> None:
         """The client has the answer with the warning."""
         warned = self.memory.get("warned")
-        if isinstance(warned, dict) and warned.get("teller") == _this_process():
+        if isinstance(warned, dict) and warned.get("teller") == this_process():
             del warned["teller"]
 
 
-def _this_process() -> list[Any]:
+def this_process() -> list[Any]:
+    """Return what names the process that is to tell something, in a state."""
     return [os.getpid(), process_started_at(os.getpid())]
 
 
-def _is_gone(teller: object) -> bool:
-    """Return whether the process that was to give a warning ended before it was given."""
+def is_gone(teller: object) -> bool:
+    """Return whether the process that was to tell something ended before it did."""
     if not isinstance(teller, list) or len(teller) != 2 or type(teller[0]) is not int:
         return False
     return bool(process_started_at(teller[0]) != teller[1])

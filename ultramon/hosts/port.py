@@ -59,6 +59,20 @@ class LaunchedSubagent(Record):
     task: str | None
 
 
+class ReturnedSubagent(Record):
+    """What an event tells an agent about the end of a subagent that it launched.
+
+    Attributes:
+        subagent_id: The client's name for it.
+        has_text: Whether the agent gets a text of the subagent.
+        is_success: Whether a tool says that it completed, which nobody can have typed.
+    """
+
+    subagent_id: str
+    has_text: bool
+    is_success: bool
+
+
 class HookEvent(Record):
     """One hook call in words that hold for every client.
 
@@ -81,7 +95,7 @@ class HookEvent(Record):
         last_text: The last text of the turn's last reply, empty = unknown.
         launched: The subagent that a tool launched, or None.
         tasks: What the result of a tool says about the client's task list, or None.
-        failed_subagent_id: The subagent whose failure the prompt reports, or None.
+        returned: The subagent that has come back to the agent with this event, or None.
     """
 
     kind: str
@@ -102,7 +116,7 @@ class HookEvent(Record):
     last_text: str = ""
     launched: LaunchedSubagent | None = None
     tasks: TaskReport | None = None
-    failed_subagent_id: str | None = None
+    returned: ReturnedSubagent | None = None
 
 
 class Host:

@@ -185,6 +185,8 @@ class LastReading:
             kind; None when none did.
         stopped_at: When a person interrupted the agent after that reply, or the request after it
             failed, epoch seconds; None when neither did.
+        stop_reason: What a hook said that ended the agent after that reply, maybe empty; None when
+            none did.
         window_tokens: The window that the client reports beside its replies, or None.
     """
 
@@ -194,4 +196,5 @@ class LastReading:
     text = ""
     error: str | None = None
     stopped_at: float | None = None
+    stop_reason: str | None = None
     window_tokens: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,7 @@ from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
+    from ultramon.hosts.port import Host
     from ultramon.state.record import StateRecord
 
 
@@ -28,6 +29,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     from pydantic import ValidationError
 
     from ultramon.context.explanation import explain
+    from ultramon.hosts.child_ends import told_ends
     from ultramon.state.liveness import judge
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
@@ -37,13 +39,20 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     if record is None:
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
-    session_tokens_left = _session_tokens_left(record)
+    host, memory = _host_of(record)
+    session_tokens_left = _session_tokens_left(host, record, memory)
     if not json:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
         liveness = judge(record, stored.heartbeat_at, now, this_host())
-        explanation = explain(record, liveness, now, session_tokens_left=session_tokens_left)
+        explanation = explain(
+            record,
+            liveness,
+            now,
+            session_tokens_left=session_tokens_left,
+            subagent_ends=told_ends(memory),
+        )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
         reason = str(error).partition("\n")[0]
@@ -55,14 +64,22 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
         click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
 
 
-def _session_tokens_left(record: StateRecord) -> int | None:
-    """Return the token budget left by the client's transcript, None if it is not on this host."""
+def _host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
+    """Return the client of an agent, and what only its hooks keep in the state."""
     from ultramon.hosts.registry import find_hosts
-    from ultramon.system.processes import this_host
 
     host = next((host for host in find_hosts().usable if host.name == record.host), None)
+    memory = None if host is None else record.extra.get(host.memory_field)
+    return host, memory if isinstance(memory, dict) else {}
+
+
+def _session_tokens_left(
+    host: Host | None, record: StateRecord, memory: dict[str, Any]
+) -> int | None:
+    """Return the token budget left by the client's transcript, None if it is not on this host."""
+    from ultramon.system.processes import this_host
+
     if host is None or record.hostname != this_host().hostname:
         return None
-    memory = record.extra.get(host.memory_field)
-    path = memory.get("transcriptPath") if isinstance(memory, dict) else None
+    path = memory.get("transcriptPath")
     return host.read_token_budget(path) if isinstance(path, str) else None

@@ -10,8 +10,8 @@ import os
 from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
-from ultramon.hosts.jsonl import optional_token_count, text_or_none
-from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent
+from ultramon.hosts.jsonl import optional_token_count, text_of, text_or_none
+from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -50,6 +50,8 @@ _KINDS = {
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
 _TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
 _TASK_NEWS = "<task-notification>"
+_TOOLS_USED = "<tools-used-before-summary>"
+"""Begins a text that the client puts before a subagent's own."""
 _TERMINAL = "cli"
 """``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
 
@@ -83,6 +85,7 @@ class ClaudeCode(Host):
         elif event.kind == port.PROMPT:
             _read_prompt(event, _text(payload, "prompt"))
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
+            event.returned = _returned(event, payload.get("tool_response"))
             event.launched = _launched(payload.get("tool_response"))
         elif name == "PostToolUse" and payload.get("tool_name") in _TASK_TOOLS:
             from ultramon.hosts.claude_code.task_list import read_report
@@ -219,9 +222,14 @@ def _read_prompt(event: HookEvent, prompt: str) -> None:
     """Tell a person's prompt from the client's own texts, which begin with a tag."""
     if not prompt.lstrip().startswith("<"):
         event.prompt = prompt
-    elif prompt.startswith(_TASK_NEWS) and "<status>failed</status>" in prompt:
-        name = prompt.partition("<task-id>")[2].partition("</task-id>")[0]
-        event.failed_subagent_id = name or None
+    elif prompt.startswith(_TASK_NEWS):
+        name = _element(prompt, "task-id")
+        if name:
+            event.returned = ReturnedSubagent(name, bool(_element(prompt, "result")), False)
+
+
+def _element(text: str, name: str) -> str:
+    return text.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
 
 
 def _launched(response: object) -> LaunchedSubagent | None:
@@ -229,3 +237,21 @@ def _launched(response: object) -> LaunchedSubagent | None:
         return None
     model, task = response.get("resolvedModel"), response.get("description")
     return LaunchedSubagent(response["agentId"], text_or_none(model), text_or_none(task))
+
+
+def _returned(event: HookEvent, response: object) -> ReturnedSubagent | None:
+    if event.name == "PostToolUseFailure" and event.transcript_path and event.call_id:
+        from ultramon.hosts.claude_code.transcripts.launches import subagent_of_call
+
+        # The client does not name the subagent whose failure is that of the tool.
+        failed = subagent_of_call(event.transcript_path, event.call_id)
+        return None if failed is None else ReturnedSubagent(failed, True, False)
+    if not isinstance(response, dict) or response.get("status") != "completed":
+        return None
+    name, content = response.get("agentId"), response.get("content")
+    if not isinstance(name, str):
+        return None
+    blocks = content if isinstance(content, list) else [content]
+    texts = (text_of(block, ("text",)).strip() for block in blocks)
+    has_text = any(text and not text.startswith(_TOOLS_USED) for text in texts)
+    return ReturnedSubagent(name, has_text, True)

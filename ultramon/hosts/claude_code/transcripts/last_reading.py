@@ -9,7 +9,7 @@ import os
 from itertools import islice
 
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
-from ultramon.hosts.jsonl import decode_object, open_transcript, text_of
+from ultramon.hosts.jsonl import decode_object, open_transcript, text_of, text_or_none
 from ultramon.hosts.records import Boundary, Content, LastReading, Report
 from ultramon.system.timestamps import parse_time
 
@@ -31,6 +31,7 @@ _BUDGET = b"total_tokens_reminder"
 _BUDGET_TAIL_BYTES = 1024 * 1024
 """Where a budget is looked for: the client repeats it with each request."""
 _INTERRUPTION = b"[Request interrupted by user"
+_HOOK_STOP = b"hook_stopped_continuation"
 
 
 def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
@@ -56,6 +57,8 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
             if report is not None:
                 tail.text = text_of(entry["message"].get("content"), ("text",))
             tail.error = tail.error or error
+            if tail.stop_reason is None and report is None:
+                tail.stop_reason = _stop_reason(entry)
             if tail.stopped_at is None:
                 tail.stopped_at = (
                     parse_time(entry.get("timestamp")) if error else _interrupted_at(records)
@@ -152,7 +155,16 @@ def _entries_from_end(
 
 
 def _may_matter(text: bytes) -> bool:
-    return b'"usage"' in text or b"compact_boundary" in text or _INTERRUPTION in text
+    marks = (b'"usage"', b"compact_boundary", _INTERRUPTION, _HOOK_STOP)
+    return any(mark in text for mark in marks)
+
+
+def _stop_reason(entry: dict[str, Any]) -> str | None:
+    """Return what a hook said that ended the agent, as the client's own line says it."""
+    attachment = entry.get("attachment") if entry.get("type") == "attachment" else None
+    if not isinstance(attachment, dict) or attachment.get("type") != _HOOK_STOP.decode():
+        return None
+    return text_or_none(attachment.get("message")) or ""
 
 
 def _interrupted_at(records: list[Record]) -> float | None:
