@@ -31,6 +31,7 @@ COMMANDS = (
     "explain",
     "events",
     "resume",
+    "pin",
     "install",
     "uninstall",
     "doctor",
