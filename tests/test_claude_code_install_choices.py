@@ -136,12 +136,31 @@ def test_a_critical_note_stays_until_another_is_chosen(client):
     assert client.installed()["criticalNote"] is None
 
 
+def test_pins_are_chosen_and_stay_until_they_are_not(client):
+    """They are off unless chosen; the file says so."""
+    client.put()
+    assert client.installed()["pins"] is False
+    client.put(pins=True)
+    client.put(critical=0.9)
+    assert client.installed()["pins"] is True
+    assert client.install("--no-pins").returncode == 0
+    assert client.installed()["pins"] is False
+
+
+def test_uninstalling_leaves_the_users_pins_and_says_where(client):
+    client.install("--pins")
+    assert client.run("pin", "Never push.").returncode == 0
+    done = client.uninstall()
+    assert f"pins stay in {client.states / 'pins.json'}" in done.stderr
+    assert client.run("pin", "--list").stdout == "1  Never push.\n"
+
+
 def test_choices_of_an_older_version_have_no_critical_note(client):
     """An upgrade reads them as they are."""
     client.put()
     path = client.states / "claude-code.json"
     choices = json.loads(path.read_bytes())
-    del choices["criticalNote"]
+    del choices["criticalNote"], choices["pins"]
     path.write_text(json.dumps(choices))
     assert InstalledChoices.load(str(path)).critical_note is None
 

@@ -15,6 +15,7 @@ from ultramon.system.timestamps import format_time
 if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
+_MAX_PIN_CHARS = 100
 _SOURCE_TEXT = {
     "reported": "counted by the provider",
     "anchored": "the provider's last count plus an estimate of what came since",
@@ -55,6 +56,8 @@ class Explanation(Model):
     rungs: tuple[RungAhead, ...]
     subagent_ends: dict[str, bool]
     """Subagents whose end was told in the agent's conversation; false = with its next call."""
+    pins: tuple[str, ...]
+    """Rules that the conversation is given back after a compaction: texts, and paths of files."""
     session_tokens_left: int | None = None
     """Tokens left of the session's budget, as the agent's client counts them."""
 
@@ -113,6 +116,11 @@ class Explanation(Model):
             lines += ["", "subagents whose end is told in the conversation"]
         for name, is_told in self.subagent_ends.items():
             lines.append(f"  {name}  {'told' if is_told else 'with the next call'}")
+        if self.pins:
+            lines += ["", "pins      given back after a compaction"]
+        for number, pin in enumerate(self.pins, 1):
+            line = " ".join(pin.split())
+            lines.append(f"  {number}  {line[:_MAX_PIN_CHARS]}{'…' * (len(line) > _MAX_PIN_CHARS)}")
         return lines
 
     def _held(self) -> str:
@@ -145,6 +153,7 @@ def explain(
     *,
     session_tokens_left: int | None = None,
     subagent_ends: dict[str, bool] | None = None,
+    pins: tuple[str, ...] = (),
 ) -> Explanation:
     """Explain a stored or present state.
 
@@ -154,6 +163,7 @@ def explain(
         now: Epoch seconds.
         session_tokens_left: See `Explanation`; None = its client has no such budget.
         subagent_ends: See `Explanation`; None = its client has no subagents.
+        pins: See `Explanation`.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
@@ -169,6 +179,7 @@ def explain(
         rungs=tuple(_rungs(record)),
         session_tokens_left=session_tokens_left,
         subagent_ends=subagent_ends or {},
+        pins=pins,
     )
 
 

@@ -114,7 +114,8 @@ class HookCall:
         """Begin a session, go on with it, or with what its compaction left.
 
         Returns:
-            After a compaction a line for the agent: the summary may repeat earlier warnings.
+            After a compaction a text for the agent: the summary may repeat earlier warnings, and
+            lack what a person has pinned.
         """
         event = self._event
 
@@ -138,15 +139,27 @@ class HookCall:
                 agent.gauge.take(event.tokens, 0, self._store.now)
             agent.wait()
 
-        self._follow_clear(self._update(change))
+        agent = self._update(change)
+        self._follow_clear(agent)
         if event.source == port.RESUME:
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
-        if event.source != port.COMPACT or self._audience() not in (AGENT, BOTH):
-            return None
-        from ultramon.hosts.warning_text import write_compaction
+        return self._give_back(agent) if agent and event.source == port.COMPACT else None
 
-        return write_compaction(self._store.now)
+    def _give_back(self, agent: HostedAgent) -> str:
+        """Return what an agent reads after its compaction, empty for nothing."""
+        audience = self._audience()
+        parts = []
+        if self._store.installed.pins and audience != NOBODY:
+            from ultramon.hosts.compaction_text import write_pins
+
+            project = self._store.host.project(self._store.environ) or agent.record.cwd
+            parts.append(write_pins(self._store, agent, project))
+        if audience in (AGENT, BOTH):
+            from ultramon.hosts.warning_text import write_compaction
+
+            parts.append(write_compaction(self._store.now))
+        return "\n".join(part for part in parts if part)
 
     def _follow_clear(self, agent: HostedAgent | None) -> None:
         """Take over from the session before a clear; tried again at the next call if it fails."""
@@ -342,7 +355,12 @@ class HookCall:
 
     def _prompt(self) -> str:
         event = self._event
-        return self._measure(lambda agent: agent.begin_turn(event.prompt), is_call=False)
+
+        def begin(agent: HostedAgent) -> None:
+            agent.begin_turn(event.prompt)
+            agent.keep_prompt(event.prompt)
+
+        return self._measure(begin, is_call=False)
 
     def _measure(self, act: Callable[[HostedAgent], None], *, is_call: bool) -> str:
         """Take the reading; return what the agent is to read: notices, ends, then a warning."""

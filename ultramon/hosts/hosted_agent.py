@@ -33,6 +33,8 @@ LEFT_TASKS = "leftTasks"
 LAST_TEXT = "lastText"
 STOP_REASON = "stopReason"
 """Of a subagent that ended: what its launcher is told, see `ultramon.hosts.child_ends`."""
+LAST_PROMPT = "lastPrompt"
+"""What a person wrote last: its text, and its length before it was cut."""
 IS_CLEARED = "isCleared"
 """Set until everything of the predecessor is moved."""
 
@@ -45,6 +47,7 @@ _MAX_LABEL_CHARS = 80
 _MAX_MODEL_CHARS = 200
 _MAX_LEFT_NAMES = 3
 _MAX_LAST_CHARS = 300
+_MAX_PROMPT_CHARS = 4_000
 
 
 class HostedAgent:
@@ -132,8 +135,7 @@ class HostedAgent:
     @property
     def predecessors(self) -> list[str]:
         """The cleared sessions that this one continues, the last one first."""
-        names = self.memory.get(PREDECESSORS)
-        return [name for name in names if is_agent_id(name)] if isinstance(names, list) else []
+        return predecessors(self.memory)
 
     def follow(self, old: HostedAgent) -> None:
         """Continue a session that was cleared: with its parent, its label, and its inbox."""
@@ -232,6 +234,13 @@ class HostedAgent:
             if has_begun_task(self.record):
                 return
         self.record.current_task = one_line(task)[:_MAX_TASK_CHARS]
+
+    def keep_prompt(self, prompt: str) -> None:
+        """Keep what a person wrote, where pins were installed; else nothing of it stays."""
+        if not self._call.installed.pins:
+            self.memory.pop(LAST_PROMPT, None)
+        elif prompt:
+            self.memory[LAST_PROMPT] = {"text": prompt[:_MAX_PROMPT_CHARS], "chars": len(prompt)}
 
     def tool_started(self, call_id: str | None) -> None:
         """A tool begins to run."""
@@ -367,6 +376,12 @@ class HostedAgent:
         warned = self.memory.get("warned")
         if isinstance(warned, dict) and warned.get("teller") == this_process():
             del warned["teller"]
+
+
+def predecessors(memory: dict[str, Any]) -> list[str]:
+    """Return the cleared sessions that one continues, by what its state keeps."""
+    names = memory.get(PREDECESSORS)
+    return [name for name in names if is_agent_id(name)] if isinstance(names, list) else []
 
 
 def this_process() -> list[Any]:

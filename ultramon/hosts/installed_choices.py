@@ -53,6 +53,8 @@ class InstalledChoices:
         ladder: The rungs.
         handoff_note: Text for the instructions of a compaction, or None.
         critical_note: The owner's sentence for an agent that is asked to return, or None.
+        pins: Whether a conversation is given back, after its compaction, what must not be lost;
+            then the last prompt of a person is kept in the session's state.
         installed_at: Epoch seconds; None when nothing is installed.
         status_line_show: ``own``, ``chained``, ``both`` or ``none``.
         status_line_chained: The status line that was there before ultramon's, as in the
@@ -70,6 +72,7 @@ class InstalledChoices:
         self.ladder = CLAUDE_CODE_LADDER
         self.handoff_note: str | None = None
         self.critical_note: str | None = None
+        self.pins = False
         self.installed_at: float | None = None
         self.status_line_show = "own"
         self.status_line_chained: dict[str, Any] | None = None
@@ -118,8 +121,9 @@ class InstalledChoices:
         if value["ladder"] != _DEFAULT_LADDER_JSON:
             self.ladder = Ladder.from_json(value["ladder"])
         self.handoff_note = _optional("handoffNote", value["handoffNote"], str, "text")
-        # Older installations have none.
+        # Older installations have neither.
         self.critical_note = _optional("criticalNote", value.get("criticalNote"), str, "text")
+        self.pins = bool(_optional("pins", value.get("pins"), bool, "true or false"))
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
         self.status_line_chained = _optional("chained", line["chained"], dict, "an object")
@@ -135,6 +139,7 @@ class InstalledChoices:
             "ladder": self.ladder.to_json(),
             "handoffNote": self.handoff_note,
             "criticalNote": self.critical_note,
+            "pins": self.pins,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
             "installations": self.installations,

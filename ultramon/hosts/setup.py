@@ -48,6 +48,8 @@ class Choices(NamedTuple):
     """Where the hook secret is kept: ``settings`` (default) or ``environment``."""
     critical_note: str | None = None
     """Made one printable line; empty takes an earlier one away."""
+    pins: bool | None = None
+    """Give rules, the last prompt and open tasks back after a compaction; default no."""
 
 
 class Server(NamedTuple):
@@ -210,6 +212,8 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
         installed.handoff_note = choices.handoff_note or None
     if choices.critical_note is not None:
         installed.critical_note = check_critical_note(choices.critical_note)
+    if choices.pins is not None:
+        installed.pins = choices.pins
     if choices.warning is not None or choices.critical is not None:
         installed.ladder = Ladder.default(
             _ratio(installed, WARNING, choices.warning),

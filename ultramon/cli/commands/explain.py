@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ultramon.cli.commands.install import chosen_directory
 from ultramon.cli.output import CommandFailed, field, print_json, sanitize_values
 from ultramon.cli.selection import find_agent, open_store, store_options
+from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
             now,
             session_tokens_left=session_tokens_left,
             subagent_ends=told_ends(memory),
+            pins=_pins(host, record, memory, state_dir),
         )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
@@ -71,6 +74,26 @@ def _host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
     host = next((host for host in find_hosts().usable if host.name == record.host), None)
     memory = None if host is None else record.extra.get(host.memory_field)
     return host, memory if isinstance(memory, dict) else {}
+
+
+def _pins(
+    host: Host | None, record: StateRecord, memory: dict[str, Any], state_dir: str | None
+) -> tuple[str, ...]:
+    """Return what the conversation is given back after a compaction, where that was installed."""
+    from ultramon.hosts.hosted_agent import predecessors
+    from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+    from ultramon.hosts.pins import Pins
+    from ultramon.hosts.session_environment import kept_environment
+
+    directory = chosen_directory(state_dir)
+    try:
+        if host is None or not InstalledChoices.load(choices_path(directory, host.name)).pins:
+            return ()
+        project = host.project(kept_environment(memory) or {}) or record.cwd
+        found = Pins(directory).of(project, (record.session_id, *predecessors(memory)))
+    except (OSError, StateError) as error:
+        return (sanitize(f"cannot be read: {error}"),)
+    return tuple(pin.text or pin.file or "" for pin in found)
 
 
 def _session_tokens_left(

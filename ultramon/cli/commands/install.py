@@ -191,6 +191,13 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     " characters; empty = nothing.  [default: as before, else nothing]",
 )
 @click.option(
+    "--pins/--no-pins",
+    default=None,
+    help="After a compaction give the conversation back what `ultramon pin` keeps, the last"
+    " instruction and the open tasks. The instruction is kept in the session's state."
+    "  [default: as before, else no]",
+)
+@click.option(
     "--status-line",
     type=click.Choice(("own", "chained", "both", "none")),
     help="Show ultramon's, the one that was there before, or both; none = leave it alone."

@@ -33,10 +33,11 @@ def command(
 
     Where nothing else was changed since, the settings get their old bytes back; else only the
     entries of ultramon go. With the last installation go its choices, backups and failure log.
-    States of agents stay: `ultramon prune` deletes those that have ended.
+    Pins stay, and so do states of agents: `ultramon prune` deletes those that have ended.
 
     HOST is claude-code, or a host that another package offers.
     """
+    from ultramon.hosts.pins import Pins
     from ultramon.hosts.setup import SetupRequest
 
     chosen = named_host(host, {"plugin": plugin})
@@ -50,3 +51,6 @@ def command(
         say(f"{plan.path} would be restored; nothing was written")
     else:
         say(f"taken out of {plan.path}")
+    pins = Pins(directory).path
+    if os.path.exists(pins):
+        say(f"pins stay in {pins}; `ultramon pin --list` shows those of a project")

@@ -144,6 +144,7 @@ def check_choices(seen: Examination) -> Iterator[Finding]:
     elif stored is not None:
         rungs = [f"{one.name} at {one.describe().removesuffix('+')}" for one in stored.ladder.rungs]
         note = f', critical note "{stored.critical_note}"' if stored.critical_note else ""
+        note += ", pins" if stored.pins else ""
         yield ok("choices", f"{path}: audience {stored.audience}, {', '.join(rungs)}{note}")
     elif seen.installed:
         yield warning("choices", f"{path} is gone: the defaults hold", INSTALL)

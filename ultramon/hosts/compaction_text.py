@@ -1,0 +1,105 @@
+"""What a conversation is given back after its compaction: pins, the last instruction, open tasks.
+
+Standard library only; loaded after a compaction, where pins were installed.
+"""
+
+from __future__ import annotations
+
+from ultramon.errors import StateError
+from ultramon.hosts.hosted_agent import LAST_PROMPT
+from ultramon.hosts.pins import Pins
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.store import HookStore
+    from ultramon.state.record import StateRecord
+
+MAX_BYTES = 8_000
+"""Of all that is given back: some 2,000 tokens."""
+_MAX_TASKS_BYTES = 1_000
+_MAX_PROMPT_BYTES = 4_000
+_MIN_RULE_BYTES = 200
+
+
+def write_pins(store: HookStore, agent: HostedAgent, project: str | None) -> str:
+    """Return the text for an agent whose conversation was compacted; empty without anything.
+
+    The open tasks have their share first, then the instruction; the rules have all that is left.
+
+    Args:
+        store: Where the agents are.
+        agent: The agent.
+        project: The project's directory, or None.
+    """
+    tasks = _write_tasks(agent.record)
+    prompt = _write_prompt(agent)
+    left_bytes = MAX_BYTES - len((tasks + prompt).encode("utf-8", "replace"))
+    rules = _write_rules(store, agent, project, left_bytes)
+    return "\n".join(part for part in (rules, prompt, tasks) if part)
+
+
+def _write_rules(store: HookStore, agent: HostedAgent, project: str | None, left_bytes: int) -> str:
+    record = agent.record
+    try:
+        pins = Pins(store.directory.path).of(project, (record.session_id, *agent.predecessors))
+    except (OSError, StateError) as error:
+        store.fail(record.agent_id, f"pins: {error}")
+        return "The pinned rules cannot be read: `ultramon pin --list` says why."
+    if not pins:
+        return ""
+    parts = ["Rules that the user has pinned, word for word:"]
+    for number, pin in enumerate(pins, 1):
+        if left_bytes < _MIN_RULE_BYTES:
+            parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon pin --list`)")
+            break
+        head = f"{number}. " if pin.file is None else f"{number}. {pin.file}:\n"
+        try:
+            text = pin.read().rstrip("\n")
+        except (OSError, StateError) as error:
+            store.fail(record.agent_id, f"pin {number}: {error}")
+            text = "cannot be read."
+        shown = _cut(text, left_bytes - len(head.encode("utf-8", "replace")))
+        parts.append(head + shown)
+        left_bytes -= len(parts[-1].encode("utf-8", "replace")) + 1
+    return "\n".join(parts)
+
+
+def _write_prompt(agent: HostedAgent) -> str:
+    prompt = agent.memory.get(LAST_PROMPT)
+    if not isinstance(prompt, dict) or not isinstance(prompt.get("text"), str):
+        return ""
+    text = prompt["text"]
+    shown = _cut(text, _MAX_PROMPT_BYTES, prompt.get("chars", len(text)))
+    return f"The user's last instruction, word for word:\n{shown}"
+
+
+def _write_tasks(record: StateRecord) -> str:
+    left = [
+        f"- {task.get('name')}" + (" (in progress)" if task.get("status") == "in_progress" else "")
+        for task in record.tasks or ()
+        if task.get("status") != "done"
+    ]
+    if not left:
+        return ""
+    total = max(record.tasks_total or 0, len(record.tasks or ()))
+    lines = [f"Open tasks of the plan, {len(left):,} of {total:,}:"]
+    size = 0
+    for number, line in enumerate(left):
+        size += len(line.encode("utf-8", "replace"))
+        if size > _MAX_TASKS_BYTES:
+            lines.append(f"- {len(left) - number:,} more")
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _cut(text: str, max_bytes: int, total_chars: int | None = None) -> str:
+    """Return a text, or as much of its beginning as fits and how much that is."""
+    total = len(text) if total_chars is None else total_chars
+    data = text.encode("utf-8", "replace")
+    if len(data) > max_bytes:
+        text = data[: max(0, max_bytes)].decode("utf-8", "ignore")
+    if len(text) >= total:
+        return text
+    return f"{text}\n(cut: {len(text):,} of {total:,} characters)"
