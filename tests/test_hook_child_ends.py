@@ -97,6 +97,18 @@ def test_a_subagent_that_a_hook_ended_is_told_and_has_ended(session, way):
     assert ends(session.tool(20_100)) == []
 
 
+def test_a_subagent_that_was_stopped_has_ended_when_its_launcher_hears_of_it(session):
+    """The client reports it as killed, by a prompt alone."""
+    child = Launched(session)
+    child.work(tokens_at(50))
+    child.interrupt()
+    (text,) = ends(child.notify(status="killed"))
+    assert ") did not finish: interrupted; it returned no text. " in text
+    record = session.record(CHILD)
+    assert (record.active, record.outcome) == (False, "cancelled")
+    assert record.exit == {"reason": "interrupted"}
+
+
 def test_an_empty_result_is_told_without_any_other_sign(session):
     """A tool's answer cannot be typed: the subagent has ended."""
     child = Launched(session)

@@ -11,6 +11,7 @@ from ultramon.backends.local.state_files import StateDirectory
 from ultramon.system.timestamps import format_time
 
 CHILD = "a1e58397a453a09b2"
+_INTERRUPTED = "[Request interrupted by user]"
 _TOOLS_USED = "<tools-used-before-summary>Bash</tools-used-before-summary>\n"
 
 
@@ -50,6 +51,18 @@ class Launched:
         entry = {
             "type": "attachment",
             "attachment": attachment | {"hookName": "PostToolUse:Bash", "hookEvent": "PostToolUse"},
+            "isSidechain": True,
+            "agentId": self.name,
+            "sessionId": self.session.session_id,
+            "timestamp": format_time(time.time()),
+        }
+        self.session.write(line(entry), agent=self.name)
+
+    def interrupt(self):
+        """It is stopped, by a tool of its launcher or a person: no event follows."""
+        entry = {
+            "type": "user",
+            "message": {"role": "user", "content": [{"type": "text", "text": _INTERRUPTED}]},
             "isSidechain": True,
             "agentId": self.name,
             "sessionId": self.session.session_id,

@@ -3,10 +3,12 @@
 import json
 import shlex
 import sys
+import threading
 
 import pytest
 
 from real_client.api import Call, Refusal, Reply, bash, marked
+from real_client.client import finish
 
 pytestmark = pytest.mark.real_client
 
@@ -67,3 +69,28 @@ def test_the_next_request_says_how_a_subagent_ended(
     (child,) = (one for name, one in states.all().items() if name != session.session_id)
     assert child.outcome == {"full": "completed", "refused": "failed", "stopped": "cancelled"}[way]
     assert f"{child.agent_id}.json" in text
+
+
+def test_a_subagent_that_its_launcher_stopped_has_ended(installed, api, states):
+    """The client sends no event of its own; the conversation is told what was reached."""
+    gates = [threading.Event() for _ in range(2)]
+    api.play(launch(20_000, in_background=True), bash(21_000, "echo a", gate=gates[0]))
+    api.play(
+        bash(8_000, "echo 1"), bash(90_000, "echo 2"), bash(91_000, "echo 3", gate=gates[1]),
+        conversation="scout",
+    )  # fmt: skip
+    process = installed.start(marked("have somebody count"))
+    try:
+        api.wait_for_turns(3, "scout")
+        name = api.turns("scout")[0].headers["x-claude-code-agent-id"]
+        api.play(Reply(22_000, calls=(Call("TaskStop", {"task_id": name}),)))
+        api.whenever(Reply(23_000, "Stopped."))
+    finally:
+        gates[0].set()
+        session = finish(process)
+        gates[1].set()
+    ((text,),) = told(api).values()
+    assert text.count(f"Subagent {name} ") == 1
+    assert ") did not finish: interrupted; it returned no text. " in text
+    child = states.all()[f"{session.session_id}.{name}"]
+    assert (child.outcome, child.exit) == ("cancelled", {"reason": "interrupted"})

@@ -226,7 +226,7 @@ class HookCall:
         )
 
     def _end_returned(self, returned: ReturnedSubagent) -> ChildEnds | None:
-        """End a subagent that came back without an event of its own: it failed, or a hook ended it.
+        """End a subagent that came back without an event of its own: it failed, or was stopped.
 
         A person may type a prompt that says so; then the subagent's transcript must say the same.
 
@@ -541,7 +541,8 @@ class HookCall:
 
 
 def _shows_end(reading: LastReading) -> bool:
-    return reading.error is not None or reading.stop_reason is not None
+    signs = (reading.error, reading.stop_reason, reading.stopped_at)
+    return any(sign is not None for sign in signs)
 
 
 _AT_WORK = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT)

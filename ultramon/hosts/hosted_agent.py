@@ -294,6 +294,8 @@ class HostedAgent:
         elif reading.stop_reason is not None:
             self.end("cancelled", "stopped by a hook")
             self.memory[STOP_REASON] = one_line(reading.stop_reason)[:_MAX_LAST_CHARS]
+        elif reading.stopped_at is not None:
+            self.end("cancelled", "interrupted")
         else:
             self.end("cancelled", reason)
         if text := one_line(reading.text):

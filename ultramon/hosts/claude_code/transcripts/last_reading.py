@@ -155,8 +155,12 @@ def _entries_from_end(
 
 
 def _may_matter(text: bytes) -> bool:
-    marks = (b'"usage"', b"compact_boundary", _INTERRUPTION, _HOOK_STOP)
-    return any(mark in text for mark in marks)
+    return (
+        b'"usage"' in text
+        or b"compact_boundary" in text
+        or _INTERRUPTION in text
+        or _HOOK_STOP in text
+    )
 
 
 def _stop_reason(entry: dict[str, Any]) -> str | None:
