@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 from helpers import program
@@ -249,6 +250,42 @@ def test_the_recorded_launch_has_told_nothing(tmp_path):
     session = HookedSession(tmp_path)
     payload = json.loads((RECORDED / "payloads" / "PostToolUse_Agent.json").read_text())
     assert session.run(payload).text == ""
+
+
+RECORDED_ENDS = [
+    json.loads(one) for one in (RECORDED / "subagent_ends.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize("end", RECORDED_ENDS, ids=lambda end: end["name"])
+def test_the_recorded_ends_are_told_where_something_is_to_say(tmp_path, end):
+    """What the real client sent about a subagent, and what its transcript said then."""
+    way = end["name"].partition(", ")[2]
+    text = json.dumps(end["stdin"])
+    found = re.search(r'agentId": "(\w+)|<task-id>(\w+)|agent_id": "(\w+)', text)
+    name = next(filter(None, found.groups())) if found else CHILD
+    session = HookedSession(tmp_path, end["stdin"]["session_id"])
+    session.tool(20_000)
+    child = Launched(session, name)
+    child.work(tokens_at(50))
+    if "tool_use_id" in end["stdin"]:
+        note = session.file_of(name).with_suffix(".meta.json")
+        note.write_text(json.dumps({"toolUseId": end["stdin"]["tool_use_id"]}))
+    if way == "stopped by a hook":
+        child.stop_by_hook()
+    elif way == "refused":
+        session.refusal(name)
+    else:
+        child.stop()
+    home = "/home/dev/.claude/projects/-home-dev-project"
+    answer = session.run(text.replace(home, str(session.transcript.parent)).encode())
+    if end["name"].startswith("its own end"):
+        assert answer.stdout == b""
+        answer = session.tool(20_000)
+    said = {"stopped by a hook": "did not finish", "refused": "failed: Prompt is too long"}.get(way)
+    assert [said in one for one in ends(answer)] == [True] * (said is not None)
+    outcome = {"stopped by a hook": "cancelled", "refused": "failed"}.get(way, "completed")
+    assert session.record(name).outcome == outcome
 
 
 def test_explain_shows_of_whom_a_session_was_told(session):
