@@ -260,3 +260,13 @@ def test_a_window_is_learnt_for_the_model_with_its_suffix(session):
     other.tool(20_000)
     assert session.record().context_limit == 1_000_000
     assert other.record().context_limit == 200_000
+
+
+def test_it_stands_down_in_a_relay(session):
+    """It shows nothing, runs no other line and stores nothing; the relay has no terminal anyway."""
+    session.freeze(status_line_show="both", status_line_chained=OTHER)
+    before = sorted(session.state.iterdir())
+    told = payload(session, 100_000)
+    assert show(session, told, ULTRAMON_RELAY="review") == ""
+    assert sorted(session.state.iterdir()) == before
+    assert "50%" in show(session, told)

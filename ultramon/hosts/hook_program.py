@@ -20,6 +20,8 @@ MAX_PAYLOAD_BYTES = 1 << 20
 HEAD_BYTES = 64 * 1024
 _TAIL_BYTES = 4 * 1024
 INPUT_SECONDS = 2.0
+RELAY_FOLDER = "relay"
+"""Folder of the state directory with one folder for each relay, which holds its choices."""
 
 
 def run(
@@ -37,7 +39,7 @@ def run(
     Returns:
         0.
     """
-    if is_off(environ):
+    if is_off(environ) or stands_down(environ, choices_path):
         return 0
     directory = state_directory(environ, choices_path)
     name = agent_id = ""
@@ -79,6 +81,16 @@ def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether ``ULTRAMON_DISABLED`` is set."""
     # As `ultramon.system.environment`, which a hook that is switched off does not even load.
     return environ.get("ULTRAMON_DISABLED", "").lower() not in ("", "0", "false", "no", "off")
+
+
+def stands_down(environ: Mapping[str, str], choices_path: str) -> bool:
+    """Return whether a relay runs this client, and these choices are not the relay's.
+
+    A relay brings hooks of its own along: those of an installation would count everything twice.
+    """
+    run = environ.get("ULTRAMON_RELAY")
+    folder = os.sep.join(("", RELAY_FOLDER, run or ""))
+    return bool(run) and not os.path.dirname(choices_path).endswith(folder)
 
 
 def read_payload(fd: int) -> tuple[dict[str, Any], bytes]:

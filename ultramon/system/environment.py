@@ -23,6 +23,7 @@ VARIABLES = {
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
     "PARENT_ID": "Id of the agent that started this one.",
+    "RELAY": "The relay that a client runs in; installed hooks then leave the session to it.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
     "SUPERVISED": "`1` in a process of `Fleet.supervise`; see `ultramon.worker`.",

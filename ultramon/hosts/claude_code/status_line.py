@@ -11,7 +11,13 @@ import time
 
 from ultramon.errors import UltramonError
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.hook_program import decode_payload, is_off, read_bounded, state_directory
+from ultramon.hosts.hook_program import (
+    decode_payload,
+    is_off,
+    read_bounded,
+    stands_down,
+    state_directory,
+)
 from ultramon.hosts.hosted_agent import WAITING
 from ultramon.hosts.records import LastReading
 from ultramon.hosts.store import HookStore
@@ -44,7 +50,7 @@ def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
     Returns:
         0.
     """
-    if len(argv) < 2 or INSIDE in environ:
+    if len(argv) < 2 or INSIDE in environ or stands_down(environ, argv[1]):
         return 0
     data, _ = read_bounded(0)
     directory = state_directory(environ, argv[1])
