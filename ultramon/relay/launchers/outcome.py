@@ -1,0 +1,97 @@
+"""How one context ended, in words that hold for every client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+COMPLETED = "completed"
+"""The client ended its turn by itself. What it has done is not known from that."""
+STOPPED = "stopped"
+"""A hook ended the turn: the context handed over."""
+LIMITED = "limited"
+"""The provider takes no requests for now: waiting helps."""
+OVERFLOWED = "overflowed"
+"""The context no longer fits into the window."""
+FAILED = "failed"
+"""The client said why it gave up, or exited with a failure; see `ContextOutcome.error`."""
+CUT_OFF = "cut_off"
+"""The output ends without a result: the process was killed, or broke down."""
+
+RATE, USAGE, OVERLOADED = "rate", "usage", "overloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimit:
+    """Why the provider takes no requests.
+
+    Attributes:
+        kind: ``rate`` (requests or tokens per minute), ``usage`` (of the account in some hours or
+            days) or ``overloaded`` (the provider itself).
+        ends_at: Epoch seconds; None = the client did not say.
+    """
+
+    kind: str
+    ends_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """A tool call that the user's permissions did not allow.
+
+    Attributes:
+        tool: Name of the tool.
+        request: What it was to do, at most 200 characters, in the agent's own words.
+    """
+
+    tool: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpentTokens:
+    """Tokens of all requests of a context together: what was paid, not what is in the window."""
+
+    input_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cache_read_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOutcome:
+    """The end of one context.
+
+    Attributes:
+        end: One of the constants of this module.
+        exit_code: Of the process, negative for a signal; None = unknown.
+        session_id: The client's name for the session, to resume it by; None = it never began.
+        reason: The client's own word for the end, empty when it gave none.
+        last_text: The agent's last text, at most 2,000 characters.
+        error: What went wrong, in the client's words; None = nothing.
+        limit: With `LIMITED`.
+        refused: Refused calls, in order, at most 100.
+        refused_count: All of them.
+        retries: Requests that the client repeated by itself.
+        spent: Tokens paid; zeros where the client did not come to say.
+        cost_usd: As the client reckons; None = it did not say.
+        skipped_lines: Lines of the output that were no message.
+    """
+
+    end: str
+    exit_code: int | None = None
+    session_id: str | None = None
+    reason: str = ""
+    last_text: str = ""
+    error: str | None = None
+    limit: ProviderLimit | None = None
+    refused: tuple[RefusedCall, ...] = ()
+    refused_count: int = 0
+    retries: int = 0
+    spent: SpentTokens = field(default_factory=SpentTokens)
+    cost_usd: float | None = None
+    skipped_lines: int = 0
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the client says that its turn ended as it should; no word on the work."""
+        return self.end in (COMPLETED, STOPPED)
