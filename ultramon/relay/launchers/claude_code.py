@@ -1,0 +1,233 @@
+"""Starts the headless Claude Code with hooks for one run: nothing is installed anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from ultramon.context.note import check_critical_note
+from ultramon.errors import ConfigurationError, StateError
+from ultramon.hosts.claude_code import NAME
+from ultramon.hosts.claude_code.setup.commands import (
+    EVENTS,
+    HOOK_SCRIPT,
+    command_line,
+    script_path,
+)
+from ultramon.hosts.claude_code.setup.http_hooks import entry_for
+from ultramon.hosts.claude_code.setup.interpreter import this_interpreter
+from ultramon.hosts.claude_code.setup.launcher import Launcher
+from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
+from ultramon.hosts.installed_choices import AGENT, InstalledChoices, choices_path
+from ultramon.relay.launchers.claude_code_output import read_outcome
+from ultramon.relay.launchers.port import CheckedClient, ContextCommand, run_directory
+from ultramon.system.environment import disabled
+from ultramon.system.files import make_private_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ultramon.context.ladder import Ladder
+    from ultramon.relay.launchers.outcome import ContextOutcome
+
+TESTED_VERSION = (2, 1, 330)
+"""The client that ultramon's own tests drive."""
+MAX_PROMPT_BYTES = 128 * 1024 - 1
+"""Linux takes no longer argument."""
+_START_SECONDS = 30
+_VERSION = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
+
+_OWN = "the relay gives it itself"
+_UNSEEN = "with it no hook runs, and the relay would see nothing"
+_ELSEWHERE = "the session would run elsewhere"
+REFUSED_ARGUMENTS = {
+    "-p": _OWN,
+    "--print": _OWN,
+    "--output-format": _OWN,
+    "--input-format": _OWN,
+    "--settings": f"{_OWN}; put yours into the settings of the project",
+    "--session-id": _OWN,
+    "-r": _OWN,
+    "--resume": _OWN,
+    "-c": _OWN,
+    "--continue": _OWN,
+    "--fork-session": _OWN,
+    "--from-pr": _OWN,
+    "--bare": _UNSEEN,
+    "--safe-mode": _UNSEEN,
+    "--no-session-persistence": "hooks read the transcript, and none would be written",
+    "--bg": _ELSEWHERE,
+    "--background": _ELSEWHERE,
+    "--cloud": _ELSEWHERE,
+}
+"""Arguments of the user that a relay cannot do with, with the reason."""
+OUTER_VARIABLES = (
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_MESSAGING_TOKEN",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_PID",
+    "CLAUDE_PROJECT_DIR",
+)
+"""What a client sets for its own tools: a relay that is started by one is no part of it."""
+
+
+class ClaudeCodeLauncher:
+    """Launcher of the real client.
+
+    The user's settings, hooks and permissions stay in force; no argument of ours grants anything.
+
+    Args:
+        run: The relay.
+        state_directory: Where states are kept.
+        program: Name or path of the client.
+        arguments: The user's arguments for each context.
+        ladder: The rungs; None = those of the user's installation, else the default.
+        context_limit_tokens: A cap on the window; None = that of the installation, if any.
+        hand_over_note: What the agent is told once at the rung that asks it to return.
+
+    Raises:
+        ConfigurationError: A relay cannot do with one of the arguments, or the note is too long.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        run: str,
+        state_directory: str,
+        *,
+        program: str = "claude",
+        arguments: Sequence[str] = (),
+        ladder: Ladder | None = None,
+        context_limit_tokens: int | None = None,
+        hand_over_note: str = "",
+    ) -> None:
+        for argument in arguments:
+            reason = REFUSED_ARGUMENTS.get(argument.partition("=")[0])
+            if reason is not None:
+                raise ConfigurationError(
+                    "argument", argument, f"left out: {reason}", "command line"
+                )
+        self._run = run
+        self._state_directory = os.path.abspath(state_directory)
+        self._program = program
+        self._arguments = tuple(arguments)
+        self._ladder = ladder
+        self._context_limit_tokens = context_limit_tokens
+        self._hand_over_note = check_critical_note(hand_over_note, "hand_over_note")
+        self._choices_path = choices_path(run_directory(state_directory, run), NAME)
+        self._hook = Launcher(HOOK_SCRIPT, this_interpreter(), self._choices_path)
+
+    def check(self, cwd: str) -> CheckedClient:
+        """Find the client and ask for its version; see `AgentLauncher.check`."""
+        if disabled():
+            raise ConfigurationError("ULTRAMON_DISABLED", "1", "unset for a relay", "environment")
+        program = shutil.which(self._program)
+        if program is None:
+            raise ConfigurationError("program", self._program, "a Claude Code on this machine")
+        for layer in find_layers(cwd):
+            try:
+                disables_hooks = Settings(layer.path).disables_hooks
+            except (StateError, OSError):
+                continue  # the client does not read it either
+            if disables_hooks:
+                allowed = f"false: {_UNSEEN}"
+                raise ConfigurationError("disableAllHooks", True, allowed, layer.path)
+        version = _ask_version(program)
+        found = _VERSION.match(version)
+        if found is None:
+            raise ConfigurationError("program", program, f"Claude Code; it says {version[:80]!r}")
+        warning = None
+        if tuple(map(int, found.groups())) < TESTED_VERSION:
+            tested = ".".join(map(str, TESTED_VERSION))
+            warning = f"Claude Code {found[0]} is older than {tested}, which relays are tested with"
+        return CheckedClient(os.path.abspath(program), found[0], warning)
+
+    def prepare(self) -> None:
+        """Write the choices and the hook's program into the folder of the run."""
+        mine = InstalledChoices(self._choices_path)
+        stored = InstalledChoices.load(choices_path(self._state_directory, NAME))
+        mine.audience = AGENT
+        mine.ladder = self._ladder or stored.ladder
+        mine.context_limit_tokens = self._context_limit_tokens or stored.context_limit_tokens
+        mine.handoff_note = stored.handoff_note
+        mine.critical_note = self._hand_over_note
+        mine.status_line_show = "none"
+        make_private_directory(self._state_directory)
+        mine.save()
+        if self._hook.can_run:
+            self._hook.write()
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings for one run: hooks, and nothing else."""
+        command = f"exec {shlex.quote(self._hook.path)}"
+        if not self._hook.can_run:
+            command = command_line(this_interpreter(), script_path(HOOK_SCRIPT), self._choices_path)
+        return {"hooks": {event: [entry_for(event, command, None)] for event in EVENTS}}
+
+    def command(
+        self,
+        prompt: str,
+        *,
+        cwd: str,
+        session_id: str,
+        environ: Mapping[str, str],
+        resumes: bool = False,
+    ) -> ContextCommand:
+        """Return what starts a context; see `AgentLauncher.command`."""
+        # No argument holds half a character, e.g. from a broken file name.
+        data = prompt.encode("utf-8", "replace")
+        if not 0 < len(data) <= MAX_PROMPT_BYTES or b"\0" in data or data.startswith(b"-"):
+            allowed = f"text of at most {MAX_PROMPT_BYTES:,} bytes that begins with no hyphen"
+            raise ConfigurationError("prompt", f"{prompt[:40]}…", allowed)
+        given = {name: value for name, value in environ.items() if name not in OUTER_VARIABLES}
+        given["ULTRAMON_RELAY"] = self._run
+        given["ULTRAMON_STATE_DIR"] = self._state_directory
+        # Who starts a relay wants the agent told, whatever the project says of other sessions.
+        given["ULTRAMON_AUDIENCE"] = AGENT
+        arguments = (
+            self._program, "-p", data.decode(),
+            "--output-format", "stream-json", "--verbose",
+            "--resume" if resumes else "--session-id", session_id,
+            "--settings", json.dumps(self.settings()),
+            *self._arguments,
+        )  # fmt: skip
+        return ContextCommand(arguments, given, cwd)
+
+    def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
+        """Return how a context ended; see `AgentLauncher.read_outcome`."""
+        return read_outcome(lines, exit_code)
+
+
+def _ask_version(program: str) -> str:
+    """Return what the client says about its version.
+
+    Raises:
+        ConfigurationError: It does not start.
+    """
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_START_SECONDS,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"did not answer within {_START_SECONDS} s"
+        raise ConfigurationError("program", program, f"Claude Code; it {reason}") from error
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(
+            "program", program, f"Claude Code; it exits with {error.returncode}"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(
+            "program", program, f"Claude Code; it does not start: {error.strerror}"
+        ) from error
+    return done.stdout.decode("utf-8", "replace").strip()

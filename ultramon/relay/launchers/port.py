@@ -1,0 +1,145 @@
+"""The port between a relay and the program of an agent: one `AgentLauncher` for each client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ultramon.hosts.hook_program import RELAY_FOLDER
+from ultramon.system.files import open_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ultramon.relay.launchers.outcome import ContextOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedClient:
+    """A client that is there and starts.
+
+    Attributes:
+        program: Its absolute path.
+        version: As it says itself, empty when nobody can ask.
+        warning: A sentence for the user, or None.
+    """
+
+    program: str
+    version: str = ""
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCommand:
+    """What starts one context.
+
+    Attributes:
+        arguments: The command line.
+        environ: The whole environment.
+        cwd: Where it works.
+    """
+
+    arguments: tuple[str, ...]
+    environ: dict[str, str]
+    cwd: str
+
+    def start(self, output_path: str, errors_path: str) -> subprocess.Popen[bytes]:
+        """Start the process, in a group of its own and with nothing to read.
+
+        Its output goes to files and not to pipes, so that a context and its words outlive the
+        process that started it.
+
+        Args:
+            output_path: For what it prints; made anew, readable by this user alone.
+            errors_path: For its errors, likewise.
+
+        Raises:
+            OSError: The program, the directory or a file cannot be used.
+        """
+        with ExitStack() as files:
+            output, errors = (
+                files.enter_context(open(path, "wb", opener=_open_private))
+                for path in (output_path, errors_path)
+            )
+            return subprocess.Popen(
+                self.arguments,
+                cwd=self.cwd,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+
+def _open_private(path: str, flags: int) -> int:
+    # It creates a missing file itself, with the right mode.
+    return open_private(path, flags & ~os.O_CREAT)
+
+
+class AgentLauncher(Protocol):
+    """Starts contexts of one client for one relay, and reads what each said.
+
+    No method grants the agent anything: permissions are those of the user's own configuration and
+    arguments.
+    """
+
+    name: str
+    """Of the client, in options and texts."""
+
+    def check(self, cwd: str) -> CheckedClient:
+        """Find the client and ask for its version.
+
+        Args:
+            cwd: Where it shall work: its configuration there counts.
+
+        Raises:
+            ConfigurationError: It is not there, does not start, or cannot be watched there.
+        """
+
+    def prepare(self) -> None:
+        """Write what all contexts of the run need, such as hooks for this run alone.
+
+        Repeating it is harmless. Nothing is installed outside of the relay's folder.
+
+        Raises:
+            StateError: The system refused.
+        """
+
+    def command(
+        self,
+        prompt: str,
+        *,
+        cwd: str,
+        session_id: str,
+        environ: Mapping[str, str],
+        resumes: bool = False,
+    ) -> ContextCommand:
+        """Return what starts a context.
+
+        Args:
+            prompt: Its first message.
+            cwd: Where it works.
+            session_id: The client's name for the session, a UUID.
+            environ: The environment that the relay gives it.
+            resumes: Whether the session is there already and goes on.
+
+        Raises:
+            ConfigurationError: The prompt is too long for a command line.
+        """
+
+    def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
+        """Return how a context ended; never raises, whatever it printed.
+
+        Args:
+            lines: Its output.
+            exit_code: Of the process; 0 alone is no proof of anything.
+        """
+
+
+def run_directory(state_directory: str, run: str) -> str:
+    """Return the folder of a relay: its choices, its worktree, the output of its contexts."""
+    return os.path.join(os.path.abspath(state_directory), RELAY_FOLDER, run)
