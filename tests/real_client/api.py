@@ -69,11 +69,12 @@ class Reply:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error instead of a reply."""
+    """An error instead of a reply, with further headers such as ``retry-after``."""
 
     message: str
     status: int = 400
     kind: str = "invalid_request_error"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Step = Reply | Refusal
@@ -291,7 +292,7 @@ class _Handler(BaseHTTPRequestHandler):
         step = self.server.api.answer(path, headers, body)
         if isinstance(step, Refusal):
             error = {"type": step.kind, "message": step.message}
-            self._send_json(step.status, {"type": "error", "error": error})
+            self._send_json(step.status, {"type": "error", "error": error}, step.headers)
         elif path.endswith("/count_tokens"):
             self._send_json(200, {"input_tokens": len(raw) // 4})
         else:
@@ -303,12 +304,18 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._send_json(200, message)
 
-    def _send_json(self, status: int, value: dict[str, Any]) -> None:
-        self._send(status, "application/json", json.dumps(value).encode())
+    def _send_json(
+        self, status: int, value: dict[str, Any], headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self._send(status, "application/json", json.dumps(value).encode(), headers)
 
-    def _send(self, status: int, kind: str, data: bytes) -> None:
+    def _send(
+        self, status: int, kind: str, data: bytes, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         with suppress(ConnectionError):  # a client that a test has killed
             self.send_response(status)
+            for name, value in headers:
+                self.send_header(name, value)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
