@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
+from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ ASSIGNMENT = "ULTRAMON_ASSIGNMENT"
 _BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50
-_COLUMNS_BEFORE_PATH = {"1": 8, "2": 9, "u": 10, "?": 1}
-"""By the kind of an entry of ``git status --porcelain=v2``."""
 _MAX_ITEM_CHARS = 500
 
 # Items of a list and characters of a text, from the fullest prompt to the barest.
@@ -329,22 +327,11 @@ def bounded_list(values: Iterable[object]) -> tuple[str, ...]:
 def look_at_workspace(cwd: str | None = None) -> Workspace:
     """Return the working directory, with branch, head and dirty files of a git repository."""
     cwd = cwd or working_directory() or "?"
-    status = _git(cwd, "status", "--porcelain=v2", "--branch", "-z")
+    status = read_status(cwd, seconds=_GIT_SECONDS)
     if status is None:
         return Workspace(cwd=cwd)
-    branch = head = None
-    dirty: list[str] = []
-    entries = iter(status.split("\0"))
-    for entry in entries:
-        if entry.startswith("# branch.head "):
-            branch = None if entry[14:] == "(detached)" else entry[14:]
-        elif entry.startswith("# branch.oid "):
-            head = None if entry[13:] == "(initial)" else entry[13:25]
-        elif entry[:1] in _COLUMNS_BEFORE_PATH:
-            dirty.append(entry.split(" ", _COLUMNS_BEFORE_PATH[entry[0]])[-1])
-            if entry[0] == "2":  # renamed: the former name follows
-                next(entries, None)
-    return Workspace(cwd=cwd, branch=branch, head=head, dirty_files=tuple(dirty[:_MAX_DIRTY_FILES]))
+    dirty = status.files[:_MAX_DIRTY_FILES]
+    return Workspace(cwd=cwd, branch=status.branch, head=status.head, dirty_files=dirty)
 
 
 def working_directory() -> str | None:
@@ -353,21 +340,6 @@ def working_directory() -> str | None:
         return os.getcwd()
     except OSError:
         return None
-
-
-def _git(cwd: str, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", cwd, *arguments],
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
 def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
