@@ -28,10 +28,25 @@ from ultramon.errors import (
     StateWriteError,
     UltramonError,
     UnknownResponseError,
+    WorkspaceError,
 )
+
+MANY_FILES = tuple(f"{number}.py" for number in range(22))
 
 # error, builtin that a caller expects, fields, message
 CASES = [
+    (
+        WorkspaceError("/srv/shop", "has uncommitted files", "commit them", ["a\nb", "ü.py"]),
+        RuntimeError,
+        {"path": "/srv/shop", "reason": "has uncommitted files", "files": ("a\nb", "ü.py")},
+        "/srv/shop: has uncommitted files: a\\nb, \\xfc.py; commit them",
+    ),
+    (
+        WorkspaceError("/srv/shop", "has uncommitted files", files=MANY_FILES),
+        RuntimeError,
+        {"files": MANY_FILES},
+        f"/srv/shop: has uncommitted files: {', '.join(MANY_FILES[:20])} and 2 more",
+    ),
     (
         ConfigurationError("warning_threshold", 2, "0 < ratio <= 1", "ULTRAMON_WARNING_THRESHOLD"),
         ValueError,

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         StateWriteError,
         UltramonError,
         UnknownResponseError,
+        WorkspaceError,
     )
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.fleet import Fleet
@@ -139,6 +140,7 @@ __all__ = [
     "UnknownResponseError",
     "Worker",
     "Workspace",
+    "WorkspaceError",
     "alerting",
     "cancel_notices",
     "check_and_alert_context",
@@ -178,7 +180,7 @@ _ROOMS = {
     "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
     "MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
-    "UltramonError UnknownResponseError",
+    "UltramonError UnknownResponseError WorkspaceError",
     "fleet.events": "FleetEvent",
     "fleet.fleet": "Fleet",
     "fleet.jobs": "Job",

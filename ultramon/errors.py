@@ -13,6 +13,7 @@ UltramonError
 ├── RegistrationError (ValueError)         a subscription that would deliver no notice
 ├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
 ├── AgentNotFoundError (LookupError)       no state of that agent
+├── WorkspaceError (RuntimeError)          a working tree that a relay cannot use as asked
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
 └── StateError
     ├── StateCorruptError (ValueError)     the file is there and cannot be read as a state
@@ -282,6 +283,31 @@ class AgentNotFoundError(UltramonError, LookupError):
     ) -> None:
         self.agent_id = agent_id
         super().__init__(f"no agent {agent_id}: {hint}")
+
+
+class WorkspaceError(UltramonError, RuntimeError):
+    """A relay cannot work in a directory as it was asked to; nothing there was changed.
+
+    Attributes:
+        path: The directory.
+        reason: Why.
+        files: Uncommitted files that are in the way, all of them.
+    """
+
+    _SHOWN_FILES = 20
+
+    def __init__(
+        self, path: str, reason: str, advice: str = "", files: "Sequence[str]" = ()
+    ) -> None:
+        self.path = path
+        self.reason = reason
+        self.files = tuple(files)
+        text = f"{path}: {reason}"
+        if files:
+            text += f": {', '.join(ascii(file)[1:-1] for file in files[: self._SHOWN_FILES])}"
+        if len(files) > self._SHOWN_FILES:
+            text += f" and {len(files) - self._SHOWN_FILES:,} more"
+        super().__init__(f"{text}; {advice}" if advice else text)
 
 
 class MissingExtraError(UltramonError, ImportError):
