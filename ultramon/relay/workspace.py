@@ -1,0 +1,497 @@
+"""Where a relay works: a git worktree and branch of its own, or a clean tree in place.
+
+The user's tree, index, branch and stash are never touched, and nothing is pushed, merged or reset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from ultramon.errors import StateCorruptError, WorkspaceError
+from ultramon.relay.launchers.port import run_directory
+from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.system.git import read_status, run_git
+from ultramon.system.ids import check_agent_id, random_hex
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+
+SCHEMA = 1
+RECORD = "workspace.json"
+WORKTREE = "worktree"
+BRANCHES = "ultramon"
+"""The branch of a run is ``ultramon/<run>``, its kept trees are ``refs/ultramon/<run>/<label>``."""
+MAX_SHOWN = 50
+QUICK_SECONDS = 30.0
+TREE_SECONDS = 300.0
+"""For what reads or writes a whole tree, filters such as those of LFS included."""
+
+# Nothing of the repository's own runs: no hook, no monitor of files, no signature, no submodule.
+_QUIET = (
+    "-c", f"core.hooksPath={os.devnull}",
+    "-c", "core.fsmonitor=false",
+    "-c", "submodule.recurse=false",
+    "-c", "log.showSignature=false",
+    "-c", "advice.addEmbeddedRepo=false",
+    "-c", "gc.auto=0",
+)  # fmt: skip
+_IDENTITY = {
+    f"GIT_{role}_{name}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for name, value in (("NAME", "ultramon"), ("EMAIL", "ultramon@localhost"))
+}
+"""Of kept trees only: a user may have configured none."""
+_LABEL = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSummary:
+    """What a run has left in its workspace.
+
+    Attributes:
+        branch: Its branch; None with a detached head, or outside of git.
+        base: The commit at which the run began; None before the first commit.
+        head: The commit now.
+        commits: Ids and subjects since the start, newest first, at most 50.
+        commit_count: All of them.
+        dirty_files: Uncommitted files, at most 50.
+        dirty_count: All of them.
+    """
+
+    branch: str | None = None
+    base: str | None = None
+    head: str | None = None
+    commits: tuple[tuple[str, str], ...] = ()
+    commit_count: int = 0
+    dirty_files: tuple[str, ...] = ()
+    dirty_count: int = 0
+
+
+@dataclass(slots=True)
+class RelayWorkspace:
+    """The place of one run; `open_workspace` makes or finds it.
+
+    Attributes:
+        run: The relay.
+        path: Where the agent works.
+        root: The top of its working tree; `path` itself outside of git.
+        folder: The folder of the run in the state directory.
+        base: The commit at which the run began; None before the first one, or outside of git.
+        branch: The branch of the run; in place the user's own, None with a detached head.
+        in_place: Whether it is the user's own tree.
+        is_checkpointed: Whether `keep` keeps anything.
+        notes: Sentences for the user.
+    """
+
+    run: str
+    path: str
+    root: str
+    folder: str
+    base: str | None
+    branch: str | None
+    in_place: bool
+    is_checkpointed: bool
+    notes: list[str] = field(default_factory=list)
+
+    def keep(self, label: int | str, message: str) -> str | None:
+        """Keep the present tree as a commit under a private ref.
+
+        Tracked and untracked files are in it, ignored ones are not. Branch and index stay as they
+        are, and no hook of the repository runs. Keeping a label again replaces what it named.
+
+        Args:
+            label: Number of a verified item, or a word such as ``forced-3``.
+            message: Of the commit.
+
+        Returns:
+            The id of the commit; None outside of git.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        if not self.is_checkpointed:
+            return None
+        if not _LABEL.fullmatch(str(label)):
+            raise WorkspaceError(self.root, f"{label!r} is no label", "use a-z, 0-9 and hyphens")
+        index = os.path.join(self.folder, f"index.{random_hex(6)}.tmp")
+        environ = {"GIT_INDEX_FILE": index, **_IDENTITY}
+        try:
+            # The index of the tree knows which files have not changed, and which are left out.
+            own = self._git("rev-parse", "--git-path", "index")
+            own_path = os.path.join(self.root, os.fsdecode(own.stdout.removesuffix(b"\n")))
+            if os.path.exists(own_path):
+                # With its times: they tell which files may have changed since it was written.
+                shutil.copy2(own_path, index)
+            added = self._try("add", "--all", "--ignore-errors", ".", environ=environ)
+            # 1 = some files could not be read, or a repository in it has no commit.
+            if added is None or added.returncode not in (0, 1):
+                raise self._failed("add", added)
+            if added.returncode:
+                note = "not every file could be kept: " + _last_line(added.stderr)
+                self.notes += [] if note in self.notes else [note]
+            tree = self._git("write-tree", environ=environ).stdout.decode().strip()
+        finally:
+            for leftover in (index, f"{index}.lock"):
+                if os.path.lexists(leftover):
+                    os.unlink(leftover)
+        head = self._commit("HEAD")
+        parents = ("-p", head) if head else ()
+        # No argument holds half a character or a NUL.
+        text = message.encode("utf-8", "replace").decode().replace("\0", " ")
+        commit = self._git(
+            "commit-tree", "--no-gpg-sign", tree, *parents, "-m", text or "-", environ=_IDENTITY
+        )
+        made = commit.stdout.decode().strip()
+        self._git("update-ref", "--no-deref", f"{self._refs}/{label}", made)
+        return made
+
+    def kept(self) -> dict[str, str]:
+        """Return the ids of the kept trees by label."""
+        if not self.is_checkpointed:
+            return {}
+        form = "--format=%(objectname) %(refname)"
+        lines = self._git("for-each-ref", form, f"{self._refs}/").stdout.decode().splitlines()
+        pairs = (line.split(" ", 1) for line in lines)
+        return {name.removeprefix(f"{self._refs}/"): commit for commit, name in pairs}
+
+    def summarise(self) -> WorkspaceSummary:
+        """Return what is there now: commits since the start, and uncommitted files.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        if not self.is_checkpointed:
+            return WorkspaceSummary()
+        status = read_status(self.root, seconds=TREE_SECONDS)
+        if status is None:
+            raise self._failed("status", None)
+        head = self._commit("HEAD")
+        commits: list[tuple[str, str]] = []
+        count = 0
+        if head is not None:
+            since = f"{self.base}..HEAD" if self.base else "HEAD"
+            count = int(self._git("rev-list", "--count", since).stdout)
+            log = self._git("log", f"--max-count={MAX_SHOWN}", "-z", "--format=%h %s", since)
+            entries = log.stdout.decode("utf-8", "replace").split("\0")
+            commits = [(one[0], one[2]) for entry in entries if (one := entry.partition(" "))[0]]
+        return WorkspaceSummary(
+            status.branch,
+            self.base,
+            head,
+            tuple(commits),
+            count,
+            status.files[:MAX_SHOWN],
+            len(status.files),
+        )
+
+    @property
+    def _refs(self) -> str:
+        return f"refs/{BRANCHES}/{self.run}"
+
+    def _commit(self, name: str) -> str | None:
+        return _find_commit(self.root, name)
+
+    def _try(
+        self, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes] | None:
+        return run_git(self.root, *_QUIET, *arguments, seconds=TREE_SECONDS, environ=environ)
+
+    def _git(
+        self, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = self._try(*arguments, environ=environ)
+        if done is None or done.returncode:
+            raise self._failed(arguments[0], done)
+        return done
+
+    def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes] | None) -> WorkspaceError:
+        return _failure(self.root, verb, done, TREE_SECONDS)
+
+
+def open_workspace(
+    run: str, *, cwd: str, state_directory: str, in_place: bool = False
+) -> RelayWorkspace:
+    """Return the workspace of a run: a new one, or the one that is there.
+
+    A worktree that was half made when a process was killed is made anew; no agent has worked in
+    it. In a finished one everything stays as it is.
+
+    Args:
+        run: The relay.
+        cwd: The user's directory.
+        state_directory: Where states are kept.
+        in_place: Work in the user's own tree, which must be clean at the start of the run.
+
+    Raises:
+        InvalidAgentIdError: No run can have that name.
+        WorkspaceError: The directory cannot be used so; nothing was changed.
+        StateError: The state directory or the record of the run cannot be used.
+    """
+    check_agent_id(run, "run")
+    cwd = os.path.abspath(cwd)
+    folder = run_directory(state_directory, run)
+    make_private_directory(folder)
+    for name in os.listdir(folder):
+        if name.startswith("index.") and name.endswith((".tmp", ".tmp.lock")):
+            os.unlink(os.path.join(folder, name))
+    repository = _find_repository(cwd)
+    record = _Record.load(os.path.join(folder, RECORD))
+    if record is None:
+        record = _plan(run, cwd, repository, in_place=in_place)
+    else:
+        _check_same(record, run, cwd, repository, in_place=in_place)
+    if record.in_place:
+        return _open_in_place(record, run, cwd, folder, repository)
+    assert repository is not None
+    return _open_worktree(record, run, folder, repository)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repository:
+    root: str
+    """Top of the working tree."""
+    common: str
+    """The directory that all its worktrees share."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the folder of a run remembers of its workspace."""
+
+    in_place: bool
+    common: str | None
+    """Of the repository; None outside of git."""
+    prefix: str
+    """The user's directory below the top of the tree; outside of git the directory."""
+    base: str | None
+    branch: str | None
+    ready: bool = False
+
+    @classmethod
+    def load(cls, path: str) -> _Record | None:
+        """Read it; None where there is none."""
+        try:
+            data, _ = read_private_file(path)
+        except FileNotFoundError:
+            return None
+        try:
+            value = json.loads(data)
+            if value.pop("schema") != SCHEMA:
+                raise ValueError("another ultramon wrote it")
+            return cls(**value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateCorruptError(path, str(error), "start another run") from error
+
+    def save(self, path: str) -> None:
+        replace_file(path, json.dumps({"schema": SCHEMA, **asdict(self)}).encode() + b"\n")
+
+
+def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool) -> _Record:
+    """Check that a new run can work as it was asked to."""
+    if repository is None:
+        if not in_place:
+            raise WorkspaceError(
+                cwd, "is in no git repository", "work in place, where nothing is checkpointed"
+            )
+        return _Record(True, None, cwd, None, None)
+    prefix = os.path.relpath(os.path.realpath(cwd), os.path.realpath(repository.root))
+    base = _find_commit(cwd, "HEAD")
+    status = read_status(cwd, seconds=TREE_SECONDS)
+    if status is None:
+        raise WorkspaceError(cwd, f"git status failed, or took more than {TREE_SECONDS:g} s")
+    _check_name(run, cwd)
+    if in_place:
+        if status.files:
+            raise WorkspaceError(
+                cwd,
+                "to work in place the tree must be clean, and these files are not committed",
+                "commit or stash them, or work in a worktree",
+                status.files,
+            )
+        return _Record(True, repository.common, prefix, base, status.branch)
+    if base is None:
+        advice = "make a first commit, or work in place"
+        raise WorkspaceError(cwd, "the repository has no commit to start from", advice)
+    branch = f"{BRANCHES}/{run}"
+    if _find_commit(cwd, f"refs/heads/{branch}") is not None:
+        advice = "choose another name for the run, or delete the branch"
+        raise WorkspaceError(cwd, f"the branch {branch} is there already", advice)
+    return _Record(False, repository.common, prefix, base, branch)
+
+
+def _check_name(run: str, cwd: str) -> None:
+    done = run_git(cwd, "check-ref-format", f"refs/{BRANCHES}/{run}/1", seconds=QUICK_SECONDS)
+    if done is None or done.returncode:
+        advice = "choose another, without '..' and not ending with '.lock'"
+        raise WorkspaceError(cwd, f"git cannot name a branch after the run {run}", advice)
+
+
+def _check_same(
+    record: _Record, run: str, cwd: str, repository: _Repository | None, *, in_place: bool
+) -> None:
+    """Check that a run goes on where it began."""
+    if in_place and not record.in_place:
+        raise WorkspaceError(
+            cwd, f"the run {run} has a worktree of its own", "go on with it, or start another run"
+        )
+    common = None if repository is None else repository.common
+    if common != record.common or (common is None and cwd != record.prefix):
+        raise WorkspaceError(
+            cwd,
+            f"the run {run} works on {record.common or record.prefix}",
+            "go on there, or start another run",
+        )
+
+
+def _open_in_place(
+    record: _Record, run: str, cwd: str, folder: str, repository: _Repository | None
+) -> RelayWorkspace:
+    notes = []
+    if repository is None:
+        notes.append(f"{cwd} is in no git repository: nothing is checkpointed")
+    root = cwd if repository is None else repository.root
+    path = record.prefix if repository is None else os.path.join(root, record.prefix)
+    record.ready = True
+    record.save(os.path.join(folder, RECORD))
+    return RelayWorkspace(
+        run,
+        os.path.normpath(path),
+        root,
+        folder,
+        record.base,
+        record.branch,
+        in_place=True,
+        is_checkpointed=repository is not None,
+        notes=notes,
+    )
+
+
+def _open_worktree(
+    record: _Record, run: str, folder: str, repository: _Repository
+) -> RelayWorkspace:
+    root = os.path.join(folder, WORKTREE)
+    notes: list[str] = []
+    if not record.ready:
+        # First the record, so that a worktree that is half made is known as one.
+        record.save(os.path.join(folder, RECORD))
+        _make_worktree(record, root, repository)
+        record.ready = True
+        record.save(os.path.join(folder, RECORD))
+        notes += _describe_start(repository)
+    elif not _is_worktree(root, repository):
+        if os.path.lexists(root):
+            run_git(repository.root, *_QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
+            if not _is_worktree(root, repository):
+                advice = "move it away, and it is made anew from its branch"
+                raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
+        else:
+            _make_worktree(record, root, repository)
+            notes.append(
+                f"the worktree was gone and is made anew from {record.branch}; "
+                f"what was kept is under refs/{BRANCHES}/{run}/"
+            )
+    path = os.path.normpath(os.path.join(root, record.prefix))
+    os.makedirs(path, exist_ok=True)  # it may hold no tracked file
+    return RelayWorkspace(
+        run,
+        path,
+        root,
+        folder,
+        record.base,
+        record.branch,
+        in_place=False,
+        is_checkpointed=True,
+        notes=notes,
+    )
+
+
+def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
+    """Make the worktree, whatever a killed process has left of it."""
+    assert record.base is not None
+    assert record.branch is not None
+    if os.path.lexists(root):
+        shutil.rmtree(root)
+    # Twice: once for a path that is registered already, once for one that was locked meanwhile.
+    command = ["worktree", "add", "--quiet", "--force", "--force"]
+    if _find_commit(repository.root, f"refs/heads/{record.branch}") is None:
+        command += ["--no-track", "-b", record.branch, root, record.base]
+    else:
+        command += [root, record.branch]
+    done = run_git(repository.root, *_QUIET, *command, seconds=TREE_SECONDS)
+    if done is None or done.returncode:
+        raise _failure(repository.root, "worktree add", done, TREE_SECONDS)
+
+
+def _describe_start(repository: _Repository) -> list[str]:
+    notes = []
+    status = read_status(repository.root, seconds=TREE_SECONDS)
+    if status is not None and status.files:
+        count = len(status.files)
+        files = "1 uncommitted file" if count == 1 else f"{count:,} uncommitted files"
+        notes.append(f"{files} of {repository.root} are not in the worktree")
+    if os.path.exists(os.path.join(repository.root, ".gitmodules")):
+        notes.append("submodules are not checked out in the worktree")
+    return notes
+
+
+def _is_worktree(root: str, repository: _Repository) -> bool:
+    """Return whether a directory is the top of a worktree of this repository."""
+    if not os.path.isdir(root) or stat.S_ISLNK(os.lstat(root).st_mode):
+        return False
+    try:
+        found = _find_repository(root)
+    except WorkspaceError:
+        return False
+    return (
+        found is not None
+        and found.common == repository.common
+        and os.path.realpath(found.root) == os.path.realpath(root)
+    )
+
+
+def _find_repository(cwd: str) -> _Repository | None:
+    """Return the repository of a directory; None when it is in none, or there is no git.
+
+    Raises:
+        WorkspaceError: It is in one, and cannot be used: a bare one, or one of another user.
+    """
+    if not os.path.isdir(cwd):
+        raise WorkspaceError(cwd, "is no directory")
+    if shutil.which("git") is None:
+        return None
+    found = []
+    for what in ("--show-toplevel", "--git-common-dir"):
+        done = run_git(cwd, "rev-parse", what, seconds=QUICK_SECONDS)
+        if done is not None and b"not a git repository" in done.stderr:
+            return None
+        if done is None or done.returncode:
+            raise _failure(cwd, "rev-parse", done, QUICK_SECONDS)
+        found.append(os.path.join(cwd, os.fsdecode(done.stdout.removesuffix(b"\n"))))
+    return _Repository(found[0], os.path.realpath(found[1]))
+
+
+def _find_commit(cwd: str, name: str) -> str | None:
+    done = run_git(
+        cwd, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", seconds=QUICK_SECONDS
+    )
+    return done.stdout.decode().strip() if done is not None and not done.returncode else None
+
+
+def _failure(
+    path: str, verb: str, done: subprocess.CompletedProcess[bytes] | None, seconds: float
+) -> WorkspaceError:
+    if done is None:
+        return WorkspaceError(path, f"git {verb} took more than {seconds:g} s, or there is no git")
+    return WorkspaceError(path, f"git {verb} failed: {_last_line(done.stderr)}")
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "without a word"
