@@ -13,6 +13,7 @@ from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
 from ultramon.state.models import Model, state_of, utc
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
+from ultramon.state.prompt_text import section
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
@@ -50,7 +51,6 @@ ASSIGNMENT = "ULTRAMON_ASSIGNMENT"
 _BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50
-_MAX_ITEM_CHARS = 500
 
 # Items of a list and characters of a text, from the fullest prompt to the barest.
 _SIZES = ((200, 8000), (50, 4000), (20, 2000), (8, 800), (3, 200), (0, 0))
@@ -239,6 +239,7 @@ class HandoffRecord(Model):
                 head = self.workspace.head or "no commit yet"
                 place += f" ({self.workspace.branch or 'detached'} at {head})"
         dirty_files = self.workspace.dirty_files if self.workspace else ()
+        resume = self.resume.command if self.resume else None
         results = tuple(f"{name}: {reference}" for name, reference in self.results.items())
         lines = [
             f"# Handoff from agent {self.agent_id}",
@@ -262,26 +263,10 @@ class HandoffRecord(Model):
             ("Files modified", self.files_modified, items),
             ("Workspace", place, 500),
             ("Uncommitted files", dirty_files, items),
-            ("Resume the same session with", self.resume and self.resume.command, 500),
+            ("Resume the same session with", resume, 500),
         ):
-            if value:
-                lines += _section(title, value, size)
+            lines += section(title, value, size)
         return "\n".join(lines) + "\n"
-
-
-def _section(title: str, value: str | tuple[str, ...], size: int) -> list[str]:
-    """Return one part of a prompt: at most so many items of a list, or characters of a text."""
-    more = len(value) - size
-    if isinstance(value, str):
-        if not size:
-            return ["", f"## {title} ({len(value):,} characters left out)"]
-        text = value if more <= 0 else f"{value[:size]} … ({more:,} more characters)"
-        return ["", f"## {title}", *(f"> {line}" for line in text.splitlines())]
-    lines = ["", f"## {title} ({len(value)})"]
-    for text in value[:size]:
-        line = " ".join(text.splitlines())
-        lines.append(f"- {line[:_MAX_ITEM_CHARS]}…" if len(line) > _MAX_ITEM_CHARS else f"- {line}")
-    return [*lines, f"- … and {more} more"] if more > 0 else lines
 
 
 def unnamed_tasks(record: StateRecord) -> str | None:

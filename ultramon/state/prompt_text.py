@@ -1,0 +1,50 @@
+"""Parts of a text for a model: lists and quotations that nothing in them can end.
+
+Whatever a value holds, it stays on lines that begin with ``- `` or ``> ``.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_ITEM_CHARS = 500
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line of at most 500 characters, with a mark where it was cut."""
+    line = " ".join(text.splitlines())
+    return line if len(line) <= MAX_ITEM_CHARS else f"{line[:MAX_ITEM_CHARS]}…"
+
+
+def section(
+    title: str,
+    value: str | Sequence[str] | None,
+    size: int,
+    *,
+    total: int | None = None,
+    preface: str = "",
+) -> list[str]:
+    """Return the lines of one part: a heading with a list or a quotation; none without a value.
+
+    Args:
+        title: Of the heading.
+        value: A list, or a text to quote.
+        size: Most items of a list, or characters of a text; the rest is counted.
+        total: Length of the list, where not all of it is given.
+        preface: A line of ours before a quotation.
+    """
+    if not value:
+        return []
+    if isinstance(value, str):
+        more = len(value) - size
+        if not size:
+            return ["", f"## {title} ({len(value):,} characters left out)"]
+        text = value if more <= 0 else f"{value[:size]} … ({more:,} more characters)"
+        quotation = [f"> {line}" for line in text.splitlines()]
+        return ["", f"## {title}", *([preface, ""] if preface else []), *quotation]
+    count = max(len(value), total or 0)
+    lines = [f"- {one_line(item)}" for item in value[:size]]
+    more = count - len(lines)
+    return ["", f"## {title} ({count})", *lines, *([f"- … and {more} more"] if more else [])]
