@@ -194,5 +194,5 @@ def test_no_output_breaks_the_reader(lines):
     outcome = read_outcome(lines, 0)
     if outcome.ended_well:
         assert any(b'"result"' in line for line in lines)
-    assert len(outcome.last_text) <= 2000
+    assert len(outcome.last_text) <= 8000
     assert json.dumps(outcome.cost_usd, allow_nan=False)

@@ -28,7 +28,8 @@ from ultramon.relay.launchers.outcome import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_TEXT_CHARS = 2000
+MAX_TEXT_CHARS = 8000
+"""The last text is what a successor gets as notes."""
 MAX_REQUEST_CHARS = 200
 MAX_REFUSED = 100
 _ENDS = {"completed": COMPLETED, "hook_stopped": STOPPED, "prompt_too_long": OVERFLOWED}

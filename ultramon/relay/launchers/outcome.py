@@ -66,7 +66,7 @@ class ContextOutcome:
         exit_code: Of the process, negative for a signal; None = unknown.
         session_id: The client's name for the session, to resume it by; None = it never began.
         reason: The client's own word for the end, empty when it gave none.
-        last_text: The agent's last text, at most 2,000 characters.
+        last_text: The agent's last text, at most 8,000 characters.
         error: What went wrong, in the client's words; None = nothing.
         limit: With `LIMITED`.
         refused: Refused calls, in order, at most 100.
