@@ -96,6 +96,15 @@ def test_limits_of_the_api_end_at_an_unknown_time():
     assert read_outcome(recorded("no_credit"), 1).limit is None
 
 
+def test_a_limit_that_passed_is_not_what_ended_the_session():
+    """The client went on after it, and gave up for another reason."""
+    refused, reply = recorded("rate_limited")[4:5], recorded("completed")[3:4]
+    assert b'"api_error_status":429' in refused[0]
+    last = result(is_error=True, terminal_reason="max_turns", subtype="error_max_turns")
+    assert read_outcome([*refused, *reply, last], 1).end == FAILED
+    assert read_outcome([*refused, last], 1).end == LIMITED
+
+
 def event(status, resets_at):
     info = {"status": status, "resetsAt": resets_at, "rateLimitType": "five_hour"}
     return json.dumps({"type": "rate_limit_event", "rate_limit_info": info}).encode()
@@ -144,6 +153,7 @@ def test_an_older_client_tells_the_time_in_its_text():
         ([result(), b'{"type":"assistant","message":{"content":[]}}', result()], 0, COMPLETED),
         ([result(), b'{"type":"keep_alive"}', b"debug: bye"], 0, COMPLETED),
         ([b'{"type":"assistant","parent_tool_use_id":"t","message":{}}', result()], 0, COMPLETED),
+        ([result(), b'{"type":"assistant","parent_tool_use_id":"t","message":{}}'], 0, COMPLETED),
         ([result()[:-9]], 0, CUT_OFF),
     ],
 )

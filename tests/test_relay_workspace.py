@@ -306,12 +306,14 @@ def test_a_change_of_the_same_size_in_the_same_moment_is_seen(tmp_path, reposito
     root = Path(workspace.root)
     index = Path(git(root, "rev-parse", "--path-format=absolute", "--git-path", "index"))
     path = root / "src" / "a.py"
-    before = path.stat()
-    os.utime(index, ns=(before.st_mtime_ns, before.st_mtime_ns))
     git(root, "config", "core.trustctime", "false")
+    moment = (1_700_000_000, 1_700_000_000)
+    os.utime(path, moment)
+    git(root, "update-index", "--refresh")
+    os.utime(index, moment)
     with path.open("r+") as file:
         file.write("b")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, moment)
     assert git(root, "show", f"{workspace.keep(1, 'item')}:src/a.py") == "b"
 
 
@@ -343,14 +345,12 @@ def test_hooks_of_the_repository_do_not_run(tmp_path, repository):
         (hooks / name).chmod(0o755)
     git(repository, "config", "core.hooksPath", str(hooks))
     git(repository, "config", "commit.gpgSign", "true")
-    git(repository, "config", "log.showSignature", "true")
     workspace = open_one(tmp_path, repository)
     (Path(workspace.root) / "new.py").write_text("new\n")
     git(repository, "config", "core.fsmonitor", str(hooks / "pre-commit"))
     commit = workspace.keep(1, "item")
     git(repository, "config", "--unset", "core.fsmonitor")
     assert "new.py" in names(workspace, commit)
-    assert workspace.summarise().commit_count == 0
     assert not ran.exists()
     git(workspace.root, "commit", "-q", "-m", "x", "--allow-empty", check=False)
     assert ran.exists()

@@ -33,14 +33,10 @@ QUICK_SECONDS = 30.0
 TREE_SECONDS = 300.0
 """For what reads or writes a whole tree, filters such as those of LFS included."""
 
-# Nothing of the repository's own runs: no hook, no monitor of files, no signature, no submodule.
+# Nothing of the repository's own runs: no hook, and no monitor of files, which is one too.
 _QUIET = (
     "-c", f"core.hooksPath={os.devnull}",
     "-c", "core.fsmonitor=false",
-    "-c", "submodule.recurse=false",
-    "-c", "log.showSignature=false",
-    "-c", "advice.addEmbeddedRepo=false",
-    "-c", "gc.auto=0",
 )  # fmt: skip
 _IDENTITY = {
     f"GIT_{role}_{name}": value
@@ -145,11 +141,9 @@ class RelayWorkspace:
         parents = ("-p", head) if head else ()
         # No argument holds half a character or a NUL.
         text = message.encode("utf-8", "replace").decode().replace("\0", " ")
-        commit = self._git(
-            "commit-tree", "--no-gpg-sign", tree, *parents, "-m", text or "-", environ=_IDENTITY
-        )
+        commit = self._git("commit-tree", tree, *parents, "-m", text or "-", environ=_IDENTITY)
         made = commit.stdout.decode().strip()
-        self._git("update-ref", "--no-deref", f"{self._refs}/{label}", made)
+        self._git("update-ref", f"{self._refs}/{label}", made)
         return made
 
     def kept(self) -> dict[str, str]:
@@ -178,7 +172,14 @@ class RelayWorkspace:
         if head is not None:
             since = f"{self.base}..HEAD" if self.base else "HEAD"
             count = int(self._git("rev-list", "--count", since).stdout)
-            log = self._git("log", f"--max-count={MAX_SHOWN}", "-z", "--format=%h %s", since)
+            log = self._git(
+                "log",
+                "--no-show-signature",
+                f"--max-count={MAX_SHOWN}",
+                "-z",
+                "--format=%h %s",
+                since,
+            )
             entries = log.stdout.decode("utf-8", "replace").split("\0")
             commits = [(one[0], one[2]) for entry in entries if (one := entry.partition(" "))[0]]
         return WorkspaceSummary(
@@ -421,7 +422,7 @@ def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
     # Twice: once for a path that is registered already, once for one that was locked meanwhile.
     command = ["worktree", "add", "--quiet", "--force", "--force"]
     if _find_commit(repository.root, f"refs/heads/{record.branch}") is None:
-        command += ["--no-track", "-b", record.branch, root, record.base]
+        command += ["-b", record.branch, root, record.base]
     else:
         command += [root, record.branch]
     done = run_git(repository.root, *_QUIET, *command, seconds=TREE_SECONDS)

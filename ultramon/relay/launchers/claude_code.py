@@ -153,7 +153,6 @@ class ClaudeCodeLauncher:
         """Write the choices and the hook's program into the folder of the run."""
         mine = InstalledChoices(self._choices_path)
         stored = InstalledChoices.load(choices_path(self._state_directory, NAME))
-        mine.audience = AGENT
         mine.ladder = self._ladder or stored.ladder
         mine.context_limit_tokens = self._context_limit_tokens or stored.context_limit_tokens
         mine.handoff_note = stored.handoff_note
