@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import threading
 import uuid
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from ultramon.relay.launchers.outcome import (
     ProviderLimit,
     RefusedCall,
 )
+from ultramon.relay.workspace import open_workspace
 
 pytestmark = pytest.mark.real_client
 
@@ -38,11 +40,12 @@ class Relay:
     launcher: ClaudeCodeLauncher
     client: object
     path: object
+    directory: str
 
     def start(self, prompt, session_id, *, resumes=False, **environ):
         command = self.launcher.command(
             prompt,
-            cwd=str(self.client.project),
+            cwd=self.directory,
             session_id=session_id,
             environ=self.client.environment(**environ),
             resumes=resumes,
@@ -69,7 +72,7 @@ def relay(client, states, tmp_path):
         hand_over_note=NOTE,
     )
     launcher.prepare()
-    return Relay(launcher, client, tmp_path)
+    return Relay(launcher, client, tmp_path, str(client.project))
 
 
 def test_hooks_of_the_run_and_of_the_user_work_and_an_installation_stands_down(
@@ -158,3 +161,26 @@ def test_a_client_that_is_killed_leaves_no_result(relay, api):
     os.killpg(process.pid, signal.SIGKILL)
     outcome = relay.outcome(process)
     assert (outcome.end, outcome.session_id, outcome.exit_code) == (CUT_OFF, session_id, -9)
+
+
+def test_in_the_worktree_the_projects_own_settings_hold(relay, api):
+    """The client takes those that are in no commit from the user's tree: nothing is refused."""
+    project = relay.client.project
+    relay.client.settings.write_text("{}")
+    (project / ".claude").mkdir()
+    for name, tool in (("settings.json", "mkdir"), ("settings.local.json", "touch")):
+        rules = {"permissions": {"allow": [f"Bash({tool} *)"]}}
+        (project / ".claude" / name).write_text(json.dumps(rules))
+    (project / ".gitignore").write_text("*.local.json\n")
+    git = ["git", "-C", str(project), "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    workspace = open_workspace(
+        "review", cwd=str(project), state_directory=str(relay.path / "state")
+    )
+    relay.directory = workspace.path
+    api.play(bash(20_000, "touch made"), bash(21_000, "mkdir dir"), Reply(22_000, "Done."))
+    outcome = relay.run(marked("do the work"))
+    assert (outcome.end, outcome.refused) == (COMPLETED, ())
+    assert workspace.summarise().dirty_files == ("made",)
+    assert not (project / "made").exists()
