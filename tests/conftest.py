@@ -11,12 +11,17 @@ from functools import partial
 import pytest
 from helpers import durations
 
+from ultramon.system.git import OTHER_REPOSITORY
+
 # A job in the background of a script ignores these, and so would every program under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Images of containers switch bytecode off; each program under test would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Where a hook of git runs the tests, these would turn the git of each test on this repository.
+for name in OTHER_REPOSITORY:
+    os.environ.pop(name, None)
 
 
 def pytest_addoption(parser):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OTHER_REPOSITORY = (
+OTHER_REPOSITORY = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
     "GIT_DIR",
@@ -50,7 +50,7 @@ def run_git(
     Returns:
         None when there is no git, or it took too long.
     """
-    given = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
+    given = {name: value for name, value in os.environ.items() if name not in OTHER_REPOSITORY}
     given |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
