@@ -138,15 +138,21 @@ def events_of(backend: Backend, run: str, cursor: str | None = None) -> Iterator
         yield from (event for event in page.events if event["run"] == run)
 
 
-def unproven(backend: Backend, run: str, finished: Collection[str]) -> tuple[str, ...]:
-    """Return the items that are counted as finished and that no state or handoff shows as done."""
+def read_ledger(backend: Backend, run: str) -> Ledger:
+    """Return the ledger of all that is stored about a run."""
     from ultramon.state.models import is_whole
 
     ledger = Ledger()
-    for event in events_of(backend, run):
-        ledger.enter_event(event)
+    # States first: they know the life of a completion, which a handoff then adds nothing to.
     for agent in backend.list_agents(run):
         if agent.record is not None and is_whole(agent.record):
             ledger.enter_state(agent.record)
-    proven = set(ledger.completed)
+    for event in events_of(backend, run):
+        ledger.enter_event(event)
+    return ledger
+
+
+def unproven(backend: Backend, run: str, finished: Collection[str]) -> tuple[str, ...]:
+    """Return the items that are counted as finished and that no state or handoff shows as done."""
+    proven = set(read_ledger(backend, run).completed)
     return tuple(name for name in finished if name not in proven)
