@@ -11,10 +11,11 @@ from helpers.program import PROGRAM, draw, environment
 from helpers.program import run_process as run
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.cli.demo.crew import standard_library_files
-from ultramon.cli.demo.proof import check_agents, check_items, check_notes
+from ultramon.cli.demo.orchestrator import standard_library_files
+from ultramon.cli.demo.proof import find_problems
 from ultramon.cli.output import ExitCode
 from ultramon.fleet.ledger import Ledger
+from ultramon.fleet.supervisor_result import ContextResult, ItemCounts, SupervisorResult
 from ultramon.state.record import StateRecord
 
 SMALL_DEMO = ("demo", "--agents", "3", "--items", "36")
@@ -25,7 +26,7 @@ def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
     done = run(*SMALL_DEMO, TMPDIR=str(tmp_path), ULTRAMON_WARNING_THRESHOLD="0.5")
     assert done.returncode == 0, done.stderr
     assert "all 36 files were read, each exactly once" in done.stdout
-    assert re.search(r"agent\s+ended\s+files\s+tokens\s+usage", done.stdout)
+    assert re.search(r"agent +level +usage +tokens +runway +tasks +heartbeat", done.stdout)
     assert "handed off: " in done.stdout
     assert "Context warning (70%+)" in done.stdout
     assert "\x1b" not in done.stdout
@@ -89,7 +90,7 @@ def test_the_text_says_what_the_kills_cost():
     done = run("demo", "--kill", "--items", "30", "--agents", "2")
     assert done.returncode == 0, done.stderr
     assert re.search(r"workers killed: 2; files begun again: [012]; files lost: 0", done.stdout)
-    assert len(re.findall(r"^demo-\S+ +killed", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^demo-.* LOST$", done.stdout, re.MULTILINE)) == 2
     assert done.stdout.count("lost: SIGKILL") == done.stdout.count("handoff rebuilt: ") == 2
 
 
@@ -113,9 +114,9 @@ def test_workers_that_cannot_work_fail_the_demo():
     done = run(*SMALL_DEMO, ULTRAMON_GRACE_SECONDS="soon")
     assert done.returncode == ExitCode.FAILURE
     assert "exactly once" not in done.stdout
-    assert re.search(r"Error: demo-\S+-1 ended with 1: \S*ConfigurationError: grace", done.stderr)
-    assert "was never done" in done.stderr
-    assert done.stderr.splitlines()[-1] == "Error: and 29 problems more"
+    error = r"lost \(exit code 1\),.*: \S*ConfigurationError: grace"
+    assert re.search(rf"^Error: demo-\S+\.1 {error}", done.stderr, re.MULTILINE)
+    assert re.search(r"^Error: never read: .* and 33 more$", done.stderr, re.MULTILINE)
 
 
 def test_the_demo_draws_a_live_table():
@@ -138,7 +139,7 @@ def test_the_live_table_shows_a_killed_worker():
     raw, screen, code = draw("demo", "--items", "36", "--kill", columns=80, rows=40)
     assert code == 0
     assert re.search(r"\d+/\d+ +LOST", re.sub(r"\x1b\[[0-9;]*m", "", raw.decode()))
-    assert any(" killed " in line for line in screen)
+    assert any(line.endswith(" LOST") for line in screen)
 
 
 def test_an_interrupted_demo_ends_quietly(tmp_path):
@@ -183,88 +184,62 @@ def test_demo_items_are_files_of_the_standard_library():
     assert all(name.endswith(".py") for name in names)
 
 
-def state(agent_id, done=(), *, left=(), predecessor=None, active=False):
-    """The state of an agent that had these items."""
+def state(agent_id, done=(), *, predecessor=None):
+    """The state of an agent that did these items."""
     tasks = [{"name": name, "status": "done", "result": None} for name in done]
-    tasks += [{"name": name, "status": "pending", "result": None} for name in left]
-    return StateRecord(
-        agent_id, generation=1, tasks=tasks, predecessor_id=predecessor, active=active
-    )
+    return StateRecord(agent_id, generation=1, tasks=tasks, predecessor_id=predecessor)
 
 
-def handoff(agent_id, *remaining, interrupted=()):
-    """A handoff as the journal holds it."""
-    return {"agentId": agent_id, "interrupted": interrupted, "remaining": remaining}
+def result(*, kills=0, repeated=(), left=(), set_aside=(), lost=()):
+    """What a supervisor says of two items, after so many kills."""
+    contexts = tuple(ContextResult(str(number), 2, 1, "lost", True) for number in range(kills))
+    counts = ItemCounts(2, 2 - len(left) - len(set_aside), 0, len(set_aside), len(left))
+    reasons = dict.fromkeys(set_aside, "why")
+    return SupervisorResult("r", counts, contexts, repeated, reasons, left, lost, {}, None)
 
 
-def ledger(*records):
-    """The ledger of these states."""
-    entered = Ledger()
-    for record in records:
-        entered.enter_state(record)
-    return entered
+def problems(outcome, notes, *records):
+    """What the check says of items 1 and 2; notes are written b1 (begun) and d1 (done)."""
+    ledger = Ledger()
+    for record in records or (state("a", ["1"]), state("b", ["2"])):
+        ledger.enter_state(record)
+    kinds = {"b": "begun", "d": "done"}
+    noted = [(kinds[note[0]], note[1:]) for note in notes.split()]
+    return list(find_problems(["1", "2"], outcome, noted, ledger))
 
 
-FIRST = state("a", ["1"], left=["2"])
-SECOND = state("a.2", ["2"], predecessor="a")
+ONCE = "b1 d1 b2 d2"
 
 
-def test_the_check_accepts_work_that_was_handed_on():
-    """An item left by one and done by its successor was done once."""
-    assert check_items(["1", "2"], ledger(FIRST, SECOND)) == []
-    assert check_agents([FIRST, SECOND], [handoff("a", "2")], ()) == []
-
-
-@pytest.mark.parametrize(
-    ("records", "problem"),
-    [
-        ([FIRST], "2 was never done"),
-        ([state("a", ["1", "2"]), state("b", ["2"])], "2 was done 2 times"),
-        ([state("a", ["1", "2", "3"])], "3 was not asked for"),
-    ],
-)
-def test_the_check_sees_items_that_went_wrong(records, problem):
-    """Lost, repeated and unknown items."""
-    assert check_items(["1", "2"], ledger(*records)) == [problem]
+def test_the_check_accepts_work_that_was_done_once():
+    """And an item that was begun again for each kill, if it is counted."""
+    assert problems(result(), ONCE) == []
+    assert problems(result(kills=1, repeated=("2",)), "b1 b2 d1 b2 d2") == []
+    assert problems(result(kills=1), ONCE) == []
 
 
 @pytest.mark.parametrize(
-    ("records", "handoffs", "killed", "problems"),
+    ("outcome", "notes", "problem"),
     [
-        ([state("a", active=True)], [], (), ["agent a did not end"]),
-        ([state("a", active=True)], [], ("a",), []),
-        ([FIRST], [handoff("a", "2")], (), ["agent a handed off to 0 successors"]),
-        ([FIRST], [handoff("a")], (), []),
+        (result(), "b1 d1 b2", "never read: 2"),
+        (result(left=("2",)), "b1 d1", "never read: 2"),
+        (result(left=("2",)), ONCE, "read, but not counted: 2"),
+        (result(set_aside=("1",)), ONCE, "read, but not counted: 1"),
+        (result(lost=("1",)), ONCE, "read, but not counted: 1"),
+        (result(kills=1), "b1 d1 b2 b2 d2", "begun again, but not counted: 2"),
         (
-            [FIRST, SECOND, state("b", predecessor="a")],
-            [handoff("a", interrupted=("2",))],
-            (),
-            ["agent a handed off to 2 successors"],
+            result(kills=1, repeated=("1", "2")),
+            "b1 b1 d1 b2 b2 d2",
+            "2 items were begun again, with 1 kills",
         ),
     ],
 )
-def test_the_check_sees_agents_that_went_wrong(records, handoffs, killed, problems):
-    """Agents that live on unless they were killed; work left without exactly one successor."""
-    assert check_agents(records, handoffs, killed) == problems
+def test_the_check_compares_the_result_with_notes(outcome, notes, problem):
+    """A result alone proves nothing, and no more is begun twice than there were kills."""
+    assert problems(outcome, notes) == [problem]
 
 
-@pytest.mark.parametrize(
-    ("notes", "kills", "problems"),
-    [
-        ({"a": [("begun", "1"), ("done", "1")]}, 0, []),
-        (
-            {"a": [("begun", "1")]},
-            0,
-            ["1 counts as done by agent a, which did not note it"],
-        ),
-        (
-            {"a": [("begun", "1"), ("done", "1")], "b": [("begun", "1")]},
-            0,
-            ["1 items were begun again, with 0 kills"],
-        ),
-        ({"a": [("begun", "1"), ("done", "1")], "b": [("begun", "1")]}, 1, []),
-    ],
-)
-def test_the_check_compares_records_with_notes(notes, kills, problems):
-    """A record alone proves nothing, and no more is begun twice than there were kills."""
-    assert check_notes(ledger(state("a", ["1"])), notes, kills) == problems
+def test_the_check_sees_items_that_were_done_twice():
+    """Two agents that both record an item did it twice."""
+    twice = state("a", ["1", "2"]), state("b", ["2"])
+    assert problems(result(), ONCE, *twice) == ["counted as read more than once: 2"]

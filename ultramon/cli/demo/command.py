@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +12,6 @@ from ultramon.cli.selection import json_option, open_store, state_dir_option
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ultramon.backends.base import Backend
 
 
@@ -35,18 +32,20 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
     """Watch agents fill their windows and hand over their work.
 
     Every agent is a process that reads files of Python's standard library into a window of 24,000
-    tokens. Odd agents hand off at the warning (70 %), even ones at the critical rung (85 %), and an
-    orchestrator starts a successor for each. With --kill some agents are killed before they can
-    hand off; their handoff is rebuilt from their stored state.
+    tokens. Odd agents hand off at the warning (70 %), even ones at the critical rung (85 %), and
+    Fleet.supervise() starts a successor for each. With --kill some agents are killed before they
+    can hand off; their handoff is rebuilt from their stored state.
 
-    At the end the stored records are checked against notes of the workers: every file must have
-    been read exactly once, else the command fails. A kill may make one file begin again.
+    At the end the result is checked against notes of the workers and the stored records: every file
+    must have been read exactly once, else the command fails. A kill may make one file begin again.
 
     No model is called, and the demo ends within seconds. With --state-dir the records stay.
     """
-    from ultramon.cli.demo.crew import Crew, standard_library_files
-    from ultramon.cli.demo.proof import Evidence
-    from ultramon.cli.demo.view import print_summary, watch
+    from ultramon.backends.opening import open_backend
+    from ultramon.cli.demo.orchestrator import read_all, report_to, standard_library_files
+    from ultramon.cli.demo.proof import prove
+    from ultramon.cli.demo.view import print_summary, shown
+    from ultramon.fleet.fleet import Fleet
     from ultramon.system.environment import disabled
     from ultramon.system.ids import random_hex
 
@@ -57,43 +56,29 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
         say(f"installed: only {plural(len(names), 'file')}")
     if not names:
         raise CommandFailed("the sources of the standard library are not installed")
-    with _folder_and_store(state_dir) as (folder, backend):
-        run = f"demo-{random_hex(2)}"
-        crew = Crew(backend, run, folder, kills=agents if kill else 0)
-        try:
-            crew.start(names, min(agents, len(names)))
-            watch(crew, quiet=json)
-        finally:
-            crew.finish()
-        if kill and not crew.killed:
-            say("no worker was met in the middle of its work: none was killed")
-        evidence = Evidence.gather(backend, run, folder)
-        problems = [*crew.problems, *evidence.problems(names, crew.killed)]
-        summary = {"run": run, **evidence.summary(names, crew.killed, problems)}
-        if json:
-            print_json(summary)
-        else:
-            print_summary(summary, evidence)
-            if state_dir is not None:
-                where = sanitize(backend.url)
-                say(f"the records stay: ultramon status --all --run {run} ({where})")
-    return ExitCode.FAILURE if problems else ExitCode.OK
-
-
-@contextmanager
-def _folder_and_store(state_dir: str | None) -> Iterator[tuple[str, Backend]]:
-    """Yield a temporary directory and a backend: in there, unless --state-dir names another."""
     with tempfile.TemporaryDirectory(prefix="ultramon-demo-") as folder:
+        if state_dir is None:
+            backend = open_backend(f"{folder}/state")
+        else:
+            backend = open_shared_store(state_dir)
+        fleet = Fleet(f"demo-{random_hex(2)}", backend=backend, poll_interval_seconds=0.1)
+        with shown(backend, fleet.run_name, quiet=json) as show:
+            report_to(show, fleet)
+            workers = min(agents, len(names))
+            result = read_all(fleet, names, folder, agents=workers, kills=agents if kill else 0)
+        if result.stopped == "interrupted":
+            return ExitCode.INTERRUPTED
+        summary = prove(backend, names, result, folder)
+    if kill and not result.killed:
+        say("no worker was met in the middle of its work: none was killed")
+    if json:
+        print_json(summary)
+    else:
+        print_summary(summary)
         if state_dir is not None:
-            yield folder, open_shared_store(state_dir)
-            return
-        from ultramon.backends.local.backend import LocalBackend
-
-        backend = LocalBackend(f"{folder}/state")
-        try:
-            yield folder, backend
-        finally:
-            backend.close()
+            where = sanitize(backend.url)
+            say(f"the records stay: ultramon status --all --run {result.run} ({where})")
+    return ExitCode.FAILURE if summary["problems"] else ExitCode.OK
 
 
 def open_shared_store(state_dir: str | None) -> Backend:

@@ -3,87 +3,74 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
+from ultramon.cli.agent_list import AgentList
 from ultramon.cli.commands.status import LEVEL, NAME, NUMBERS, Column, Look, draw_table
-from ultramon.cli.output import (
-    field,
-    held_tokens,
-    make_console,
-    make_table,
-    percent,
-    plural,
-    say,
-)
+from ultramon.cli.output import field, make_console, plural, say
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from collections.abc import Callable, Collection, Iterator
 
-    from ultramon.cli.demo.crew import Crew
-    from ultramon.cli.demo.proof import Evidence
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from ultramon.backends.base import Backend
     from ultramon.state.observed import ObservedAgent
-    from ultramon.state.record import StateRecord
 
 _SHOWN_LINES = 6
-_SHOWN_PROBLEMS = 10
+_FRAMES_PER_SECOND = 10
 
 
-def watch(crew: Crew, *, quiet: bool) -> None:
-    """Show the crew until it is done: a live table on a terminal, lines elsewhere."""
+@contextmanager
+def shown(backend: Backend, run: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show a run while the block runs, and how each agent ended; yields what shows a line."""
     console = make_console()
-    if quiet or not sys.stdout.isatty() or console.is_dumb_terminal:
-        _watch_lines(crew, quiet=quiet)
+    agents = AgentList(backend, run, show_all=True, with_news=False)
+    if quiet:
+        yield lambda line: None
+        return
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
+        yield lambda line: click.echo(sanitize(line))
     else:
-        _watch_live(crew, console)
+        from rich.live import Live
+
+        lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        with Live(
+            get_renderable=lambda: _frame(agents, console, [*lines]),
+            console=console,
+            refresh_per_second=_FRAMES_PER_SECOND,
+            transient=True,
+        ):
+            yield lines.append
+    agents.refresh()
+    console.print(_table(agents, console, left_out=()), "")
 
 
-def _watch_lines(crew: Crew, *, quiet: bool) -> None:
-    working = True
-    while working:
-        working = crew.step()
-        for line in crew.take_news():
-            if not quiet:
-                click.echo(sanitize(line))
-        if working:
-            crew.wait()
-
-
-def _watch_live(crew: Crew, console: Console) -> None:
-    from rich.live import Live
-
-    lines: list[str] = []
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        working = True
-        while working:
-            working = crew.step()
-            lines = [*lines, *crew.take_news()][-_SHOWN_LINES:]
-            live.update(_frame(crew, console, lines), refresh=True)
-            if working:
-                crew.wait()
-
-
-def _frame(crew: Crew, console: Console, lines: list[str]) -> RenderableType:
+def _frame(agents: AgentList, console: Console, lines: list[str]) -> RenderableType:
     from rich.console import Group
 
-    seen = crew.agents.seen
-    followed = {one.record.predecessor_id for one in seen}
-    shown = sorted(
-        (one for one in seen if one.record.agent_id not in followed),
-        key=lambda one: _lane_and_generation(one.record),
-    )
-    ascii_only = console.options.ascii_only
-    overflow: Literal["crop", "ellipsis"] = "crop" if ascii_only else "ellipsis"
+    agents.refresh()
+    followed = {one.record.predecessor_id for one in agents.seen}
+    files_read = sum(one.record.tasks_completed for one in agents.seen)
     return Group(
-        draw_table(shown, _COLUMNS, Look(is_wide=False, ascii_only=ascii_only)),
-        Text(""),
-        Text(f"{plural(crew.files_read, 'file')} read", "bold"),
-        *(Text(sanitize(line), "dim", no_wrap=True, overflow=overflow) for line in lines),
+        _table(agents, console, left_out=followed),
+        Text(f"\n{plural(files_read, 'file')} read", "bold"),
+        *(Text(sanitize(line), "dim", no_wrap=True, overflow="crop") for line in lines),
     )
+
+
+def _table(agents: AgentList, console: Console, left_out: Collection[str | None]) -> Table:
+    seen = {int(one.record.agent_id.rpartition(".")[2]): one for one in agents.seen}
+    rows = [one for _, one in sorted(seen.items()) if one.record.agent_id not in left_out]
+    return draw_table(rows, _COLUMNS, Look(is_wide=False, ascii_only=console.options.ascii_only))
 
 
 def _pulse(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -102,13 +89,11 @@ _COLUMNS = (
 )
 
 
-def print_summary(summary: dict[str, Any], evidence: Evidence) -> None:
-    """Print how each agent ended, and what was proven."""
-    _print_agents(
-        evidence.records, {handoff["agentId"]: handoff["reason"] for handoff in evidence.handoffs}
-    )
+def print_summary(summary: dict[str, Any]) -> None:
+    """Print what was proven."""
     reasons = ", ".join(
-        f"{count} {_how(reason)}" for reason, count in sorted(summary["handoffReasons"].items())
+        f"{count} {reason.replace('threshold_', 'at ').replace('lost', 'rebuilt')}"
+        for reason, count in sorted(summary["handoffReasons"].items())
     )
     click.echo(f"{summary['agents']} agents, each a process, read {summary['tokens']:,} tokens")
     click.echo(f"handoffs: {summary['handoffs']}" + (f" ({reasons})" if reasons else ""))
@@ -118,44 +103,7 @@ def print_summary(summary: dict[str, Any], evidence: Evidence) -> None:
             f"{summary['itemsBegunAgain']}; files lost: {summary['itemsLost']}"
         )
     if summary["everyItemDoneOnce"]:
-        click.echo(
-            f"checked against the stored records: all {summary['items']} files were read, "
-            "each exactly once, and every handoff has one successor"
-        )
-    problems = summary["problems"]
-    for problem in problems[:_SHOWN_PROBLEMS]:
+        count = summary["items"]
+        click.echo(f"by the workers' own notes all {count} files were read, each exactly once")
+    for problem in summary["problems"]:
         say(f"Error: {problem}")
-    if len(problems) > _SHOWN_PROBLEMS:
-        say(f"Error: and {len(problems) - _SHOWN_PROBLEMS} problems more")
-
-
-def _print_agents(records: list[StateRecord], reasons: dict[str, str]) -> None:
-    console = make_console()
-    table = make_table()
-    for name in ("agent", "ended"):
-        table.add_column(name, no_wrap=True)
-    for name in ("files", "tokens", "usage"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for record in sorted(records, key=_lane_and_generation):
-        ending = "killed" if record.active else record.outcome or "?"
-        reason = reasons.get(record.agent_id, "lost")
-        if reason != "lost":
-            ending += f", {reason.replace('_', ' ')}"
-        table.add_row(
-            Text(record.agent_id),
-            Text(ending, "red" if record.active else ""),
-            str(record.tasks_completed),
-            held_tokens(record),
-            percent(record.usage_ratio),
-        )
-    console.print(table)
-    console.print()
-
-
-def _how(reason: str) -> str:
-    """Say in a word what led to a handoff."""
-    return "rebuilt" if reason == "lost" else f"at {reason.removeprefix('threshold_')}"
-
-
-def _lane_and_generation(record: StateRecord) -> list[int]:
-    return [int(part) for part in record.agent_id.rpartition("-")[2].split(".")]
