@@ -18,6 +18,7 @@ from ultramon.cli.chaos.victims import Victims
 from ultramon.cli.demo.command import open_shared_store
 from ultramon.cli.output import CommandFailed, ExitCode, field, print_json, say
 from ultramon.cli.selection import store_options
+from ultramon.system.terminal_text import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -291,5 +292,4 @@ def _how_it_ended(returncode: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_ITEMS} more" if len(names) > _SHOWN_ITEMS else ""
-    return ", ".join(map(field, names[:_SHOWN_ITEMS])) + more
+    return first_of([field(name) for name in names], _SHOWN_ITEMS)
