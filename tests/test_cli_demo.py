@@ -89,7 +89,9 @@ def test_the_text_says_what_the_kills_cost():
     """Who was killed is named, and how many files were begun again."""
     done = run("demo", "--kill", "--items", "30", "--agents", "2")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"workers killed: 2; files begun again: [012]; files lost: 0", done.stdout)
+    assert re.search(
+        r"files: 30 of 30 verified, \d contexts, 2 killed, [012] repeated, 0 lost", done.stdout
+    )
     assert len(re.findall(r"^demo-.* LOST$", done.stdout, re.MULTILINE)) == 2
     assert done.stdout.count("lost: SIGKILL") == done.stdout.count("handoff rebuilt: ") == 2
 
@@ -105,7 +107,9 @@ def test_a_stranger_may_kill_a_worker_too():
                 break
         text = demo.stdout.read()
     assert demo.returncode == 0
-    assert re.search(r"workers killed: 1; files begun again: [01]; files lost: 0", text)
+    assert re.search(
+        r"files: 36 of 36 verified, \d contexts, 1 killed, [01] repeated, 0 lost", text
+    )
     assert "all 36 files were read, each exactly once" in text
 
 
@@ -161,6 +165,20 @@ def test_an_interrupted_demo_ends_quietly(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+def test_a_reader_that_leaves_ends_the_demo():
+    """As with `ultramon demo | head -1`: without a word, and without reading on for nobody."""
+    with subprocess.Popen(
+        [PROGRAM, "demo", "--items", "500"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as demo:
+        demo.stdout.readline()
+        demo.stdout.close()
+        errors = demo.stderr.read()
+    assert (demo.returncode, errors) == (ExitCode.OK, b"")
 
 
 def test_the_demo_needs_records():

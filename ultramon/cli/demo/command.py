@@ -44,7 +44,7 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
     from ultramon.backends.opening import open_backend
     from ultramon.cli.demo.orchestrator import read_all, report_to, standard_library_files
     from ultramon.cli.demo.proof import prove
-    from ultramon.cli.demo.view import print_summary, shown
+    from ultramon.cli.demo.view import print_proof, shown
     from ultramon.fleet.fleet import Fleet
     from ultramon.system.environment import disabled
     from ultramon.system.ids import random_hex
@@ -66,15 +66,17 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
             report_to(show, fleet)
             workers = min(agents, len(names))
             result = read_all(fleet, names, folder, agents=workers, kills=agents if kill else 0)
-        if result.stopped == "interrupted":
-            return ExitCode.INTERRUPTED
+            if result.stopped == "interrupted":
+                raise KeyboardInterrupt
+            if result.stopped == "stopped":
+                raise BrokenPipeError
         summary = prove(backend, names, result, folder)
     if kill and not result.killed:
         say("no worker was met in the middle of its work: none was killed")
     if json:
         print_json(summary)
     else:
-        print_summary(summary)
+        print_proof(result, summary["problems"])
         if state_dir is not None:
             where = sanitize(backend.url)
             say(f"the records stay: ultramon status --all --run {result.run} ({where})")

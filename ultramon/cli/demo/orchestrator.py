@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
 import sysconfig
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ultramon.cli.demo import worker
-from ultramon.cli.demo.worker import DONE, errors_of, notes_of, read_notes
+from ultramon.cli.demo.worker import DONE, NOTES, read_notes
 from ultramon.cli.output import plural
 from ultramon.context.levels import get_threshold_action
 from ultramon.state.events import ThresholdEvent
@@ -24,23 +25,20 @@ if TYPE_CHECKING:
     from ultramon.fleet.supervisor_result import SupervisorEvent, SupervisorResult
     from ultramon.state.models import AgentState
 
+ERRORS = "errors"
+"""The file of what the workers print."""
 _PACE_SECONDS = 0.2
 _TARGET_SECONDS = 6.0
 _MIN_BYTES = 2_000
-_SKIPPED_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib"}
 
 
 def standard_library_files(count: int) -> list[str]:
     """Return up to so many source files, as paths relative to the standard library."""
-    root = sysconfig.get_path("stdlib")
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            if name.endswith(".py") and os.path.getsize(path) >= _MIN_BYTES:
-                found.append(os.path.relpath(path, root))
-    return found[:count]
+    root = Path(sysconfig.get_path("stdlib"))
+    packages = ((root / name).rglob("*.py") for name in sorted(sys.stdlib_module_names))
+    paths = (path for found in (root.glob("*.py"), *packages) for path in sorted(found))
+    long = (str(path.relative_to(root)) for path in paths if path.stat().st_size >= _MIN_BYTES)
+    return list(islice(long, count))
 
 
 def read_all(
@@ -51,7 +49,7 @@ def read_all(
     Args:
         fleet: The run.
         names: The files to read, each once.
-        folder: Where `notes_of` and `errors_of` find what the workers wrote.
+        folder: For what the workers write.
         agents: How many workers run at the same time.
         kills: How many of them to kill, if so many can be met in the middle of their work.
     """
@@ -63,9 +61,9 @@ def read_all(
         is_odd = int(job.agent_id.rpartition(".")[2]) % 2
         # -P: a file in the working directory must not stand in for a module.
         line = [sys.executable, "-P", "-m", worker.__name__]
-        line += [notes_of(folder), str(pace_seconds), "warning" if is_odd else "critical"]
+        line += [str(pace_seconds), "warning" if is_odd else "critical"]
         process = processes[job.agent_id] = subprocess.Popen(
-            line, env=job.env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            line, cwd=folder, env=job.env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
         )
         return process
 
@@ -76,13 +74,13 @@ def read_all(
                 del kill_at[0]
                 processes.pop(random.choice(victims)).kill()
 
-    open(notes_of(folder), "w").close()
-    with open(errors_of(folder), "ab") as errors:
+    Path(folder, NOTES).touch()
+    with open(Path(folder, ERRORS), "ab") as errors:
         return fleet.supervise(
             spawn,
             names,
             workers=agents,
-            verify=lambda name: (DONE, name) in read_notes(notes_of(folder)),
+            verify=lambda name: (DONE, name) in read_notes(folder),
             grace_seconds=2.0,
             max_restarts=2,
             on_event=kill,
@@ -90,13 +88,13 @@ def read_all(
 
 
 def report_to(show: Callable[[str], None], fleet: Fleet) -> None:
-    """Have a line shown for each event of a run."""
+    """Have a line shown for each event of a run, which stops when nobody reads on."""
 
     def report(event: FleetEvent) -> None:
         try:
             show(f"{event.agent_id}  {_describe(event)}")
         except BrokenPipeError:
-            fleet.stop()  # nobody reads on
+            fleet.stop()
 
     for name in ("started", "prepare_handoff", "force_return", "lost", "handoff_ready"):
         fleet.on(name)(report)

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ultramon.cli.demo.worker import BEGUN, DONE, errors_of, notes_of, read_notes
+from ultramon.cli.demo.orchestrator import ERRORS
+from ultramon.cli.demo.worker import BEGUN, DONE, read_notes
 from ultramon.fleet.ledger import events_of, read_ledger
 from ultramon.system.terminal_text import first_of
 
@@ -31,7 +32,7 @@ def prove(
         result: What the supervisor says.
         folder: With the workers' notes and errors.
     """
-    notes, handoffs = read_notes(notes_of(folder)), Counter[str]()
+    notes, handoffs = read_notes(folder), Counter[str]()
     for event in events_of(backend, result.run):
         if event["type"] == "handoff_ready":
             handoffs[event["handoff"]["reason"]] += 1
@@ -65,7 +66,7 @@ def find_failures(result: SupervisorResult, folder: str) -> Iterator[str]:
         if not context.is_killed and context.reason not in ("completed", "returned")
     ]
     if failed:
-        printed = Path(errors_of(folder)).read_text(encoding="utf-8", errors="replace")
+        printed = Path(folder, ERRORS).read_text(encoding="utf-8", errors="replace")
         yield f"{first_of(failed)}: {(printed.splitlines() or ['nothing was printed'])[-1]}"
 
 

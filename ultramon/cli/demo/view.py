@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ultramon.backends.base import Backend
+    from ultramon.fleet.supervisor_result import SupervisorResult
     from ultramon.state.observed import ObservedAgent
 
 _SHOWN_LINES = 6
@@ -89,21 +90,11 @@ _COLUMNS = (
 )
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """Print what was proven."""
-    reasons = ", ".join(
-        f"{count} {reason.replace('threshold_', 'at ').replace('lost', 'rebuilt')}"
-        for reason, count in sorted(summary["handoffReasons"].items())
-    )
-    click.echo(f"{summary['agents']} agents, each a process, read {summary['tokens']:,} tokens")
-    click.echo(f"handoffs: {summary['handoffs']}" + (f" ({reasons})" if reasons else ""))
-    if summary["kills"]:
-        click.echo(
-            f"workers killed: {summary['kills']}; files begun again: "
-            f"{summary['itemsBegunAgain']}; files lost: {summary['itemsLost']}"
-        )
-    if summary["everyItemDoneOnce"]:
-        count = summary["items"]
+def print_proof(result: SupervisorResult, problems: list[str]) -> None:
+    """Print what became of the files, and what was proven."""
+    click.echo(f"files: {result}")
+    if not problems:
+        count = result.counts.assigned
         click.echo(f"by the workers' own notes all {count} files were read, each exactly once")
-    for problem in summary["problems"]:
+    for problem in problems:
         say(f"Error: {problem}")

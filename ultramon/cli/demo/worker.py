@@ -13,29 +13,21 @@ from pathlib import Path
 import ultramon
 
 LIMIT_TOKENS = 24_000
+NOTES = "notes"
+"""Their file in the working directory of the workers."""
 BEGUN = "begun"
 DONE = "done"
 _MAX_CHARS = 6_000
 """Only the beginning of a file is read, as tools that read files do."""
 
 
-def notes_of(folder: str) -> str:
-    """Return the path of the workers' notes."""
-    return f"{folder}/notes"
-
-
-def errors_of(folder: str) -> str:
-    """Return the path of what the workers printed."""
-    return f"{folder}/errors"
-
-
-def read_notes(path: str) -> list[tuple[str, str]]:
+def read_notes(folder: str) -> list[tuple[str, str]]:
     """Return the notes of all workers as (begun or done, item), oldest first."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = Path(folder, NOTES).read_text(encoding="utf-8").splitlines()
     return [(what, item) for what, _, item in (line.partition(" ") for line in lines)]
 
 
-def main(notes_path: str, pace_seconds: float, hand_over_at: str) -> None:
+def main(pace_seconds: float, hand_over_at: str) -> None:
     """Read the files of the work that this process was assigned."""
     library = Path(sysconfig.get_path("stdlib"))
     config = ultramon.ContextConfig(
@@ -53,7 +45,7 @@ def main(notes_path: str, pace_seconds: float, hand_over_at: str) -> None:
         on_error="raise",
     )
     with (
-        open(notes_path, "a", encoding="utf-8", buffering=1) as notes,
+        open(NOTES, "a", encoding="utf-8", buffering=1) as notes,
         ultramon.worker(config, goal="Read the library", hand_over_at=hand_over_at) as agent,
     ):
         for name in agent.pending():
@@ -65,4 +57,4 @@ def main(notes_path: str, pace_seconds: float, hand_over_at: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), sys.argv[3])
+    main(float(sys.argv[1]), sys.argv[2])
