@@ -60,6 +60,7 @@ BROAD_EXCEPTS = {
     "ultramon/server/routes/claude_code.py": 1,
     "ultramon/signals.py": 2,
     "ultramon/context/provider_usage.py": 1,
+    "ultramon/testing/unreliable.py": 1,  # an agent that ends by an error
 }
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ultramon.testing.contract.queue import QueueContract
     from ultramon.testing.contract.registry import RegistryContract
     from ultramon.testing.samples import make_event, make_record
+    from ultramon.testing.unreliable import UnreliableAgent, UnreliableAgents
     from ultramon.testing.work import assert_no_work_lost
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "RegistryContract",
     "ScriptedAgent",
     "Step",
+    "UnreliableAgent",
+    "UnreliableAgents",
     "assert_no_work_lost",
     "capture_signals",
     "fill",
@@ -40,6 +43,7 @@ _ROOMS = {
     "contract.queue": "QueueContract",
     "contract.registry": "RegistryContract",
     "samples": "make_event make_record",
+    "unreliable": "UnreliableAgent UnreliableAgents",
     "work": "assert_no_work_lost",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
