@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ultramon.testing.contract.queue import QueueContract
     from ultramon.testing.contract.registry import RegistryContract
     from ultramon.testing.samples import make_event, make_record
+    from ultramon.testing.simulation import Simulation, simulate
+    from ultramon.testing.soundness import assert_run_is_sound
     from ultramon.testing.unreliable import UnreliableAgent, UnreliableAgents
     from ultramon.testing.work import assert_no_work_lost
 
@@ -24,14 +26,17 @@ __all__ = [
     "QueueContract",
     "RegistryContract",
     "ScriptedAgent",
+    "Simulation",
     "Step",
     "UnreliableAgent",
     "UnreliableAgents",
     "assert_no_work_lost",
+    "assert_run_is_sound",
     "capture_signals",
     "fill",
     "make_event",
     "make_record",
+    "simulate",
 ]
 
 _ROOMS = {
@@ -43,6 +48,8 @@ _ROOMS = {
     "contract.queue": "QueueContract",
     "contract.registry": "RegistryContract",
     "samples": "make_event make_record",
+    "simulation": "Simulation simulate",
+    "soundness": "assert_run_is_sound",
     "unreliable": "UnreliableAgent UnreliableAgents",
     "work": "assert_no_work_lost",
 }

@@ -1,0 +1,151 @@
+"""Supervised runs on a clock of their own, with agents that misbehave by a seed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.memory import MemoryBackend
+from ultramon.fleet.fleet import Fleet
+from ultramon.fleet.ledger import events_of
+from ultramon.testing.clock import FakeClock
+from ultramon.testing.unreliable import FAULTS, UnreliableAgents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from os import PathLike
+
+    from ultramon.fleet.supervisor import Supervisor
+    from ultramon.fleet.supervisor_result import SupervisorResult
+    from ultramon.testing.unreliable import UnreliableAgent
+
+_RUN = "simulation"
+_SECONDS_PER_STEP = (0.1, 0.5, 1.0, 1.0, 1.0, 2.0, 5.0, 20.0)
+"""Between two looks; the longest is past the renewal of a lease."""
+_STEPS_PER_LOOK = (0, 1, 1, 1, 2, 10)
+"""Of the agents; ten are enough to begin, do an item or two, and end unseen."""
+_MOST_STEPS = 20_000
+_STEPS_TO_SETTLE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What came of a simulated run.
+
+    Attributes:
+        result: What `Fleet.supervise` would return; of the last call.
+        events: The journal of the run up to then, oldest first.
+        really_done: (agent id, item) of all that was done, in order.
+        agents: The agents, in the order of their start.
+        steps: How many looks the supervisor took.
+    """
+
+    result: SupervisorResult
+    events: list[dict[str, Any]]
+    really_done: list[tuple[str, str]]
+    agents: list[UnreliableAgent]
+    steps: int
+
+
+def simulate(
+    seed: object,
+    items: Iterable[str | PathLike[str]],
+    *,
+    verify: Callable[[str], object] | bool = True,
+    do: Callable[[str], object] | None = None,
+    calls: int = 1,
+    faults: Collection[str] = FAULTS,
+    fault_ratio: float = 0.15,
+    **options: Any,
+) -> Simulation:
+    """Supervise items with unreliable agents, in no time: nothing waits, and nothing is random.
+
+    The same seed and arguments give the same run, with the same events in the same order.
+
+    Args:
+        seed: Decides faults, order, times, and how long `verify` takes.
+        items: As for `Fleet.supervise`.
+        verify: As for `Fleet.supervise`; True = it knows what was really done, False = nobody
+            verifies.
+        do: Does an item, for a `verify` that looks at what came of it.
+        calls: So often `supervise` is called at most, while it stops early and leaves items.
+        faults: Which of `ultramon.testing.unreliable.FAULTS` agents may have.
+        fault_ratio: How probable each of them is for each agent.
+        **options: Further options of `Fleet.supervise`.
+
+    Raises:
+        AssertionError: It does not end.
+    """
+    backend, clock = MemoryBackend(), FakeClock()
+    chance = Random(f"{seed} times")
+    agents = UnreliableAgents(
+        seed, backend=backend, clock=clock, do=do, faults=faults, fault_ratio=fault_ratio
+    )
+    if verify is True:
+        options["verify"] = lambda item: any(item == done for _, done in agents.really_done)
+    elif verify is not False:
+        options["verify"] = verify
+    items = list(items)
+    steps = 0
+    for _ in range(calls):
+        slow = _Slow(chance)
+        fleet = Fleet(_RUN, backend=backend, clock=clock)
+        fleet.add_items(items)
+        given: Any = {**options, "executor": slow}
+        supervisor = fleet._supervisor(agents, None, given)
+
+        def step(supervisor: Supervisor = supervisor, slow: _Slow = slow) -> None:
+            supervisor.step()
+            for _ in range(chance.choice(_STEPS_PER_LOOK)):
+                agents.act()
+            slow.act()
+            clock.advance(chance.choice(_SECONDS_PER_STEP))
+
+        while not supervisor.is_over:
+            step()
+            steps += 1
+            if steps > _MOST_STEPS:
+                raise AssertionError(f"seed {seed}: it does not end: {supervisor.result()}")
+        result, events = supervisor.result(), list(events_of(backend, _RUN))
+        really_done = list(agents.really_done)
+        # Agents here have the pid of this process, so no later call may find one that is open.
+        for _ in range(_STEPS_TO_SETTLE):
+            if not supervisor.pool.open_contexts:
+                break
+            step()
+        else:
+            raise AssertionError(f"seed {seed}: its contexts are not closed: {result}")
+        fleet.close()
+        if not result.left:
+            break
+    return Simulation(result, events, really_done, agents.started, steps)
+
+
+class _Slow(Executor):
+    """Makes calls later, in an order of the seed."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._waiting: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def submit(  # type: ignore[override]
+        self, function: Callable[..., Any], /, *arguments: Any
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, function, arguments))
+        return future
+
+    def act(self) -> None:
+        """Make some of the calls, each with even chances."""
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            future, function, arguments = call
+            if self._chance.random() < 0.5:
+                self._waiting.append(call)
+                continue
+            try:
+                future.set_result(function(*arguments))
+            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+                future.set_exception(error)
