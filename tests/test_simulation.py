@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -78,6 +80,30 @@ def test_reliable_agents_do_each_item_once():
     assert run.result.ok
     assert sorted(item for _, item in run.really_done) == ["a", "b", "c"]
     assert {agent.returncode for agent in run.agents} == {0}
+
+
+SHOW = """
+from ultramon.testing import simulate
+run = simulate(1, [f"item {n}" for n in range(8)], workers=3, fault_ratio=0.3)
+for event in run.events:
+    print(event["occurredAt"], event["type"], event["agentId"], event.get("items"))
+print(run.result, run.really_done, run.steps)
+"""
+
+
+def test_a_seed_is_the_whole_run():
+    """In another process too, whatever its hashes."""
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", SHOW],
+            env={"PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in ("1", "2")
+    }
+    assert len(shown) == 1
 
 
 def test_a_verify_of_ones_own_looks_at_what_was_done(tmp_path):

@@ -334,11 +334,11 @@ class Supervisor:
             agent_id = context.agent_id
             attempts = range(REJECTIONS if self._has_ended(context) else 1)
             for attempt in attempts:
-                claimed = {
+                claimed = [
                     name
                     for name, item in self.pool.held_by(context, CLAIMED)
                     if item.rejections == attempt
-                }
+                ]
                 verdicts = self._verification.ask(agent_id, claimed, attempt)
                 if verdicts.verified:
                     events.append(self._event(agent_id, "items_verified", items=verdicts.verified))
