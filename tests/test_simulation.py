@@ -57,6 +57,18 @@ def test_whatever_agents_do_the_run_is_sound(seed, caplog):
     check(simulate(seed, **options), options)
 
 
+@pytest.mark.parametrize("seed", [178])
+def test_a_lost_agent_that_stops_after_all_is_believed(seed):
+    """What it did between its silence and its end is not done again."""
+    options = options_of(seed)
+    run = simulate(seed, **options)
+    check(run, options)
+    stopped_after_all = {
+        event["agentId"] for event in run.events if event["type"] == "agent_lost"
+    } & {event["agentId"] for event in run.events if event["type"] == "agent_stopped"}
+    assert stopped_after_all == {"simulation.2"}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_alone_leaves_a_sound_run(fault, caplog):
     """Half of the agents have it; the others get the work done."""

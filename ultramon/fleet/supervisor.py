@@ -173,7 +173,8 @@ class Supervisor:
         self._is_holder = False
         self._news: list[SupervisorEvent] = []
         self._children = Children(deliveries.agents)
-        self._final: dict[str, StateRecord | None] = {}
+        # With the end that each was read after: an agent that was lost may stop after all.
+        self._final: dict[str, tuple[dict[str, Any], StateRecord | None]] = {}
         self._started = 0
         self._barren = 0
         self._pause_until = self._stepped_at = clock.monotonic()
@@ -366,9 +367,13 @@ class Supervisor:
         if context.end is None:
             self._final.pop(context.agent_id, None)
             return self._agents.records.get(context.agent_id)
-        if context.agent_id not in self._final:
-            self._final[context.agent_id] = self._agents.state_after(context.end)
-        return self._final[context.agent_id]
+        if not self._has_final(context):
+            self._final[context.agent_id] = context.end, self._agents.state_after(context.end)
+        return self._final[context.agent_id][1]
+
+    def _has_final(self, context: Context) -> bool:
+        """Whether the state after the end of a context was read, and its claims with it."""
+        return context.agent_id in self._final and self._final[context.agent_id][0] is context.end
 
     def _has_ended(self, context: Context) -> bool:
         """Whether a context is over: its agent, and its process where that is our child."""
@@ -377,11 +382,11 @@ class Supervisor:
     def _close_contexts(self) -> None:
         """Close the contexts that have ended and whose claims are settled."""
         for context in self.pool.open_contexts:
-            if not (self._has_ended(context) and context.agent_id in self._final):
+            if not (self._has_ended(context) and self._has_final(context)):
                 continue
             if self._verification is not None and any(self.pool.held_by(context, CLAIMED)):
                 continue
-            record = self._final[context.agent_id]
+            _, record = self._final[context.agent_id]
             tasks = (record.tasks or ()) if record is not None and is_whole(record) else ()
             in_work = [
                 task["name"] for task in tasks if task["status"] in (IN_PROGRESS, INTERRUPTED)
