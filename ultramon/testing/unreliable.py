@@ -329,6 +329,8 @@ class _MortalDirectory(_MemoryDirectory):
 
     def replace(self, record: StateRecord, *, durable: bool) -> None:
         self._pass()
+        # A supervisor ends by its pid what is no child of it: that must not be this process.
+        record.pid = None
         super().replace(record, durable=durable)
         self._pass()
 
