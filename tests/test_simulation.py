@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from ultramon import Fleet
+from ultramon import Fleet, HandoffTakenError
 from ultramon.testing import UnreliableAgents, assert_run_is_sound, simulate
 from ultramon.testing.unreliable import FAULTS
 
@@ -35,7 +35,8 @@ def options_of(seed):
 def check(run, options):
     """Assert that a run is sound, and that its agents failed only as they should."""
     assert_run_is_sound(run.result, run.events, run.really_done)
-    assert [agent.error for agent in run.agents if agent.error] == []
+    # One that fell silent between its claim and its start may find that another has the work.
+    assert {type(agent.error) for agent in run.agents} <= {type(None), HandoffTakenError}
     if options["verify"] and not run.result.stopped:
         assert run.result.counts.claimed == 0
     kills = sum(agent.returncode in (-9, -15) for agent in run.agents)
