@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,15 +29,16 @@ if TYPE_CHECKING:
 
 _SHOWN_RECIPIENTS = 10
 _SHOWN_INDEXES = 5
-_URL = "postgresql://user@host/database, file:///directory or memory:"
+_URL_HELP = """\
+URL is postgresql://user@host/database, file:///directory or memory:; the default is the store of
+ULTRAMON_BACKEND. Put a password into PGPASSWORD or ~/.pgpass: everybody on this host can read a
+command line. It is never printed."""
 
 
 def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``[URL]``, ``--state-dir`` and ``--json``, and explain the URL in the help."""
-    command.__doc__ = f"""{command.__doc__}
-    URL is {_URL}; the default is the store of ULTRAMON_BACKEND. Put a password into PGPASSWORD or
-    ~/.pgpass: everybody on this host can read a command line. It is never printed.
-    """
+    # Python 3.13 takes the indentation out of docstrings, older ones do not.
+    command.__doc__ = f"{cleandoc(command.__doc__ or '')}\n\n{_URL_HELP}"
     return click.argument("url", required=False)(store_options(command))
 
 
