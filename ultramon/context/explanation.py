@@ -55,7 +55,7 @@ class Explanation(Model):
     calibration: float
     rungs: tuple[RungAhead, ...]
     subagent_ends: dict[str, bool]
-    """Subagents whose end was told in the agent's conversation; false = with its next call."""
+    """Subagents whose end was reported in the agent's conversation; false = with its next call."""
     pins: tuple[str, ...]
     """Rules that the conversation is given back after a compaction: texts, and paths of files."""
     session_tokens_left: int | None = None

@@ -82,7 +82,7 @@ class SupervisorOptions(TypedDict, total=False):
 
 
 class _Call:
-    """A call of the user's code, made by whoever drives the supervisor."""
+    """A call of the user's code, made by the loop that drives the supervisor."""
 
     def __init__(self, function: Callable[..., Any], argument: object) -> None:
         self.value: Any = None
@@ -311,8 +311,8 @@ class Supervisor:
                 self._cursor = cursor
         self._has_read = True
         if self._on_event is not None:
-            for told in news:
-                yield _Call(self._on_event, told)
+            for step in news:
+                yield _Call(self._on_event, step)
 
     def _append(self, events: list[dict[str, Any]]) -> None:
         if events:

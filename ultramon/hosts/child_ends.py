@@ -1,4 +1,4 @@
-"""How a subagent ended, told once in the conversation of the agent that launched it.
+"""How a subagent ended, reported once in the conversation of the agent that launched it.
 
 Standard library only; loaded when a subagent ends. A subagent that ran out of room looks to its
 launcher like one that found nothing. What the subagent itself wrote is quoted, short and printable.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 TOLD_ENDS = "toldEnds"
-"""Of each subagent whose end was told, by its id, the generation that ended."""
+"""Generations whose end was reported, by the id of the subagent."""
 MAX_TOLD_AT_ONCE = 5
 _MAX_REMEMBERED = 64
 _MAX_LABEL_CHARS = 80
@@ -52,7 +52,7 @@ def is_notable(child: HostedAgent) -> bool:
 
 
 def expect(parent: HostedAgent, child: StateRecord) -> None:
-    """Note in a state that the end of a subagent is to be told, unless it was."""
+    """Note in a state that the end of a subagent is to be reported, unless it was."""
     if _told(parent).get(child.agent_id) != child.generation:
         pending = _pending(parent)
         pending.setdefault(child.agent_id, None)
@@ -79,7 +79,7 @@ class ChildEnds:
 
     @property
     def has_claimed(self) -> bool:
-        """Whether anything is told by this call."""
+        """Whether this call reports anything."""
         return bool(self._claimed)
 
     def claim(self, agent: HostedAgent) -> list[str]:
@@ -210,7 +210,7 @@ def _quoted(text: str, max_chars: int) -> str:
 
 
 def told_ends(memory: dict[str, Any]) -> dict[str, bool]:
-    """Return of whose end an agent was told, or (false) is to be told, by what a state keeps."""
+    """Return the subagents whose end was reported, or (false) is still to be."""
     pending, told = memory.get(PENDING_ENDS), memory.get(TOLD_ENDS)
     ends = dict.fromkeys(told, True) if isinstance(told, dict) else {}
     return ends | (dict.fromkeys(pending, False) if isinstance(pending, dict) else {})

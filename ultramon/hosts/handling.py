@@ -231,7 +231,7 @@ class HookCall:
         A person may type a prompt that says so; then the subagent's transcript must say the same.
 
         Returns:
-            What its launcher is to be told; None when the subagent is not known.
+            The report for its launcher; None when the subagent is not known.
         """
         try:
             child_id = self._child_id(returned.subagent_id)
@@ -263,7 +263,7 @@ class HookCall:
                 record.parent_id, lambda agent: expect(agent, record), create=False, journals=False
             )
         except StateError as error:
-            self._store.fail(self.agent_id, f"its end is not told: {error}")
+            self._store.fail(self.agent_id, f"its end is not reported: {error}")
 
     def _introduce_subagent(self, launched: LaunchedSubagent) -> None:
         """Take a subagent's model and task from the result of the tool that launched it."""
@@ -404,7 +404,7 @@ class HookCall:
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
 
     def _claim_ends(self, agent: HostedAgent) -> list[str]:
-        """Return how subagents ended, where that is still to be told; nearly every call has none.
+        """Return how subagents ended, where no call has reported it yet; most calls have none.
 
         Of others than the one that has just come back the agent's own state says so.
         """

@@ -207,7 +207,7 @@ def successor_prompt(
         lines += section("Said to be done, not verified", before.work.claimed, others)
         lines += section("Set aside: leave these alone", before.work.set_aside, others)
         _add_tree(lines, before.workspace, others)
-        # Last, so that nothing of ours stands below them.
+        # Last, so that none of the relay's own words follow them.
         lines += section("Notes of the context before", before.notes, chars, preface=_UNVERIFIED)
         return lines
 
@@ -215,7 +215,7 @@ def successor_prompt(
 
 
 def hand_over_note() -> str:
-    """Return what an agent is told once at the rung that asks it to return: one line.
+    """Return the note to an agent, once, at the rung that asks it to return: one line.
 
     It is an order, which ultramon's notes otherwise are not: the user asked for it by the relay.
     """

@@ -33,7 +33,7 @@ def section(
         value: A list, or a text to quote.
         size: Most items of a list, or characters of a text; the rest is counted.
         total: Length of the list, where not all of it is given.
-        preface: A line of ours before a quotation.
+        preface: A line before a quotation, outside of it.
     """
     if not value:
         return []

@@ -147,5 +147,5 @@ class _Slow(Executor):
                 continue
             try:
                 future.set_result(function(*arguments))
-            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+            except Exception as error:  # noqa: BLE001 - the caller of result() gets it
                 future.set_exception(error)

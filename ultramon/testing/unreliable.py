@@ -28,7 +28,7 @@ FAULTS = (
     "die",  # is killed: before its start, between journal and state, in an item, in hand_off
     "claim",  # claims items without doing them
     "deaf",  # ignores the hand-over and force_return
-    "loop",  # works on one item until it is killed or told to return
+    "loop",  # works on one item until it is killed or asked to return
     "suspend",  # neither works nor beats for a while
     "no_notes",  # hands off with empty notes, others with new ones
     "same_notes",  # hands off with the notes that it was given

@@ -80,7 +80,8 @@ OUTER_VARIABLES = (
 class ClaudeCodeLauncher:
     """Launcher of the real client.
 
-    The user's settings, hooks and permissions stay in force; no argument of ours grants anything.
+    The user's settings, hooks and permissions stay in force: no argument is added that grants
+    anything.
 
     Args:
         run: The relay.
@@ -89,7 +90,7 @@ class ClaudeCodeLauncher:
         arguments: The user's arguments for each context.
         ladder: The rungs; None = those of the user's installation, else the default.
         context_limit_tokens: A cap on the window; None = that of the installation, if any.
-        hand_over_note: What the agent is told once at the rung that asks it to return.
+        hand_over_note: A note to the agent, once, at the rung that asks it to return.
 
     Raises:
         ConfigurationError: A relay cannot do with one of the arguments, or the note is too long.
@@ -188,7 +189,7 @@ class ClaudeCodeLauncher:
         given = {name: value for name, value in environ.items() if name not in OUTER_VARIABLES}
         given["ULTRAMON_RELAY"] = self._run
         given["ULTRAMON_STATE_DIR"] = self._state_directory
-        # Who starts a relay wants the agent told, whatever the project says of other sessions.
+        # The user of a relay wants the agent warned, whatever the project says of other sessions.
         given["ULTRAMON_AUDIENCE"] = AGENT
         arguments = (
             self._program, "-p", data.decode(),

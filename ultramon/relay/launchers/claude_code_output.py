@@ -34,7 +34,7 @@ MAX_REQUEST_CHARS = 200
 MAX_REFUSED = 100
 _ENDS = {"completed": COMPLETED, "hook_stopped": STOPPED, "prompt_too_long": OVERFLOWED}
 _ENDS_AT = re.compile(r"\|(\d{10})\b")
-"""How older clients told when a usage limit ends: the text, a bar, epoch seconds."""
+"""How older clients say when a usage limit ends: the text, a bar, epoch seconds."""
 _MAIN_INPUTS = ("command", "file_path", "notebook_path", "url", "query", "pattern", "skill")
 """Of the tools' inputs the one that says most."""
 
@@ -113,7 +113,7 @@ class _Reader:
             if not isinstance(tool, str):
                 continue
             asked = call.get("tool_input")
-            # What is told at once has no input; the result repeats it with one.
+            # The line at the time of the call has no input; the result repeats it with one.
             key = call.get("tool_use_id")
             key = key if isinstance(key, str) else f"#{len(self._refused)}"
             if asked is None and key in self._refused:
