@@ -87,7 +87,10 @@ def test_hooks_of_the_run_and_of_the_user_work_and_an_installation_stands_down(
     client.settings.write_text(json.dumps(settings))
     install("--critical-note", "Said by the installation.")
     before = client.settings.read_bytes()
-    api.play(bash(20_000, "echo 1"), bash(155_000, "echo 2"), Reply(156_000, "Handed over."))
+    # Two calls beyond the rung: the client may write a reply down after the hook of its call, and a
+    # jump this large is not waited for.
+    beyond = bash(155_000, "echo 2"), bash(155_500, "echo 3")
+    api.play(bash(20_000, "echo 1"), *beyond, Reply(156_000, "Handed over."))
     session_id = str(uuid.uuid4())
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(client.configuration))
     assert relay.launcher.check(str(client.project)).version
@@ -97,12 +100,12 @@ def test_hooks_of_the_run_and_of_the_user_work_and_an_installation_stands_down(
     assert outcome.cost_usd > 0
     assert set(states.all()) == {session_id}
     last = api.turns()[-1]
-    assert last.count("somebody else was here") == 2
+    assert last.count("somebody else was here") == 3
     assert (len(notes(last)), last.count(NOTE)) == (1, 1)
     assert last.count("Said by the installation.") == 0
     assert client.settings.read_bytes() == before
     # The same installation speaks where no relay runs.
-    api.play(bash(155_000, "echo 3"), Reply(156_000, "Done."))
+    api.play(*beyond, Reply(156_000, "Done."))
     client.run(marked("by hand"))
     assert api.turns()[-1].count("Said by the installation.") == 1
 
