@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
-import threading
 import time
 from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ultramon.errors import AgentNotFoundError, ConfigurationError, StateError
-from ultramon.fleet.children import TERMINATE_SECONDS, Children
+from ultramon.errors import ConfigurationError, StateError
+from ultramon.fleet.children import Children
 from ultramon.fleet.item_pool import (
     ASSIGNED,
     CLAIMED,
@@ -30,6 +28,7 @@ from ultramon.fleet.item_pool import (
 )
 from ultramon.fleet.jobs import Job, make_event, name_in_run
 from ultramon.fleet.ledger import unproven
+from ultramon.fleet.stopping import Stopping
 from ultramon.fleet.supervisor_result import ContextResult, SupervisorEvent, SupervisorResult
 from ultramon.fleet.verification import Verification
 from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, next_in_thread
@@ -125,7 +124,6 @@ class Supervisor:
 
     Attributes:
         pool: The items and contexts, as far as the journal was read.
-        stopped: Why it stops early; None = it does not.
     """
 
     def __init__(
@@ -148,10 +146,7 @@ class Supervisor:
     ) -> None:
         if workers < 1:
             raise ConfigurationError("workers", workers, ">= 1")
-        if not grace_seconds >= 0:
-            raise ConfigurationError("grace_seconds", grace_seconds, ">= 0")
         self.pool = ItemPool(max_attempts)
-        self.stopped: str | None = None
         self._fleet = fleet
         self._run = fleet.run_name
         self._backend = fleet.backend
@@ -162,32 +157,33 @@ class Supervisor:
         self._spawn = spawn
         self._verification = verify and Verification(verify, workers, executor)
         self._workers = workers
-        self._enforce = enforce
-        self._grace_seconds = grace_seconds
         self._max_restarts = max_restarts
         self._max_contexts = max_contexts
         self._on_event = on_event
-        self._deadline = None if deadline_seconds is None else clock.monotonic() + deadline_seconds
         self._cursor: str | None = None
         self._has_read = False
         self._is_holder = False
         self._news: list[SupervisorEvent] = []
         self._children = Children(deliveries.agents)
+        self._stopping = Stopping(
+            fleet,
+            self._children,
+            clock,
+            enforce=enforce,
+            grace_seconds=grace_seconds,
+            deadline_seconds=deadline_seconds,
+        )
         # With the end that each was read after: an agent that was lost may stop after all.
         self._final: dict[str, tuple[dict[str, Any], StateRecord | None]] = {}
         self._started = 0
         self._barren = 0
         self._pause_until = self._stepped_at = clock.monotonic()
-        self._stopped_at: float | None = None
-        self._interrupts = 0
-        self._requested: set[str] = set()
-        self._due_since: dict[tuple[str, bool], float] = {}
         self._stateless_since: dict[str, float] = {}
 
     def run(self) -> SupervisorResult:
         """Supervise until it is over; a Ctrl-C asks all agents to hand off."""
         try:
-            with self._interruptible():
+            with self._stopping.interruptible():
                 while not self.is_over:
                     self.step()
                     time.sleep(CHANGE_CHECK_SECONDS)
@@ -203,7 +199,7 @@ class Supervisor:
         if self._verification is not None:
             self._verification.loop = asyncio.get_running_loop()
         try:
-            with self._interruptible():
+            with self._stopping.interruptible():
                 while not self.is_over:
                     try:
                         await self.step_async()
@@ -212,7 +208,8 @@ class Supervisor:
                             await asyncio.sleep(CHANGE_CHECK_SECONDS)
                     except asyncio.CancelledError as error:
                         cancelled = error
-                        self._interrupts += self.stopped is not None
+                        if self.stopped:
+                            self._stopping.interrupt()
                         self.stop("cancelled")
             if cancelled is not None:
                 raise cancelled
@@ -246,17 +243,19 @@ class Supervisor:
         """Whether nothing is left to do, or it has stopped and no process of it runs."""
         if self._children.are_running:
             return False
-        if self._stopped_at is None:
+        if self.stopped is None:
             counts = self.pool.counts
             return self._has_read and not (counts.left or self.pool.open_contexts)
-        is_late = self._clock.monotonic() > self._stopped_at + self._longest_stop_seconds
-        return is_late or not (self._is_holder and self.pool.open_contexts)
+        return self._stopping.is_late or not (self._is_holder and self.pool.open_contexts)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it stops early; None = it does not."""
+        return self._stopping.reason
 
     def stop(self, reason: str) -> None:
         """Ask all agents to hand off, start nothing more, and be over when they have ended."""
-        if self.stopped is None:
-            self.stopped = reason
-            self._stopped_at = self._clock.monotonic()
+        if self._stopping.begin(reason):
             self._news.append(SupervisorEvent("stopping", None, (), reason, self.pool.counts))
 
     def result(self) -> SupervisorResult:
@@ -274,10 +273,6 @@ class Supervisor:
             verify_errors=dict(self._verification.errors) if self._verification else {},
             stopped=self.stopped,
         )
-
-    @property
-    def _longest_stop_seconds(self) -> float:
-        return self._grace_seconds + 2 * TERMINATE_SECONDS
 
     def _round(self) -> Iterator[_Call]:
         """Bring journal, states and processes together; yields the calls of the user's code."""
@@ -525,31 +520,13 @@ class Supervisor:
 
     def _end_overdue(self) -> None:
         """Stop where that is due, ask agents to return, and end processes that are overdue."""
-        now = self._clock.monotonic()
-        if self._interrupts:
+        if self._stopping.is_interrupted:
             self.stop("interrupted")
-        if self._interrupts > 1:
-            self._grace_seconds = 0.0
-        if self._deadline is not None and now >= self._deadline and not self.is_over:
+        if self._stopping.is_past_deadline and not self.is_over:
             self.stop("deadline")
         if self._deliveries.stopping.is_set():
             self.stop("stopped")
-        for context in self._running():
-            if self.stopped or context.is_ghost:
-                self._request_return(context)
-            due = None
-            if context.is_ghost:
-                due = now  # its work is in other hands
-            elif self._stopped_at is not None:
-                due = self._stopped_at + self._grace_seconds
-            elif (context.is_asked and self._enforce) or context.end is not None:
-                # An agent that ended in time has as long again until its process exits.
-                key = (context.agent_id, context.end is not None)
-                due = self._due_since.setdefault(key, now) + self._grace_seconds
-            else:
-                self._due_since.pop((context.agent_id, False), None)
-            if due is not None and now >= due:
-                self._children.terminate(context, now)
+        self._stopping.end_overdue(self._running())
 
     def _running(self) -> list[Context]:
         """Return the contexts whose processes are ours to end: children, and what we took over."""
@@ -564,19 +541,9 @@ class Supervisor:
             )
         ]
 
-    def _request_return(self, context: Context) -> None:
-        if context.agent_id in self._requested or not context.generation:
-            return
-        try:
-            self._fleet.request_return(context.agent_id, self._grace_seconds)
-        except (AgentNotFoundError, StateError) as error:
-            _log.info("agent %s is not asked to return yet: %s", context.agent_id, error)
-        else:
-            self._requested.add(context.agent_id)
-
     def _may_rest(self) -> bool:
         """Return whether nothing calls for a round before the fleet's next poll."""
-        if self.is_over or (self._interrupts and not self.stopped):
+        if self.is_over or (self._stopping.is_interrupted and not self.stopped):
             return False
         if any(self.pool.contexts[agent_id].end is None for agent_id in self._children.ended):
             return False
@@ -585,30 +552,6 @@ class Supervisor:
         if self._stepped_at < self._pause_until <= self._clock.monotonic():
             return False
         return self._deliveries.may_rest()
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Count Ctrl-C instead of being cut off by it, e.g. between a fork and its record.
-
-        From the second one on it means again what it meant before.
-        """
-        if (
-            threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        ):
-            yield
-            return
-
-        def count(*_: object) -> None:
-            self._interrupts += 1
-            if self._interrupts > 1:
-                signal.signal(signal.SIGINT, before)
-
-        before = signal.signal(signal.SIGINT, count)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _let_go(self) -> None:
         """End what still runs, for an exit by an error, and give the run up."""
