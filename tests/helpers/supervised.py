@@ -18,6 +18,7 @@ import sys
 from helpers import IMPORT_PATH
 from ultramon import ContextConfig, Fleet, create_context_monitor, worker
 from ultramon.monitor.handoff import HandoffRecord
+from ultramon.system.processes import process_started_at
 
 CONFIG = ContextConfig(context_limit_tokens=10_000, on_error="raise")
 PIECE = "It was a dark and stormy night. " * 100
@@ -30,14 +31,15 @@ def environment(env, tmp_path, **more):
     return {**env, "PYTHONPATH": IMPORT_PATH, "EFFECTS": str(tmp_path / "effects"), **given}
 
 
-def spawner(tmp_path, mode, **more):
-    """Return a `spawn` that starts workers of a mode."""
+def spawner(tmp_path, mode, *, in_a_group=False, **more):
+    """Return a `spawn` that starts workers of a mode, each in a process group if that is said."""
 
     def spawn(job):
         handoff = job.handoff and job.handoff.to_json()
         work = json.dumps({"items": job.items, "handoff": handoff})
         env = environment(job.env, tmp_path, WORK=work, **more)
-        return subprocess.Popen([sys.executable, "-B", __file__, mode], env=env)
+        command = [sys.executable, "-B", __file__, mode]
+        return subprocess.Popen(command, env=env, start_new_session=in_a_group)
 
     return spawn
 
@@ -153,16 +155,39 @@ def waits():
                 os.sched_yield()
 
 
+def employs():
+    """Starts a program for each item and leaves it running; the item says how it ends itself."""
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            stubborn = "trap '' TERM; " if "STUBBORN" in os.environ else ""
+            tool = subprocess.Popen(
+                ["sh", "-c", f"{stubborn}echo; exec tail -f /dev/null >/dev/null"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+            )
+            tool.stdout.readline()
+            do([tool.pid, process_started_at(tool.pid)])
+            if item == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if item == "wait":
+                agent.report_usage(input_tokens=9000)
+                while True:
+                    signal.pause()
+
+
 def orchestrate():
     """Supervise what ``SUPERVISE`` says; print the result."""
     given = json.loads(os.environ["SUPERVISE"])
     mode, items, verifies = given.pop("mode"), given.pop("items"), given.pop("verifies", True)
     names = ("EFFECTS", "PYTHONPATH", "VICTIMS", "SEED", "PAGES")
     keep = {name: os.environ[name] for name in names if name in os.environ}
+    in_a_group = given.pop("in_a_group", False)
 
     def spawn(job):
         return subprocess.Popen(
-            [sys.executable, "-B", __file__, mode], env={**job.env, "DIE_AT": "", **keep}
+            [sys.executable, "-B", __file__, mode],
+            env={**job.env, "DIE_AT": "", **keep},
+            start_new_session=in_a_group,
         )
 
     def verify(item):

@@ -8,11 +8,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ultramon.fleet.child_processes import WatchedPid, return_code, watch_process
+from ultramon.fleet.process_group import group_led_by
 from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
     from ultramon.fleet.child_processes import Child
     from ultramon.fleet.item_pool import Context
+    from ultramon.fleet.process_group import ProcessGroup
     from ultramon.fleet.run_view import RunView
 
 TERMINATE_SECONDS = 5.0
@@ -22,6 +24,9 @@ TERMINATE_SECONDS = 5.0
 class Children:
     """Watches and ends the processes of contexts.
 
+    Where a process leads a group of its own, the group is ended with it, and what is left in the
+    group when the process has ended by itself.
+
     Args:
         agents: The agents of the run, which learn of each end.
     """
@@ -30,6 +35,8 @@ class Children:
         self._agents = agents
         self._host = this_host()
         self._children: dict[str, Child] = {}
+        self._adopted: dict[str, WatchedPid] = {}
+        self._groups: dict[str, ProcessGroup] = {}
         self._terminated_at: dict[str, float] = {}
 
     def __contains__(self, agent_id: str) -> bool:
@@ -46,9 +53,29 @@ class Children:
         return len(self.ended) < len(self._children)
 
     def is_running(self, agent_id: str) -> bool:
-        """Whether the process of a context is our child and runs."""
+        """Whether the process of a context is our child and runs, or others of its group do."""
+        return self._has_running_child(agent_id) or self.has_left_others(agent_id)
+
+    def has_left_others(self, agent_id: str) -> bool:
+        """Whether the process of a context has ended, and others run on in the group it led."""
+        return self._group(agent_id) is not None and not self._leader_runs(agent_id)
+
+    def _has_running_child(self, agent_id: str) -> bool:
         child = self._children.get(agent_id)
         return child is not None and return_code(child) is None
+
+    def _leader_runs(self, agent_id: str) -> bool:
+        adopted = self._adopted.get(agent_id)
+        is_adopted = adopted is not None and adopted.ended() is None
+        return is_adopted or self._has_running_child(agent_id)
+
+    def _group(self, agent_id: str) -> ProcessGroup | None:
+        """Return the group of a context in which somebody runs."""
+        group = self._groups.get(agent_id)
+        if group is None or self._leader_runs(agent_id) or group.runs_without_leader:
+            return group
+        del self._groups[agent_id]  # its number may be given away from now on
+        return None
 
     def add(self, agent_id: str, child: Child) -> dict[str, Any]:
         """Watch a child; return the facts by which others find its process.
@@ -58,6 +85,7 @@ class Children:
         """
         watched = watch_process(child)
         self._children[agent_id] = child
+        self._note_group(agent_id, watched.pid)
         with self._agents.lock:
             self._agents.processes.attach(agent_id, watched, 0)
         return {
@@ -75,10 +103,18 @@ class Children:
         with self._agents.lock:
             watched = WatchedPid(process["pid"], process["pidStartedAt"])
             processes.attach(context.agent_id, watched, 0)
+        if process_started_at(process["pid"]) == process["pidStartedAt"] is not None:
+            self._adopted[context.agent_id] = watched
+            self._note_group(context.agent_id, process["pid"])
+
+    def _note_group(self, agent_id: str, pid: int) -> None:
+        if (group := group_led_by(pid)) is not None:
+            self._groups[agent_id] = group
 
     def forget(self, agent_id: str) -> None:
-        """Drop a child that has ended."""
-        self._children.pop(agent_id, None)
+        """Drop a process that has ended."""
+        for known in (self._children, self._adopted, self._groups):
+            known.pop(agent_id, None)
 
     def terminate(self, context: Context, now: float) -> None:
         """End a process: SIGTERM, and SIGKILL at a call that comes long enough after.
@@ -92,19 +128,27 @@ class Children:
         since = self._terminated_at.setdefault(agent_id, now)
         if not is_first and now < since + TERMINATE_SECONDS:
             return
-        child = self._children.get(agent_id)
-        with suppress(ProcessLookupError):
-            if child is not None:
-                (child.terminate if is_first else child.kill)()
-            elif (pid := self._pid_of(context)) is not None:
-                os.kill(pid, signal.SIGTERM if is_first else signal.SIGKILL)
+        self._send(agent_id, signal.SIGTERM if is_first else signal.SIGKILL, self._pid_of(context))
+        if not is_first and self.has_left_others(agent_id):
+            del self._groups[agent_id]  # what outlives SIGKILL is not waited for
 
     def kill(self) -> None:
         """End all children at once."""
-        for agent_id, child in self._children.items():
+        for agent_id in self._children:
             if self.is_running(agent_id):
-                with suppress(ProcessLookupError):
-                    child.kill()
+                self._send(agent_id, signal.SIGKILL)
+
+    def _send(self, agent_id: str, number: int, pid: int | None = None) -> None:
+        """Send a signal to the group of a context, else to our child, else to a pid."""
+        child = self._children.get(agent_id)
+        with suppress(ProcessLookupError):
+            if (group := self._group(agent_id)) is not None:
+                group.send(number)
+            elif child is not None:
+                (child.kill if number == signal.SIGKILL else child.terminate)()
+            elif pid is not None:
+                group = group_led_by(pid)
+                group.send(number) if group is not None else os.kill(pid, number)
 
     def _pid_of(self, context: Context) -> int | None:
         """Return the pid of a process that is not our child, if it runs on this host."""

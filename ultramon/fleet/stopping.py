@@ -138,8 +138,8 @@ class Stopping:
 
     def _due_at(self, context: Context, now: float) -> float | None:
         """Return when the process of a context is to be ended, None for never."""
-        if context.is_ghost:
-            return now  # its work is in other hands
+        if context.is_ghost or self._children.has_left_others(context.agent_id):
+            return now  # its work is in other hands, or will be
         if self.reason is not None:
             return self._began_at + self._grace_seconds
         if context.end is not None or (context.is_asked and self._enforce):

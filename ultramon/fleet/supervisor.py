@@ -371,7 +371,7 @@ class Supervisor:
         return context.agent_id in self._final and self._final[context.agent_id][0] is context.end
 
     def _has_ended(self, context: Context) -> bool:
-        """Whether a context is over: its agent, and its process where that is our child."""
+        """Whether a context is over: its agent, our child for it, and what that left running."""
         return context.end is not None and not self._children.is_running(context.agent_id)
 
     def _close_contexts(self) -> None:
