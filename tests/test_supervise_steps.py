@@ -234,6 +234,15 @@ def test_a_stop_asks_all_and_ends_those_that_do_not_listen(steps):
     assert sorted(context.reason for context in result.contexts) == ["lost (SIGTERM)", "returned"]
 
 
+def test_no_more_contexts_are_started_than_allowed(steps):
+    """Also where more of them could run at the same time."""
+    run = steps(["a", "b", "c", "d"], workers=4, max_contexts=2)
+    run()
+    assert list(run.children) == ["job.1", "job.2"]
+    result = run.to_the_end()
+    assert (result.stopped, len(result.contexts), result.counts.left) == ("max_contexts", 2, 2)
+
+
 def test_what_was_assigned_and_not_started_at_a_stop_is_left(steps):
     """Nobody waits for a process that there will never be."""
     run = steps(["a", "b"], workers=2, on_event=lambda event: None)

@@ -175,7 +175,7 @@ class Supervisor:
         )
         # With the end that each was read after: an agent that was lost may stop after all.
         self._final: dict[str, tuple[dict[str, Any], StateRecord | None]] = {}
-        self._started = 0
+        self._assigned = 0
         self._barren = 0
         self._pause_until = self._stepped_at = clock.monotonic()
         self._stateless_since: dict[str, float] = {}
@@ -449,7 +449,7 @@ class Supervisor:
             self.stop("max_restarts")
         elif (
             self._max_contexts is not None
-            and self._started >= self._max_contexts
+            and self._assigned >= self._max_contexts
             and self.pool.open_count
             and not self.pool.open_contexts
         ):
@@ -462,7 +462,7 @@ class Supervisor:
             or not self._deliveries.holds_lease()
             or self._clock.monotonic() < self._pause_until
             or len(self.pool.open_contexts) >= self._workers
-            or (self._max_contexts is not None and self._started >= self._max_contexts)
+            or (self._max_contexts is not None and self._assigned >= self._max_contexts)
         ):
             return None
         work = self.pool.next_work(share)
@@ -481,6 +481,7 @@ class Supervisor:
             supervisor=self._holder,
         )
         self._append([event])
+        self._assigned += 1
         return agent_id
 
     def _spawn_assigned(self) -> Iterator[_Call]:
@@ -495,7 +496,6 @@ class Supervisor:
                 continue
             if not self._deliveries.holds_lease():
                 return
-            self._started += 1
             call = _Call(self._spawn, self._job(context))
             yield call
             if call.error is not None:
