@@ -39,9 +39,17 @@ def check(run, options):
     assert {type(agent.error) for agent in run.agents} <= {type(None), HandoffTakenError}
     if options["verify"] and not run.result.stopped:
         assert run.result.counts.claimed == 0
-    kills = sum(agent.returncode in (-9, -15) for agent in run.agents)
+    signalled = sum(agent.returncode in (-9, -15) for agent in run.agents)
+    fell_silent = {
+        event["agentId"]
+        for event in run.events
+        if event["type"] == "agent_lost" and event["exit"] == {}
+    }
+    kills = signalled + len(fell_silent)
     assert len(run.result.repeated) <= kills
     assert run.result.killed <= kills
+    if options.get("max_contexts"):
+        assert len(run.result.contexts) <= options["max_contexts"] * options["calls"]
 
 
 SEEDS = [
