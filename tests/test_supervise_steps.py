@@ -12,7 +12,7 @@ from helpers.requirements import require_root_mount, unmount
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.testing import fill
+from ultramon.testing import FakeClock, fill
 
 CONFIG = ContextConfig(context_limit_tokens=10_000)
 
@@ -55,8 +55,9 @@ class Steps:
     """A supervisor, and the children that it has started."""
 
     def __init__(self, backend, clock, items, **options):
-        self.clock = clock
+        self.clock = self.child_clock = clock
         self.children = {}
+        self.jobs = []
         self.told = []
         self.fleet = Fleet("job", backend=backend, clock=clock)
         self.fleet.add_items(items)
@@ -64,7 +65,8 @@ class Steps:
         self.supervisor = self.fleet._supervisor(self.start, None, options)
 
     def start(self, job):
-        self.children[job.agent_id] = Child(job, self.fleet.backend, self.clock)
+        self.jobs.append(job)
+        self.children[job.agent_id] = Child(job, self.fleet.backend, self.child_clock)
         return self.children[job.agent_id]
 
     def __call__(self, count=1):
@@ -141,6 +143,31 @@ def test_a_claim_may_come_true_by_the_end_of_its_context(steps):
     run(4)
     assert run.told[3:] == ["claimed", "verified", "verified", "ended"]
     assert run.supervisor.result().counts.verified == 2
+
+
+@pytest.mark.parametrize("beats_first", [False, True])
+def test_what_a_lost_agent_hands_off_after_all_reaches_its_successor(beats_first, steps):
+    """Its record was rebuilt in its silence; the notes that it writes itself are the newer ones."""
+    run = steps(["a", "b"], grace_seconds=100)
+    run.child_clock = FakeClock()
+    run()
+    run.clock.advance(700)
+    run(2)
+    (child,) = run.running
+    (rebuilt,) = [e for e in run.fleet.backend.events().events if e["type"] == "handoff_ready"]
+    assert rebuilt["handoff"]["reason"] == "lost"
+    run.child_clock.jump(710)
+    if beats_first:
+        child.monitor.update_heartbeat()
+        run()
+    child.complete("a")
+    child.monitor.hand_off(notes="b is on page 7")
+    child.end()
+    run(3)
+    assert (run.jobs[1].handoff.notes, run.jobs[1].items) == ("b is on page 7", ("b",))
+    handoffs = [e for e in run.fleet.backend.events().events if e["type"] == "handoff_ready"]
+    assert len(handoffs) == 2
+    assert run.to_the_end().repeated == ()
 
 
 def test_pauses_grow_until_the_call_ends(ultramon_backend, ultramon_clock, monkeypatch):

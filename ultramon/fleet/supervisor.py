@@ -36,6 +36,7 @@ from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord, left
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
+from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -323,6 +324,8 @@ class Supervisor:
         for context in self.pool.open_contexts:
             if claims := self.pool.claimable(context, self._recorded_as_done(context)):
                 events.append(self._event(context.agent_id, "items_claimed", items=claims))
+            if (late := self._late_handoff(context)) is not None:
+                events.append(late)
         if self._verification is None:
             self._append(events)
             return
@@ -356,6 +359,24 @@ class Supervisor:
         if record is not None and is_whole(record):
             done += [task["name"] for task in record.tasks or () if task["status"] == DONE]
         return done
+
+    def _late_handoff(self, context: Context) -> dict[str, Any] | None:
+        """Make the event of a handoff whose own was not stored: one was rebuilt under its key.
+
+        So it is where an agent fell silent, was lost, and handed off after all.
+        """
+        record, known = self._state_of(context), context.left
+        if known is None or known["reason"] != "lost" or record is None or not is_whole(record):
+            return None
+        own = record.handoff
+        if own is None or own["handoffId"] != known["handoffId"]:
+            return None
+        left_at = parse_time(own["createdAt"]) or 0.0
+        if left_at <= (parse_time(known["createdAt"]) or 0.0):
+            return None
+        return self._deliveries.detector.event(
+            record, "handoff_ready", round(left_at * 1000), handoff=own
+        )
 
     def _state_of(self, context: Context) -> StateRecord | None:
         """Return the state of a context, the last one where it has ended."""
