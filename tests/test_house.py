@@ -53,6 +53,7 @@ BROAD_EXCEPTS = {
     "ultramon/alerts/check.py": 1,
     "ultramon/fleet/deliveries.py": 1,
     "ultramon/fleet/supervisor.py": 1,
+    "ultramon/fleet/verification.py": 1,
     "ultramon/monitor/background.py": 1,
     "ultramon/hosts/hook_program.py": 2,
     "ultramon/hosts/registry.py": 1,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import wait as wait_for
 
 import pytest
 from helpers.run_history import read_events
@@ -26,6 +27,7 @@ from helpers.supervised import (
 from ultramon import ConfigurationError, Fleet, open_backend
 from ultramon.fleet import children, supervisor
 from ultramon.fleet.jobs import make_event
+from ultramon.fleet.verification import DaemonThreads
 from ultramon.testing import assert_no_work_lost
 
 ITEMS = [f"item {number}" for number in range(12)]
@@ -466,6 +468,42 @@ def test_a_second_ctrl_c_ends_agents_that_do_not_return(tmp_path):
     assert [context["reason"] for context in result["contexts"]] == ["lost (SIGTERM)"]
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_verify_that_never_returns_keeps_nobody_from_ending(is_async, tmp_path):
+    """Not the call, once agents have had their time, and not the program after it."""
+    process = start_orchestrator(
+        tmp_path, "obey", ["a"], hangs=True, grace_seconds=0.5, is_async=is_async
+    )
+    assert process.stdout.readline() == "verifying\n"
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    result = json.loads(output.splitlines()[-1])
+    assert (process.returncode, result["stopped"]) == (0, "interrupted")
+    assert result["counts"]["claimed"] == 1
+    again = start_orchestrator(tmp_path, "obey", [])
+    assert json.loads(again.communicate(timeout=60)[0])["counts"]["verified"] == 1
+
+
+def test_calls_are_made_by_as_many_threads_as_allowed():
+    """Whatever a call raises is its answer, and one that is cancelled is not made."""
+    threads = DaemonThreads(2)
+    held, made = threading.Barrier(3), []
+
+    def hold(name):
+        held.wait(60)
+        made.append(name)
+
+    first, second, third, fourth = (threads.submit(hold, name) for name in "abcd")
+    assert fourth.cancel()
+    assert not any(future.done() for future in (first, second, third))
+    held.wait(60)
+    wait_for([first, second])
+    held.abort()
+    assert isinstance(third.exception(60), threading.BrokenBarrierError)
+    assert sorted(made) == ["a", "b"]
+    assert isinstance(threads.submit(sys.exit).exception(60), SystemExit)
 
 
 def test_of_two_orchestrators_one_supervises(tmp_path):

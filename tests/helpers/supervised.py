@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 
 from helpers import IMPORT_PATH
 from ultramon import ContextConfig, Fleet, create_context_monitor, worker
@@ -181,7 +182,7 @@ def orchestrate():
     mode, items, verifies = given.pop("mode"), given.pop("items"), given.pop("verifies", True)
     names = ("EFFECTS", "PYTHONPATH", "VICTIMS", "SEED", "PAGES")
     keep = {name: os.environ[name] for name in names if name in os.environ}
-    in_a_group = given.pop("in_a_group", False)
+    in_a_group, hangs = given.pop("in_a_group", False), given.pop("hangs", False)
 
     def spawn(job):
         return subprocess.Popen(
@@ -191,6 +192,9 @@ def orchestrate():
         )
 
     def verify(item):
+        if hangs:
+            say("verifying")
+            threading.Event().wait()
         with open(os.environ["EFFECTS"]) as file:
             return json.dumps(item) + "\n" in file
 

@@ -65,12 +65,17 @@ class Stopping:
         self._due_since: dict[tuple[str, bool], float] = {}
 
     @property
+    def is_past_grace(self) -> bool:
+        """Whether the run stops, and no agent has time left to hand off."""
+        return self._has_stopped_for(self._grace_seconds)
+
+    @property
     def is_late(self) -> bool:
         """Whether the run stops, and every process should have ended by now."""
-        if self.reason is None:
-            return False
-        longest = self._grace_seconds + 2 * TERMINATE_SECONDS
-        return self._clock.monotonic() > self._began_at + longest
+        return self._has_stopped_for(self._grace_seconds + 2 * TERMINATE_SECONDS)
+
+    def _has_stopped_for(self, seconds: float) -> bool:
+        return self.reason is not None and self._clock.monotonic() > self._began_at + seconds
 
     @property
     def is_interrupted(self) -> bool:

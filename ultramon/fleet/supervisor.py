@@ -60,7 +60,8 @@ class SupervisorOptions(TypedDict, total=False):
     Attributes:
         workers: How many contexts run at the same time; 1 and more, default 1.
         verify: Called with an item that its agent says is done, in a thread; true = it is. What
-            raises counts as false. A coroutine function in `supervise_async`.
+            raises counts as false. A coroutine function in `supervise_async`. After an early stop
+            a call is waited for as long as agents are; a thread does not outlive the program.
         enforce: Whether to end a process whose agent should return and does not within
             ``grace_seconds``; default False. An agent that has ended has as long to exit, always.
         grace_seconds: How long agents have to hand off, 0 and more; default 30.
@@ -247,7 +248,15 @@ class Supervisor:
         if self.stopped is None:
             counts = self.pool.counts
             return self._has_read and not (counts.left or self.pool.open_contexts)
-        return self._stopping.is_late or not (self._is_holder and self.pool.open_contexts)
+        if self._stopping.is_late or not self._is_holder:
+            return True
+        # A check that does not return is waited for as long as an agent.
+        return all(
+            self._stopping.is_past_grace
+            and self._has_settled(context)
+            and self._has_claims_to_judge(context)
+            for context in self.pool.open_contexts
+        )
 
     @property
     def stopped(self) -> str | None:
@@ -395,12 +404,17 @@ class Supervisor:
         """Whether a context is over: its agent, our child for it, and what that left running."""
         return context.end is not None and not self._children.is_running(context.agent_id)
 
+    def _has_settled(self, context: Context) -> bool:
+        """Whether a context is over, and all that it claims is known."""
+        return self._has_ended(context) and self._has_final(context)
+
+    def _has_claims_to_judge(self, context: Context) -> bool:
+        return self._verification is not None and any(self.pool.held_by(context, CLAIMED))
+
     def _close_contexts(self) -> None:
         """Close the contexts that have ended and whose claims are settled."""
         for context in self.pool.open_contexts:
-            if not (self._has_ended(context) and self._has_final(context)):
-                continue
-            if self._verification is not None and any(self.pool.held_by(context, CLAIMED)):
+            if not self._has_settled(context) or self._has_claims_to_judge(context):
                 continue
             _, record = self._final[context.agent_id]
             tasks = (record.tasks or ()) if record is not None and is_whole(record) else ()

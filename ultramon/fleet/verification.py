@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Executor, Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Executor
+
+    Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 _log = logging.getLogger("ultramon.fleet")
 
@@ -42,7 +45,7 @@ class Verification:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.errors: dict[str, str] = {}
         self._verify = verify
-        self._executor = executor or ThreadPoolExecutor(workers, "ultramon-verify")
+        self._executor = executor or DaemonThreads(workers)
         self._free = asyncio.Semaphore(workers)
         self._answers: dict[tuple[str, int, str], Future[bool]] = {}
 
@@ -68,7 +71,7 @@ class Verification:
         return any(answer.done() for answer in self._answers.values())
 
     def close(self) -> None:
-        """Let go of the threads; what runs in them runs to its end."""
+        """Let go of the threads: nothing waits for a call that has not ended."""
         for answer in self._answers.values():
             answer.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -100,3 +103,45 @@ class Verification:
                 _log.warning("item %r: %s", name, reason, exc_info=error)
             self.errors[name] = reason
         verdicts.rejected[name] = reason
+
+
+class DaemonThreads(Executor):
+    """Makes calls in threads that end with the program.
+
+    Those of a `ThreadPoolExecutor` are waited for first: a call that never returns, e.g. a command
+    that waits for input, would keep the program from ending.
+
+    Args:
+        count: How many calls at the same time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._calls: deque[Call] = deque()
+        self._lock = threading.Lock()
+
+    def submit(  # type: ignore[override]
+        self, function: Callable[..., Any], /, *arguments: Any
+    ) -> Future[Any]:
+        """Have a call made when a thread is free."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._calls.append((future, function, arguments))
+            if self._free:
+                self._free -= 1
+                threading.Thread(target=self._work, name="ultramon-verify", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._free += 1
+                    return
+                future, function, arguments = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:  # noqa: BLE001 - the caller of result() gets it
+                future.set_exception(error)
