@@ -6,14 +6,15 @@ import json
 import os
 import random
 import signal
+import subprocess
 from collections import Counter
 from contextlib import suppress
 
 import pytest
 from helpers.run_history import read_events
-from helpers.supervised import effects, start_orchestrator
+from helpers.supervised import effects, spawner, start_orchestrator
 
-from ultramon import open_backend
+from ultramon import Fleet, open_backend
 
 ITEMS = [f"item {number}" for number in range(40)]
 
@@ -111,6 +112,57 @@ def test_killed_orchestrators_alone_repeat_nothing(seed, start, tmp_path):
     result, _ = run_to_its_end(start, tmp_path, seed, orchestrators=10, workers=0)
     check(tmp_path, result, 0)
     assert result["killed"] == 0
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "call start",
+        "call _store",
+        "return _store",
+        "call track_content",
+        "return track_content",
+        "call hand_off",
+        "call announce",
+        "return hand_off",
+        "call stop",
+        "return stop",
+    ],
+)
+def test_a_kill_at_a_moment_that_matters_loses_nothing(moment, tmp_path):
+    """Around the first save, in an item, around the handoff and around the end."""
+    start, dying = spawner(tmp_path, "obey"), spawner(tmp_path, "obey", DIE_IN=moment)
+    check_one_death(tmp_path, lambda job: (dying if job.agent_id == "job.1" else start)(job))
+
+
+def test_a_kill_before_the_program_begins_loses_nothing(tmp_path):
+    """The process is there, and never becomes an agent."""
+    start = spawner(tmp_path, "obey")
+
+    def spawn(job):
+        if job.agent_id != "job.1":
+            return start(job)
+        return subprocess.Popen(["sh", "-c", "kill -KILL $$"])
+
+    check_one_death(tmp_path, spawn)
+
+
+def check_one_death(tmp_path, spawn):
+    """Supervise contexts of which the first one is killed, and assert that nothing is lost."""
+    items = ITEMS[:12]
+    fleet = Fleet("job", poll_interval_seconds=0.2)
+    processes = []
+
+    def keep(job):
+        processes.append(spawn(job))
+        return processes[-1]
+
+    result = fleet.supervise(keep, items, verify=lambda item: item in effects(tmp_path))
+    assert (result.ok, result.counts.verified, result.lost) == (True, len(items), ())
+    codes = [process.returncode for process in processes]
+    assert (codes[0], set(codes[1:])) == (-signal.SIGKILL, {0})
+    assert len(effects(tmp_path)) - len(items) <= len(result.repeated) <= 1
+    assert set(effects(tmp_path)) == set(items)
 
 
 def test_a_host_that_dies_again_and_again_loses_nothing(start, tmp_path):

@@ -242,6 +242,17 @@ def die_at(calls):
     sys.setprofile(count)
 
 
+def die_in(moment, function):
+    """Kill this process at the first ``call`` or ``return`` of a function of the package."""
+
+    def look(frame, event, _):
+        code = frame.f_code
+        if (event, code.co_name) == (moment, function) and "ultramon" in code.co_filename:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(look)
+
+
 def become_a_victim(path, count):
     """Die at a random moment, if fewer than `count` did."""
     for number in range(count):
@@ -258,6 +269,8 @@ if __name__ == "__main__":
     mode = sys.argv[1]
     if os.environ.get("DIE_AT"):
         die_at(int(os.environ["DIE_AT"]))
+    if os.environ.get("DIE_IN"):
+        die_in(*os.environ["DIE_IN"].split())
     if os.environ.get("VICTIMS") and mode != "orchestrate":
         become_a_victim(*json.loads(os.environ["VICTIMS"]))
     globals()[mode]()
