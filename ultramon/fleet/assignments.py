@@ -273,44 +273,6 @@ class Assignments:
         )
 
 
-def agents_without_plan(
-    events: Iterable[dict[str, Any]],
-    died: Iterable[tuple[str, int]],
-    planned: Iterable[tuple[str, int]],
-) -> list[str]:
-    """Return the agents that died with neither a plan nor an assignment: their work is unknown.
-
-    Args:
-        events: Of their run, oldest first.
-        died: Agents and generations that are lost by their states, with or without a verdict.
-        planned: Agents and generations whose states hold a plan.
-    """
-    lost, known = set(died), set(planned)
-    given: dict[str, int] = {}
-    for event in events:
-        kind, agent_id = event["type"], event["agentId"]
-        life = agent_id, event["generation"]
-        if kind == "agent_lost":
-            lost.add(life)
-        elif kind in ("agent_recovered", "agent_stopped"):
-            lost.discard(life)
-        elif kind == "agent_assigned":
-            given.setdefault(agent_id, event["generation"])
-        elif kind == "handoff_ready" and (
-            left_in(event["handoff"]) or event["handoff"].get("completed")
-        ):
-            known.add(life)
-            if "releasedFrom" in event:
-                known.add((event["releasedFrom"], 0))  # died in its start, with this work
-    return sorted(
-        {
-            agent_id
-            for agent_id, generation in lost - known
-            if not (agent_id in given and (generation == 0 or given[agent_id] < generation))
-        }
-    )
-
-
 def is_end(event: dict[str, Any]) -> bool:
     """Return whether an event closes the life of an agent; one that is expired runs on."""
     return event["type"] in _ENDS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
@@ -28,9 +28,18 @@ class Ledger:
 
     An agent that starts again under its id replaces its state, so its former plan is known only if
     the former state was entered in time.
+
+    Args:
+        before: The last generation of each agent whose life is none of this ledger's business;
+            what is entered about it, or about one before it, is passed over. None = of nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Mapping[str, int] | None = None) -> None:
+        self._before = before or {}
+        self._died: set[tuple[str, int]] = set()
+        self._survived: set[tuple[str, int]] = set()
+        self._with_plan: set[tuple[str, int]] = set()
+        self._assigned_at: dict[str, int] = {}
         self._items: dict[str, _Item] = {}
         self._lives: dict[str, tuple[int, int, bool]] = {}
 
@@ -71,6 +80,10 @@ class Ledger:
     def enter_state(self, record: StateRecord) -> None:
         """Enter one state of an agent; repeating it changes nothing."""
         agent_id, begin = record.agent_id, (record.agent_id, record.generation)
+        if not self.concerns(*begin):
+            return
+        if record.tasks:
+            self._with_plan.add(begin)
         life = (agent_id, self._life(record))
         for task in record.tasks or ():
             item = self._item(task["name"])
@@ -84,14 +97,33 @@ class Ledger:
                 item.begun_by.add(begin)
 
     def enter_event(self, event: dict[str, Any]) -> None:
-        """Enter an event of the journal, if it is a handoff or an assignment."""
+        """Enter an event of the journal."""
         from ultramon.fleet.assignments import items_of
+        from ultramon.monitor.handoff import left_in
 
-        if event["type"] == "handoff_ready":
-            self.enter_handoff(event["handoff"])
-        elif event["type"] == "agent_assigned":
+        kind, agent_id, generation = event["type"], event["agentId"], event["generation"]
+        life = agent_id, generation
+        began_at = generation + (kind == "agent_assigned")
+        # A life without a generation never began, so it is in no state from before.
+        if began_at and not self.concerns(agent_id, began_at):
+            return
+        if kind == "handoff_ready":
+            handoff = event["handoff"]
+            self.enter_handoff(handoff)
+            if left_in(handoff) or handoff.get("completed"):
+                self._with_plan.add(life)
+                if "releasedFrom" in event:
+                    self._with_plan.add((event["releasedFrom"], 0))  # it died in its start
+        elif kind == "agent_assigned":
+            self._assigned_at.setdefault(agent_id, generation)
             for name in items_of([event]):
                 self._item(name)
+        elif kind == "agent_lost":
+            self._died.add(life)
+            self._survived.discard(life)
+        elif kind in ("agent_recovered", "agent_stopped"):
+            self._died.discard(life)
+            self._survived.add(life)
 
     def enter_handoff(self, handoff: dict[str, Any]) -> None:
         """Enter a handoff, as the journal holds it."""
@@ -103,6 +135,24 @@ class Ledger:
             _add_unless_known(self._item(name).done_by, agent_id)
         for name in handoff.get("remaining", ()):
             self._item(name)
+
+    def concerns(self, agent_id: str, generation: int) -> bool:
+        """Return whether a life is one that this ledger is about."""
+        return agent_id not in self._before or generation > self._before[agent_id]
+
+    def without_plan(self, died: Iterable[tuple[str, int]]) -> list[str]:
+        """Return the agents whose work nobody knows: they died without a plan or an assignment.
+
+        Args:
+            died: Agents and generations that are lost by their states, with or without a verdict.
+        """
+        unknown = (self._died | (set(died) - self._survived)) - self._with_plan
+        return sorted({life[0] for life in unknown if not self._is_assigned(*life)})
+
+    def _is_assigned(self, agent_id: str, generation: int) -> bool:
+        """Return whether a life was assigned its work."""
+        assigned_at = self._assigned_at.get(agent_id)
+        return assigned_at is not None and (generation == 0 or assigned_at < generation)
 
     def _item(self, name: str) -> _Item:
         return self._items.setdefault(name, _Item(set(), set()))

@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ultramon.backends.claims import has_taken_over
-from ultramon.fleet.assignments import agents_without_plan, items_of
+from ultramon.fleet.assignments import items_of
+from ultramon.fleet.ledger import Ledger, events_of
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
@@ -14,7 +15,6 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from ultramon.backends.base import Backend, StoredAgent
@@ -78,7 +78,7 @@ class _History:
         self._started_at: dict[str, int] = {}
         self._handoffs: dict[str, tuple[int, HandoffRecord]] = {}
         self._living: dict[str, int] = {}
-        died, planned = [], []
+        died, ledger = [], Ledger()
         host = this_host()
         for agent in stored:
             if agent.record is not None:
@@ -90,16 +90,13 @@ class _History:
                     died.append(owner)
                 elif liveness.verdict != ENDED:
                     self._living.update([owner])
-                if agent.record.tasks:
-                    planned.append(owner)
-        events = list(_events_of(run, backend))
+                ledger.enter_state(agent.record)
+        events = list(events_of(backend, run))
         position = len(events)
         for index, event in enumerate(events, 1):
             self._read(index, event)
-        self.died_without_plan = [
-            self._describe_agent(agent_id)
-            for agent_id in agents_without_plan(events, died, planned)
-        ]
+            ledger.enter_event(event)
+        self.died_without_plan = list(map(self._describe_agent, ledger.without_plan(died)))
         records = {agent.agent_id: agent.record for agent in stored}
         self._adrift = {
             claim.handoff_id: claim.successor_id
@@ -175,10 +172,3 @@ class _History:
             lives = self._living.get(agent_id, 0) > event["generation"]
             for item in items_of([event]):
                 self._note(item, agent_id, is_safe=lives)
-
-
-def _events_of(run: str, backend: Backend) -> Iterator[dict[str, Any]]:
-    cursor = None
-    while (page := backend.events(cursor)).events:
-        cursor = page.cursor
-        yield from (event for event in page.events if event["run"] == run)

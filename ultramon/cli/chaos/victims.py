@@ -28,7 +28,6 @@ class Victims:
     def __init__(self, backend: Backend, run: str) -> None:
         self.backend = backend
         self.run = run
-        self.ledger = Ledger()
         self.unreadable: set[str] = set()
         self.died_without_plan: list[str] = []
         self._records: dict[str, StateRecord] = {}
@@ -37,8 +36,7 @@ class Victims:
         self._host = this_host()
         self._seen: dict[str, Any] = {}
         stored = [agent.record for agent in backend.changes(run, self._seen).changed]
-        self._before = {record.agent_id: record.generation for record in stored if record}
-        self._planned: set[tuple[str, int]] = set()
+        self.ledger = Ledger({record.agent_id: record.generation for record in stored if record})
         self._began_at = end_of_journal(backend)
 
     def look(self) -> None:
@@ -50,41 +48,21 @@ class Victims:
                 self.unreadable.add(agent.agent_id)
                 continue
             self.unreadable.discard(agent.agent_id)
-            if self._is_new(agent.agent_id, agent.record.generation):
+            if self.ledger.concerns(agent.agent_id, agent.record.generation):
                 self._records[agent.agent_id] = agent.record
                 self.ledger.enter_state(agent.record)
-                if agent.record.tasks:
-                    self._planned.add((agent.agent_id, agent.record.generation))
 
     def look_at_the_end(self) -> None:
         """Enter the last states, and from the journal those that were replaced before."""
-        from ultramon.fleet.assignments import agents_without_plan
-
         self.look()
-        events = [
-            event
-            for event in events_of(self.backend, self.run, self._began_at)
-            if self._concerns(event)
-        ]
-        for event in events:
+        for event in events_of(self.backend, self.run, self._began_at):
             self.ledger.enter_event(event)
         living = {record.agent_id for record in self.living}
-        died = [
+        self.died_without_plan = self.ledger.without_plan(
             (agent_id, record.generation)
             for agent_id, record in self._records.items()
             if record.active and agent_id not in living
-        ]
-        self.died_without_plan = agents_without_plan(events, died, self._planned)
-
-    def _concerns(self, event: dict[str, Any]) -> bool:
-        """Return whether an event is about a life that began after the command, or never began."""
-        generation = event["generation"]
-        if event["type"] == "agent_assigned":
-            generation += 1
-        return generation == 0 or self._is_new(event["agentId"], generation)
-
-    def _is_new(self, agent_id: str, generation: int) -> bool:
-        return generation > self._before.get(agent_id, 0)
+        )
 
     @property
     def living(self) -> list[StateRecord]:
