@@ -35,6 +35,7 @@ def write_note(
     tasks: tuple[int, int | None] = (0, None),
     action: str = "",
     critical_note: str | None = None,
+    note_from: str = FORCE_RETURN,
 ) -> str:
     """Return the note.
 
@@ -51,7 +52,8 @@ def write_note(
         pace: The text of `describe_pace`.
         tasks: Completed tasks, and their total; None = unknown.
         action: Of the level; with ``force_return`` the note names the way out.
-        critical_note: The user's sentence for that case.
+        critical_note: The user's sentence.
+        note_from: The lowest action with which it is said.
     """
     limit = "" if limit_tokens is None else f"{limit_tokens:,} tokens"
     held = f"at least {tokens:,}" if is_lower_bound else f"{tokens:,}"
@@ -76,7 +78,9 @@ def write_note(
     if total:
         parts.append(f"{completed} of {total} items are recorded.")
     if action == FORCE_RETURN:
-        parts += [_AFFORDANCE, critical_note or ""]
+        parts.append(_AFFORDANCE)
+    if critical_note and action in (note_from, FORCE_RETURN):
+        parts.append(critical_note)
     parts.append("Your instructions are unchanged.")
     return " ".join(part for part in parts if part)
 

@@ -146,7 +146,7 @@ def write_end(child: HostedAgent, path: str, now: float, *, is_empty: bool) -> s
     """
     record, memory = child.record, child.memory
     # The client knows a subagent of the session by the last part of its id.
-    name = record.agent_id.removeprefix(f"{record.session_id}.")
+    name = record.agent_id.removeprefix(f"{child.session_agent_id}.")
     label = f" ({_quoted(record.label, _MAX_LABEL_CHARS)})" if record.label else ""
     parts = [f"[ultramon] Subagent {name}{label} {_how(child, is_empty=is_empty)}."]
     parts.append(_window(child, now))

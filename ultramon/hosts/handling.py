@@ -12,7 +12,13 @@ import os
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts import port
-from ultramon.hosts.hosted_agent import IS_CLEARED, PENDING_ENDS, SUCCESSOR, HostedAgent
+from ultramon.hosts.hosted_agent import (
+    HEEDED_REQUEST,
+    IS_CLEARED,
+    PENDING_ENDS,
+    SUCCESSOR,
+    HostedAgent,
+)
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.readings import END_WAIT_SECONDS, BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
@@ -53,7 +59,7 @@ class HookCall:
         self._event = event
         self._store = store
         self._readings = Readings(store, event, is_patient=is_patient)
-        self._session_id = check_agent_id(event.session_id)
+        self._session_id = check_agent_id(store.agent_of(event.session_id))
         self.agent_id = self._session_id
         self._parent_id: str | None = None
         self._is_warning = False
@@ -189,14 +195,15 @@ class HookCall:
             return
         pid = agent.record.pid
         for session_id in (self.agent_id, *agent.predecessors):
+            clients = self._event.session_id if session_id == self.agent_id else session_id
             for child_id in self._store.children(session_id):
                 child = self._store.find(child_id)
-                if child is None or not child.active or child.session_id != session_id:
+                if child is None or not child.active or child.session_id != clients:
                     continue
                 # A session that was cleared may have been resumed in another process.
                 if session_id == self.agent_id or child.pid == pid:
                     name = child_id.removeprefix(f"{session_id}.")
-                    self._end_child(child_id, self._readings.of_child(name, session_id))
+                    self._end_child(child_id, self._readings.of_child(name, clients))
 
     # --- subagents
 
@@ -270,7 +277,7 @@ class HookCall:
 
         def change(agent: HostedAgent) -> None:
             if agent.record.generation == 0:
-                agent.start(self._session_id, self.agent_id, self._event.cwd)
+                agent.start(self._event.session_id, self.agent_id, self._event.cwd)
             agent.record.parent_id = self.agent_id
             if agent.record.model is None and launched.model:
                 agent.set_model(launched.model)
@@ -386,6 +393,8 @@ class HookCall:
 
                 warning = write_warning(self._store, agent, self._readings.path)
                 self._is_warning = True
+            elif warns and self._store.in_relay:
+                warning = self._heed_request(agent)
 
         agent = None
         try:
@@ -402,6 +411,16 @@ class HookCall:
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         # What waited is older than the warning.
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
+
+    def _heed_request(self, agent: HostedAgent) -> str:
+        """Return the relay's sentence where it asks this agent to hand over now, once."""
+        request = self._store.directory.get_request(self.agent_id)
+        if request is None or request.get("generation") != agent.record.generation:
+            return ""
+        if agent.memory.get(HEEDED_REQUEST) == request.get("requestId"):
+            return ""
+        agent.memory[HEEDED_REQUEST] = request.get("requestId")
+        return self._store.installed.critical_note or ""
 
     def _claim_ends(self, agent: HostedAgent) -> list[str]:
         """Return how subagents ended, where no call has reported it yet; most calls have none.
@@ -427,7 +446,7 @@ class HookCall:
             self._readings.check_call(self._store.hosted(record), reading)
         except BehindError as behind:
             reading = self._readings.wait_until(behind.is_done, behind.seconds)
-        agent_ids = (self.agent_id, self._session_id, self._parent_id)
+        agent_ids = (self.agent_id, self._parent_id)
         return write_unstored_warning(
             self._store, self._event, agent_ids, self._readings.path, reading.stopped_at
         )
@@ -487,7 +506,7 @@ class HookCall:
         """Fill the state of an agent whose beginning no hook has seen."""
         event, record = self._event, agent.record
         if record.generation == 0:
-            agent.start(self._session_id, self._parent_id, event.cwd)
+            agent.start(event.session_id, self._parent_id, event.cwd)
         elif not record.active and event.kind in _AT_WORK and SUCCESSOR not in agent.memory:
             agent.resume()  # another hook made it go on, or its return was not reported
         if event.cwd:

@@ -38,6 +38,9 @@ LAST_PROMPT = "lastPrompt"
 IS_CLEARED = "isCleared"
 """Set until everything of the predecessor is moved."""
 
+HEEDED_REQUEST = "heededRequest"
+"""The last request to hand over that the agent was shown."""
+
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_RUNNING = 32
@@ -104,7 +107,7 @@ class HostedAgent:
     def _own_process(self) -> bool:
         """Take the client's process as the agent's; return whether it is another one now."""
         record = self.record
-        if record.agent_id == record.session_id:
+        if self.is_session:
             from ultramon.hosts.session_environment import keep
 
             keep(self._host, self.memory, self._call.environ)
@@ -115,10 +118,19 @@ class HostedAgent:
         record.pid, record.pid_started_at = pid, started
         return True
 
+    @property
+    def is_session(self) -> bool:
+        """Whether it is a session, and no subagent of one."""
+        return self.record.agent_id == self.session_agent_id
+
+    @property
+    def session_agent_id(self) -> str:
+        """The agent that its session is; that of a session is itself."""
+        return self._call.agent_of(self.record.session_id)
+
     def has_prompts(self) -> bool:
         """Return whether a person submits prompts: not to a subagent, nor without a terminal."""
-        is_session = self.record.agent_id == self.record.session_id
-        return is_session and self._host.has_prompts(self._call.environ)
+        return self.is_session and self._host.has_prompts(self._call.environ)
 
     def resume(self) -> None:
         """Continue an agent that ended, or whose process is another one now."""
@@ -280,7 +292,7 @@ class HostedAgent:
         record.active, record.outcome = False, outcome
         exit = {"reason": reason, "error": error}
         record.exit = {name: text[:64] for name, text in exit.items() if text} or None
-        if record.agent_id != record.session_id:
+        if not self.is_session:
             self._note_left_tasks()
         self.gauge.event("agent_stopped", outcome=outcome)
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import os
 
-from ultramon.context.ladder import CLAUDE_CODE_LADDER, Ladder
+from ultramon.context.ladder import (
+    ACTIONS,
+    CLAUDE_CODE_LADDER,
+    FORCE_RETURN,
+    Ladder,
+)
 from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
 from ultramon.system import compact_json
 from ultramon.system.files import make_private_directory, read_private_file, replace_file
@@ -53,6 +58,7 @@ class InstalledChoices:
         ladder: The rungs.
         handoff_note: Text for the instructions of a compaction, or None.
         critical_note: The owner's sentence for an agent that is asked to return, or None.
+        note_from: The lowest action with which it is said; a relay's may come at the warning.
         pins: Whether a conversation is given back, after its compaction, what must not be lost;
             then the last prompt of a person is kept in the session's state.
         installed_at: Epoch seconds; None when nothing is installed.
@@ -72,6 +78,7 @@ class InstalledChoices:
         self.ladder = CLAUDE_CODE_LADDER
         self.handoff_note: str | None = None
         self.critical_note: str | None = None
+        self.note_from = FORCE_RETURN
         self.pins = False
         self.installed_at: float | None = None
         self.status_line_show = "own"
@@ -121,8 +128,9 @@ class InstalledChoices:
         if value["ladder"] != _DEFAULT_LADDER_JSON:
             self.ladder = Ladder.from_json(value["ladder"])
         self.handoff_note = _optional("handoffNote", value["handoffNote"], str, "text")
-        # Older installations have neither.
+        # Older installations have none of these.
         self.critical_note = _optional("criticalNote", value.get("criticalNote"), str, "text")
+        self.note_from = check_choice("noteFrom", value.get("noteFrom", FORCE_RETURN), ACTIONS)
         self.pins = bool(_optional("pins", value.get("pins"), bool, "true or false"))
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
@@ -139,6 +147,7 @@ class InstalledChoices:
             "ladder": self.ladder.to_json(),
             "handoffNote": self.handoff_note,
             "criticalNote": self.critical_note,
+            "noteFrom": self.note_from,
             "pins": self.pins,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},

@@ -54,7 +54,7 @@ class Delivery:
     def __init__(self, store: HookStore, agent: HostedAgent, *, is_prompt: bool) -> None:
         self._store = store
         self._agent_id = agent.record.agent_id
-        self._session_id = agent.record.session_id
+        self._session_id = store.agent_of(agent.record.session_id)
         self._is_prompt = is_prompt
         has_prompts = agent.has_prompts()
         told = agent.memory.get(_TOLD)
@@ -119,7 +119,7 @@ def write_line(notice: Message, session_id: str, now: float) -> str | None:
 
     Args:
         notice: As it was claimed.
-        session_id: The session of its recipient.
+        session_id: The agent that its recipient's session is.
         now: Epoch seconds.
 
     Returns:

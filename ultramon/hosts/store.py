@@ -70,6 +70,16 @@ class HookStore:
             self.installed = InstalledChoices(choices_path)
             self.installed.audience = NOBODY
 
+    @property
+    def in_relay(self) -> bool:
+        """Whether a relay runs this client; its own hooks alone get here then."""
+        return bool(self.environ.get("ULTRAMON_RELAY"))
+
+    def agent_of(self, session_id: str) -> str:
+        """Return the id of the agent that a session is: in a relay the context that it runs."""
+        name = self.environ.get("ULTRAMON_AGENT_ID") if self.in_relay else None
+        return name or session_id
+
     def find(self, agent_id: str) -> StateRecord | None:
         """Return an agent's state as it is now; None without one that can be read."""
         try:

@@ -34,13 +34,14 @@ def write_warning(store: HookStore, agent: HostedAgent, transcript_path: str | N
         pace=agent.gauge.describe_pace(),
         action=record.action,
         critical_note=store.installed.critical_note,
+        note_from=store.installed.note_from,
     )
 
 
 def write_unstored_warning(
     store: HookStore,
     event: HookEvent,
-    agent_ids: tuple[str, str, str | None],
+    agent_ids: tuple[str, str | None],
     transcript_path: str | None,
     stopped_at: float | None,
 ) -> str:
@@ -52,11 +53,11 @@ def write_unstored_warning(
     Args:
         store: Where the agents are.
         event: The hook call.
-        agent_ids: The agent, its session and its parent.
+        agent_ids: The agent and its parent.
         transcript_path: The agent's own, or None.
         stopped_at: When a person interrupted the agent after its last reply, or None.
     """
-    agent_id, session_id, parent_id = agent_ids
+    agent_id, parent_id = agent_ids
     try:
         replies = (
             store.host.read_last_replies(transcript_path, is_subagent=parent_id is not None)
@@ -71,7 +72,7 @@ def write_unstored_warning(
     if calls and calls[0] != event.call_id and stopped_at is None:
         return ""
     agent = store.hosted(StateRecord(agent_id))
-    agent.start(session_id, parent_id, event.cwd)
+    agent.start(event.session_id, parent_id, event.cwd)
     ranks = [0]
     for report, _ in reversed(replies):
         agent.take(report)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.claude_code import NAME
@@ -90,7 +91,8 @@ class ClaudeCodeLauncher:
         arguments: The user's arguments for each context.
         ladder: The rungs; None = those of the user's installation, else the default.
         context_limit_tokens: A cap on the window; None = that of the installation, if any.
-        hand_over_note: A note to the agent, once, at the rung that asks it to return.
+        hand_over_note: A note to the agent, once, at the rung where it hands over.
+        hand_over_from: The action of that rung, ``prepare_handoff`` or ``force_return``.
 
     Raises:
         ConfigurationError: A relay cannot do with one of the arguments, or the note is too long.
@@ -108,6 +110,7 @@ class ClaudeCodeLauncher:
         ladder: Ladder | None = None,
         context_limit_tokens: int | None = None,
         hand_over_note: str = "",
+        hand_over_from: str = FORCE_RETURN,
     ) -> None:
         for argument in arguments:
             reason = REFUSED_ARGUMENTS.get(argument.partition("=")[0])
@@ -121,6 +124,7 @@ class ClaudeCodeLauncher:
         self._arguments = tuple(arguments)
         self._ladder = ladder
         self._context_limit_tokens = context_limit_tokens
+        self._hand_over_from = hand_over_from
         self._hand_over_note = check_critical_note(hand_over_note, "hand_over_note")
         self._choices_path = choices_path(run_directory(state_directory, run), NAME)
         self._hook = Launcher(HOOK_SCRIPT, this_interpreter(), self._choices_path)
@@ -157,7 +161,7 @@ class ClaudeCodeLauncher:
         mine.ladder = self._ladder or stored.ladder
         mine.context_limit_tokens = self._context_limit_tokens or stored.context_limit_tokens
         mine.handoff_note = stored.handoff_note
-        mine.critical_note = self._hand_over_note
+        mine.critical_note, mine.note_from = self._hand_over_note, self._hand_over_from
         mine.status_line_show = "none"
         make_private_directory(self._state_directory)
         mine.save()
