@@ -80,12 +80,18 @@ class Children:
     def add(self, agent_id: str, child: Child) -> dict[str, Any]:
         """Watch a child; return the facts by which others find its process.
 
+        Args:
+            agent_id: Of its context.
+            child: Ours. A stand-in with a true ``ends_group`` ends its group by itself: its process
+                may be followed by another.
+
         Raises:
             TypeError: It is no process.
         """
         watched = watch_process(child)
         self._children[agent_id] = child
-        self._note_group(agent_id, watched.pid)
+        if not getattr(child, "ends_group", False):
+            self._note_group(agent_id, watched.pid)
         with self._agents.lock:
             self._agents.processes.attach(agent_id, watched, 0)
         return {
@@ -94,6 +100,16 @@ class Children:
             "bootId": self._host.boot_id,
             "hostname": self._host.hostname,
         }
+
+    def take_over(self, agent_id: str, child: Child) -> None:
+        """Watch what stands for the process of an orchestrator before us, as if it were ours.
+
+        How such a process ended, nobody but its parent knows.
+        """
+        self._children[agent_id] = child
+        with self._agents.lock:
+            watched = WatchedPid(child.pid or 0, process_started_at(child.pid or 0))
+            self._agents.processes.attach(agent_id, watched, 0)
 
     def adopt(self, context: Context) -> None:
         """Watch the process that an orchestrator before us started, if it is on this host."""

@@ -70,6 +70,9 @@ class SupervisorOptions(TypedDict, total=False):
         max_contexts: How many contexts this call may start; None (default) = any number.
         deadline_seconds: After so long agents are asked to hand off; None (default) = never.
         on_event: Called with each `SupervisorEvent`; what it raises is logged.
+        adopt: Called once for each context that an orchestrator before this one has left open, with
+            its agent id; returns what stands for its process, running or ended, as `spawn` does,
+            or None: then it is watched by its pid. Default None.
     """
 
     workers: int
@@ -80,6 +83,7 @@ class SupervisorOptions(TypedDict, total=False):
     max_contexts: int | None
     deadline_seconds: float | None
     on_event: Callable[[SupervisorEvent], object] | None
+    adopt: Callable[[str], Any] | None
 
 
 class _Call:
@@ -145,6 +149,7 @@ class Supervisor:
         max_contexts: int | None = None,
         deadline_seconds: float | None = None,
         on_event: Callable[[SupervisorEvent], object] | None = None,
+        adopt: Callable[[str], Any] | None = None,
     ) -> None:
         if workers < 1:
             raise ConfigurationError("workers", workers, ">= 1")
@@ -162,6 +167,8 @@ class Supervisor:
         self._max_restarts = max_restarts
         self._max_contexts = max_contexts
         self._on_event = on_event
+        self._adopt_by = adopt
+        self._offered: set[str] = set()
         self._cursor: str | None = None
         self._has_read = False
         self._is_holder = False
@@ -291,6 +298,7 @@ class Supervisor:
         yield from self._read()
         if not self._is_holder:
             return
+        yield from self._take_over()
         self._settle()
         yield from self._read()
         self._close_contexts()
@@ -451,6 +459,20 @@ class Supervisor:
             return f"{attempts}; {item.reason}"
         return f"{attempts}; the last one: {facts['reason']}"
 
+    def _take_over(self) -> Iterator[_Call]:
+        """Have the user's code stand in for the processes of an orchestrator before us."""
+        for context in self.pool.open_contexts if self._adopt_by is not None else ():
+            agent_id = context.agent_id
+            if context.supervisor == self._holder or agent_id in self._offered:
+                continue
+            self._offered.add(agent_id)
+            assert self._adopt_by is not None
+            call = _Call(self._adopt_by, agent_id)
+            yield call
+            if call.error is None and call.value is not None:
+                self._children.take_over(agent_id, call.value)
+        yield from self._read()
+
     def _adopt(self) -> None:
         """Watch the processes of an orchestrator before us, and put back what it never started."""
         for context in self.pool.open_contexts:
@@ -480,7 +502,9 @@ class Supervisor:
         self._append([self._event(agent_id, "agent_lost", **facts)])
 
     def _check_limits(self) -> None:
-        if self._barren > self._max_restarts:
+        if self._deliveries.stopping.is_set():
+            self.stop("stopped")  # before anything is started
+        elif self._barren > self._max_restarts:
             self.stop("max_restarts")
         elif (
             self._max_contexts is not None
