@@ -52,6 +52,8 @@ early because of the context does not hold here, for nothing is lost by it.
 Nobody reads along or answers questions: where something is unclear, choose, and write the choice
 into the notes. When the goal is reached, end the turn and say so."""
 
+_OPEN_TASKS = "Left in the task list of the context before: for the task list of this one"
+
 _ITEMS_BY_COMMAND = """\
 Record an item as done as soon as it is, by its name as it stands here: `ultramon task done ITEM`
 in a shell; `ultramon task list` shows them all. An item counts when it is recorded and a check
@@ -152,6 +154,7 @@ class Predecessor:
         work: The state of the items.
         workspace: The state of the working tree; None outside of git.
         facts: Sentences of the relay, such as that the worktree was made anew.
+        open_tasks: What it had in its own plan and did not finish, beside the items.
     """
 
     reason: str
@@ -159,6 +162,7 @@ class Predecessor:
     work: WorkState = field(default_factory=WorkState)
     workspace: WorkspaceSummary | None = None
     facts: tuple[str, ...] = ()
+    open_tasks: tuple[str, ...] = ()
 
 
 def first_prompt(
@@ -207,6 +211,7 @@ def successor_prompt(
         lines += section("Said to be done, not verified", before.work.claimed, others)
         lines += section("Set aside: leave these alone", before.work.set_aside, others)
         _add_tree(lines, before.workspace, others)
+        lines += section(_OPEN_TASKS, before.open_tasks, others)
         # Last, so that none of the relay's own words follow them.
         lines += section("Notes of the context before", before.notes, chars, preface=_UNVERIFIED)
         return lines

@@ -116,6 +116,28 @@ class RelayWorkspace:
             return None
         if not _LABEL.fullmatch(str(label)):
             raise WorkspaceError(self.root, f"{label!r} is no label", "use a-z, 0-9 and hyphens")
+        tree = self._write_tree()
+        head = self._commit("HEAD")
+        parents = ("-p", head) if head else ()
+        # No argument holds half a character or a NUL.
+        text = message.encode("utf-8", "replace").decode().replace("\0", " ")
+        commit = self._git("commit-tree", tree, *parents, "-m", text or "-", environ=_IDENTITY)
+        made = commit.stdout.decode().strip()
+        self._git("update-ref", f"{self._refs}/{label}", made)
+        return made
+
+    def fingerprint(self) -> str | None:
+        """Return what stands for the commit and all files, ignored ones but; None outside of git.
+
+        Raises:
+            WorkspaceError: git refused, or took too long.
+        """
+        if not self.is_checkpointed:
+            return None
+        return f"{self._commit('HEAD') or ''}:{self._write_tree()}"
+
+    def _write_tree(self) -> str:
+        """Store the present tree as git objects; branch and index stay as they are."""
         index = os.path.join(self.folder, f"index.{random_hex(6)}.tmp")
         environ = {"GIT_INDEX_FILE": index, **_IDENTITY}
         try:
@@ -132,19 +154,11 @@ class RelayWorkspace:
             if added.returncode:
                 note = "not every file could be kept: " + _last_line(added.stderr)
                 self.notes += [] if note in self.notes else [note]
-            tree = self._git("write-tree", environ=environ).stdout.decode().strip()
+            return self._git("write-tree", environ=environ).stdout.decode().strip()
         finally:
             for leftover in (index, f"{index}.lock"):
                 if os.path.lexists(leftover):
                     os.unlink(leftover)
-        head = self._commit("HEAD")
-        parents = ("-p", head) if head else ()
-        # No argument holds half a character or a NUL.
-        text = message.encode("utf-8", "replace").decode().replace("\0", " ")
-        commit = self._git("commit-tree", tree, *parents, "-m", text or "-", environ=_IDENTITY)
-        made = commit.stdout.decode().strip()
-        self._git("update-ref", f"{self._refs}/{label}", made)
-        return made
 
     def kept(self) -> dict[str, str]:
         """Return the ids of the kept trees by label."""

@@ -11,9 +11,11 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ultramon.context.ladder import FORCE_RETURN
+from ultramon.context.limits import resolve_limit, window_for_model
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.claude_code import NAME
+from ultramon.hosts.claude_code.compaction_trigger import compaction_limits
 from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
@@ -25,8 +27,15 @@ from ultramon.hosts.claude_code.setup.interpreter import this_interpreter
 from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 from ultramon.hosts.installed_choices import AGENT, InstalledChoices, choices_path
+from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.relay.launchers.claude_code_output import read_outcome
-from ultramon.relay.launchers.port import CheckedClient, ContextCommand, run_directory
+from ultramon.relay.launchers.port import (
+    CheckedClient,
+    ContextCommand,
+    HandOverLevel,
+    run_directory,
+)
+from ultramon.state.record import StateRecord
 from ultramon.system.environment import disabled
 from ultramon.system.files import make_private_directory
 
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ultramon.context.ladder import Ladder
-    from ultramon.relay.launchers.outcome import ContextOutcome
+    from ultramon.relay.launchers.outcome import ContextOutcome, RefusedCall
 
 TESTED_VERSION = (2, 1, 330)
 """The client that ultramon's own tests drive."""
@@ -74,8 +83,12 @@ OUTER_VARIABLES = (
     "CLAUDE_CODE_SESSION_ID",
     "CLAUDE_PID",
     "CLAUDE_PROJECT_DIR",
+    # A program that the agent runs is no worker of the relay.
+    SUPERVISED,
+    ASSIGNMENT,
 )
-"""What a client sets for its own tools: a relay that is started by one is no part of it."""
+"""What a client sets for its own tools, where one starts a relay; and what only workers need."""
+_PERMITTING = ("--allowedTools", "--allowed-tools", "--permission-mode", "--disallowedTools")
 
 
 class ClaudeCodeLauncher:
@@ -99,6 +112,7 @@ class ClaudeCodeLauncher:
     """
 
     name = NAME
+    uses_sdk = False
 
     def __init__(
         self,
@@ -154,8 +168,66 @@ class ClaudeCodeLauncher:
             warning = f"Claude Code {found[0]} is older than {tested}, which relays are tested with"
         return CheckedClient(os.path.abspath(program), found[0], warning)
 
+    def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
+        """Return the rung and the limit, by settings and arguments; see `AgentLauncher`."""
+        given = self._given("--model") or environ.get("ANTHROPIC_MODEL")
+        # Short names such as `opus` stand for another model each year.
+        model = given if given is not None and given.startswith("claude-") else None
+        choices = self._choices()
+        record = StateRecord("relay")
+        record.model, record.host = model, NAME
+        trigger, refusal = compaction_limits(environ, cwd, model, window_for_model(model, NAME))
+        resolve_limit(
+            record,
+            explicit_limit_tokens=choices.context_limit_tokens,
+            host_trigger_tokens=trigger,
+            host_refusal_tokens=refusal,
+        )
+        actions = (choices.note_from, FORCE_RETURN)
+        rungs = choices.ladder.resolve(record.context_limit).rungs
+        rung = next((rung for rung in rungs if rung.action in actions), None)
+        if rung is None:
+            return None
+        found = record.limit_candidates or ()
+        name = next((one["name"] for one in found if one["verdict"] == "binding"), None)
+        return HandOverLevel(rung.nominal_ratio, record.context_limit, name)
+
+    def describe_permissions(self) -> str:
+        """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""
+        for argument in self._arguments:
+            name, _, value = argument.partition("=")
+            if name == "--dangerously-skip-permissions" or "bypassPermissions" in (value, argument):
+                return f"permissions: nothing is asked, by your argument {argument}"
+        own = any(argument.startswith(_PERMITTING) for argument in self._arguments)
+        whose = "your settings and arguments" if own else "your settings"
+        return f"permissions: {whose}; what would prompt is denied"
+
+    def describe_refused(self, call: RefusedCall) -> str:
+        """Return an argument that allows calls like this one; see `AgentLauncher`."""
+        rule = call.tool
+        if call.tool == "Bash" and (words := call.request.split()):
+            rule = f"Bash({words[0]} *)"
+        return f"--allowedTools {shlex.quote(rule)}"
+
+    def _given(self, name: str) -> str | None:
+        """Return the value of one of the user's arguments."""
+        for at, argument in enumerate(self._arguments):
+            if argument.startswith(f"{name}="):
+                return argument.partition("=")[2]
+            if argument == name and at + 1 < len(self._arguments):
+                return self._arguments[at + 1]
+        return None
+
     def prepare(self) -> None:
         """Write the choices and the hook's program into the folder of the run."""
+        mine = self._choices()
+        make_private_directory(self._state_directory)
+        mine.save()
+        if self._hook.can_run:
+            self._hook.write()
+
+    def _choices(self) -> InstalledChoices:
+        """Return the choices of the hooks of this run."""
         mine = InstalledChoices(self._choices_path)
         stored = InstalledChoices.load(choices_path(self._state_directory, NAME))
         mine.ladder = self._ladder or stored.ladder
@@ -163,10 +235,7 @@ class ClaudeCodeLauncher:
         mine.handoff_note = stored.handoff_note
         mine.critical_note, mine.note_from = self._hand_over_note, self._hand_over_from
         mine.status_line_show = "none"
-        make_private_directory(self._state_directory)
-        mine.save()
-        if self._hook.can_run:
-            self._hook.write()
+        return mine
 
     def settings(self) -> dict[str, object]:
         """Return the settings for one run: hooks, and nothing else."""

@@ -13,6 +13,9 @@ from ultramon.relay.launchers.port import CheckedClient, ContextCommand
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ultramon.relay.launchers.outcome import RefusedCall
+    from ultramon.relay.launchers.port import HandOverLevel
+
 
 class CommandLauncher:
     """Launcher of a program of the user.
@@ -26,6 +29,7 @@ class CommandLauncher:
     """
 
     name = "command"
+    uses_sdk = True
 
     def __init__(self, run: str, command: Sequence[str]) -> None:
         if not command:
@@ -41,6 +45,18 @@ class CommandLauncher:
         if found is None:
             raise ConfigurationError("command", program, "a program that can be run")
         return CheckedClient(os.path.abspath(found))
+
+    def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
+        """Return None: the program decides; see `AgentLauncher.hand_over_level`."""
+        return None
+
+    def describe_permissions(self) -> str:
+        """Return nothing: the program has all permissions of its user."""
+        return ""
+
+    def describe_refused(self, call: RefusedCall) -> str:
+        """Return nothing: nobody refuses its calls."""
+        return ""
 
     def prepare(self) -> None:
         """Write nothing."""

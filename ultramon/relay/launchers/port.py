@@ -14,7 +14,7 @@ from ultramon.system.files import open_private
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ultramon.relay.launchers.outcome import ContextOutcome
+    from ultramon.relay.launchers.outcome import ContextOutcome, RefusedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,22 @@ class CheckedClient:
     program: str
     version: str = ""
     warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverLevel:
+    """Where a context is asked to hand over.
+
+    Attributes:
+        ratio: Share of the limit.
+        limit_tokens: The limit; None = not known before the first reply.
+        limit_name: Which limit it is: ``window``, ``trigger`` (the client compacts), ``refusal`` or
+            ``limit`` (the user's cap); None = unknown.
+    """
+
+    ratio: float
+    limit_tokens: int | None
+    limit_name: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,9 @@ class AgentLauncher(Protocol):
 
     name: str
     """Of the client, in options and texts."""
+    uses_sdk: bool
+    """Whether its agents keep their items and leave their handoffs by the SDK. Of the others the
+    relay makes the handoff of their last words, and takes a failure of the client as final."""
 
     def check(self, cwd: str) -> CheckedClient:
         """Find the client and ask for its version.
@@ -99,6 +118,18 @@ class AgentLauncher(Protocol):
         Raises:
             ConfigurationError: It is not there, does not start, or cannot be watched there.
         """
+
+    def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
+        """Return where its contexts hand over, as far as that is known before the first one.
+
+        None where they decide it themselves.
+        """
+
+    def describe_permissions(self) -> str:
+        """Return which permissions its agents have, in words; empty for all of the user's."""
+
+    def describe_refused(self, call: RefusedCall) -> str:
+        """Return what the user may add to the command line to allow a call; empty = unknown."""
 
     def prepare(self) -> None:
         """Write what all contexts of the run need, such as hooks for this run alone.
