@@ -1,0 +1,166 @@
+"""A project under git, relays of it, and the programs that these run as agents.
+
+Run as ``python relayed.py <mode>`` it is such a program. Each piece of work is a line in the file
+``done`` of its working directory; ``begun`` there has a line for each item that was begun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers import IMPORT_PATH
+
+CHECK = ("--verify", "grep -Fxqe {item} done")
+
+
+class RelayedProject:
+    """A project of one commit, with a state directory beside it."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.path = directory / "project"
+        self.path.mkdir()
+        self.state = directory / "state"
+        (self.path / "README").write_text("A project.\n")
+        self.git("init", "-q", "-b", "main")
+        self.git("config", "user.name", "Ada")
+        self.git("config", "user.email", "ada@example.org")
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "first")
+
+    def git(self, *arguments):
+        command = ["git", "-C", str(self.path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def tree(self, run="job"):
+        return self.state / "relay" / run / "worktree"
+
+    def lines(self, name="done", run="job"):
+        path = self.tree(run) / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def items(self, *names):
+        path = self.directory / "items"
+        path.write_text("".join(f"{name}\n" for name in names))
+        return ("--items", str(path))
+
+    def start(self, mode, *arguments, run="job", **environ):
+        """Start a relay as a program, its agents in a mode; no mode = those of before."""
+        from helpers.program import PROGRAM, environment
+
+        chosen = () if mode is None else ("--", sys.executable, "-B", __file__, mode)
+        return subprocess.Popen(
+            [PROGRAM, "relay", *arguments, "--state-dir", str(self.state), "--json", *chosen],
+            cwd=self.path,
+            env=environment(PYTHONPATH=IMPORT_PATH, **environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self, mode, *arguments, run="job", goal="Do it all.", **environ):
+        """Start a new run of that name."""
+        given = (goal, "--agent", "command", "--run", run, *arguments)
+        return self.start(mode, *given, **environ)
+
+    def resume(self, *arguments, run="job", mode=None, **environ):
+        """Start a relay that goes on."""
+        return self.start(mode, "--resume", run, *arguments, **environ)
+
+
+def finish(process):
+    """Return exit code, result and what was told; the result is None where there is none."""
+    output, told = process.communicate(timeout=60)
+    return process.returncode, json.loads(output) if output else None, told
+
+
+# --- what runs as an agent
+
+
+def note(name, item):
+    with open(name, "a") as file:
+        file.write(f"{item}\n")
+
+
+def supervised():
+    import ultramon
+
+    return ultramon.worker(ultramon.ContextConfig(context_limit_tokens=10_000, on_error="raise"))
+
+
+def obey():
+    with supervised() as agent:
+        for item in agent.pending():
+            note("begun", item)
+            agent.track_content("It was a dark and stormy night. " * 100)
+            note("done", item)
+
+
+def claims():
+    with supervised() as agent:
+        for _item in agent.pending():
+            pass
+
+
+def careless():
+    """Claims items without doing them, but does what is left alone."""
+    with supervised() as agent:
+        items = agent.monitor.pending()
+        for item in agent.pending():
+            if len(items) == 1 or "poor" not in item:
+                note("done", item)
+
+
+def waits():
+    """Does its first item, then works on the second until it is asked to hand over."""
+    with supervised() as agent:
+        for number, item in enumerate(agent.pending()):
+            note("begun", item)
+            while number and not agent.should_hand_over:
+                os.sched_yield()
+            if number:
+                break
+            note("done", item)
+
+
+def gated():
+    """Does its items, each when the test lets it."""
+    with supervised() as agent:
+        for item in agent.pending():
+            note("begun", item)
+            Path(os.environ["GATE"]).read_text()
+            note("done", item)
+
+
+def forgetful():
+    """Leaves a process in the background."""
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    child = subprocess.Popen(command, start_new_session=True)
+    note("left", child.pid)
+    obey()
+
+
+def fails():
+    sys.exit(3)
+
+
+def deaf():
+    """Should hand over in its second item, and never ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with supervised() as agent:
+        for number, item in enumerate(agent.pending()):
+            if number:
+                agent.report_usage(input_tokens=9_000)
+                while True:
+                    signal.pause()
+            note("done", item)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,143 @@
+"""What a relay was asked to do, kept in the folder of its run so that it can go on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
+from ultramon.errors import ConfigurationError, StateCorruptError
+from ultramon.relay.launchers.port import run_directory
+from ultramon.relay.prompts import RelayGoal
+from ultramon.state.stored_plan import MAX_NAME_CHARS
+from ultramon.system.files import read_private_file, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SCHEMA = 1
+FILE = "relay.json"
+CLAUDE, COMMAND = "claude", "command"
+AGENTS = (CLAUDE, COMMAND)
+LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
+"""Where a context may be asked to hand over: the action of the rung, by its usual name."""
+DEFAULT_MAX_CONTEXTS = 20
+DEFAULT_GRACE_SECONDS = 180.0
+DEFAULT_VERIFY_SECONDS = 600.0
+MAX_FILE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class RelayChoices:
+    """The choices of one run.
+
+    Attributes:
+        goal: What is to be reached.
+        cwd: The user's directory.
+        rules: What holds on the way.
+        items: One line for each; None = the goal is the only one.
+        verify: The command that checks an item, with ``{item}`` for it; None = nobody checks.
+        verify_seconds: After these the check has failed.
+        agent: ``claude`` or ``command``.
+        arguments: Of the client; or the command with its arguments.
+        hand_over_at: ``warning`` or ``critical``.
+        in_place: Whether to work in the user's own tree.
+        max_contexts: Most contexts of the run, over all calls.
+        max_usd: Most dollars of the run at list price, as the client reckons; None = any.
+        deadline_seconds: Of one call; None = none.
+        grace_seconds: How long a context has to hand over when it must.
+    """
+
+    goal: str
+    cwd: str
+    rules: tuple[str, ...] = ()
+    items: tuple[str, ...] | None = None
+    verify: str | None = None
+    verify_seconds: float = DEFAULT_VERIFY_SECONDS
+    agent: str = CLAUDE
+    arguments: tuple[str, ...] = ()
+    hand_over_at: str = "warning"
+    in_place: bool = False
+    max_contexts: int = DEFAULT_MAX_CONTEXTS
+    max_usd: float | None = None
+    deadline_seconds: float | None = None
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+
+    @property
+    def words(self) -> RelayGoal:
+        """Goal and rules, checked.
+
+        Raises:
+            ConfigurationError: As `RelayGoal`.
+        """
+        return RelayGoal(self.goal, self.rules)
+
+    def save(self, folder: str) -> None:
+        """Write the choices into the folder of the run, readable by this user alone.
+
+        Raises:
+            StateError: The system refused.
+        """
+        text = json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
+        replace_file(os.path.join(folder, FILE), text.encode() + b"\n")
+
+    @classmethod
+    def load(cls, state_directory: str, run: str) -> RelayChoices:
+        """Read the choices of a run.
+
+        Raises:
+            ConfigurationError: There is no such run.
+            StateCorruptError: They are not what a relay wrote.
+        """
+        path = os.path.join(run_directory(state_directory, run), FILE)
+        try:
+            data, _ = read_private_file(path, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            raise ConfigurationError("run", run, "a relay that was begun") from None
+        try:
+            value = json.loads(data)
+            if value.pop("schema") != SCHEMA:
+                raise ValueError("another ultramon wrote it")
+            for name in ("rules", "items", "arguments"):
+                value[name] = None if value[name] is None else tuple(value[name])
+            return cls(**value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateCorruptError(path, str(error), "start another run") from error
+
+    def differences(self, other: RelayChoices) -> list[str]:
+        """Return the names of the choices that differ from others."""
+        return [
+            one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name)
+        ]
+
+
+def is_run(state_directory: str, run: str) -> bool:
+    """Return whether a relay of that name was begun."""
+    return os.path.lexists(os.path.join(run_directory(state_directory, run), FILE))
+
+
+def read_items(lines: Iterable[str]) -> tuple[tuple[str, ...], int]:
+    """Return the items of a list, one a line, and how many lines repeated another.
+
+    Blank lines are left out, and white space around an item.
+
+    Raises:
+        ConfigurationError: There is none, or one is too long for a task list.
+    """
+    found = [line.strip() for line in lines if line.strip()]
+    for item in found:
+        if len(item) > MAX_NAME_CHARS or "\0" in item:
+            allowed = f"lines of at most {MAX_NAME_CHARS} characters, without NUL"
+            raise ConfigurationError("items", f"{item[:40]}…", allowed)
+    # Two items that a task list cannot tell apart would be one.
+    items = {task_name(item): item for item in reversed(found)}
+    if not items:
+        raise ConfigurationError("items", "", "at least one line")
+    return tuple(reversed(items.values())), len(found) - len(items)
+
+
+def task_name(item: str) -> str:
+    """Return an item as a task list spells it: each run of white space is one space."""
+    return " ".join(item.split())

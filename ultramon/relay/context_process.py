@@ -1,0 +1,152 @@
+"""The process of one context, as a supervisor watches and ends it: a whole process group."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ultramon.system.processes import process_started_at
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+_PROC = "/proc"
+NEVER_KNOWN = 0
+"""Exit code of a process that another process started; who asks learns elsewhere that it ended."""
+
+
+class ContextProcess:
+    """A context that runs, waits for a limit of the provider to end, or has ended.
+
+    Args:
+        process: The process; None = another relay started it.
+        pid: Of that one, the leader of its group; 0 = it has ended.
+        at_end: Called once when the process has ended, with its exit code (None = not known);
+            returns the process that goes on in its place and when to start it, or None: then the
+            context is over.
+
+    Attributes:
+        pid: Of the present process; 0 = none.
+        returncode: How it ended; None while it goes on.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes] | None,
+        at_end: Callable[[int | None], Continuation | None],
+        *,
+        pid: int = 0,
+    ) -> None:
+        self.pid = process.pid if process is not None else pid
+        self.returncode: int | None = None
+        self._process = process
+        self._started_at = process_started_at(self.pid) if process is None and self.pid else None
+        self._at_end = at_end
+        self._next: Continuation | None = None
+
+    def poll(self) -> int | None:
+        """Return how the context ended, None while it goes on."""
+        if self.returncode is None:
+            if self._next is not None:
+                self._go_on(self._next)
+            else:
+                self._look()
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Ask the group to end. One that waits for a limit is no process to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the group."""
+        self._signal(signal.SIGKILL)
+
+    def _look(self) -> None:
+        code: int | None
+        if self._process is not None:
+            code = self._process.poll()
+            if code is None:
+                return
+        else:
+            started_at = process_started_at(self.pid) if self.pid else None
+            if started_at is not None and started_at == self._started_at:
+                return
+            code = None
+        self._next = self._at_end(code)
+        if self._next is None:
+            self.returncode = NEVER_KNOWN if code is None else code
+
+    def _go_on(self, following: Continuation) -> None:
+        if following.is_over():
+            self._next, self.returncode = None, NEVER_KNOWN
+        elif following.is_due():
+            self._next = None
+            try:
+                self._process = following.start()
+            except OSError:
+                self.returncode = NEVER_KNOWN  # another context finds out why
+            else:
+                self.pid = self._process.pid
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._next is None and self.returncode is None and self.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+class Continuation:
+    """How a context goes on after its process has ended at a limit.
+
+    Args:
+        is_due: Whether to start the next process now.
+        is_over: Whether the context shall not go on any more.
+        start: Starts it.
+    """
+
+    def __init__(
+        self,
+        is_due: Callable[[], bool],
+        is_over: Callable[[], bool],
+        start: Callable[[], subprocess.Popen[bytes]],
+    ) -> None:
+        self.is_due = is_due
+        self.is_over = is_over
+        self.start = start
+
+
+def find_leader(environ: dict[str, str]) -> int | None:
+    """Return the process whose environment has these variables and that leads its group."""
+    for pid in _with_environment(environ):
+        with suppress(ProcessLookupError):
+            if os.getpgid(pid) == pid:
+                return pid
+    return None
+
+
+def end_left_over(environ: dict[str, str]) -> int:
+    """End every process whose environment has these variables; return how many there were.
+
+    What a client leaves in the background would go on changing files under the next context.
+    """
+    count = 0
+    for pid in _with_environment(environ):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            count += 1
+    return count
+
+
+def _with_environment(environ: dict[str, str]) -> Iterator[int]:
+    wanted = {f"{name}={value}".encode() for name, value in environ.items()}
+    for name in os.listdir(_PROC) if os.path.isdir(_PROC) else ():
+        pid = int(name) if name.isdigit() else os.getpid()
+        # Processes of others cannot be read, and some end meanwhile.
+        with suppress(OSError):
+            if pid != os.getpid():
+                with open(f"{_PROC}/{name}/environ", "rb") as file:
+                    given = set(file.read().split(b"\0"))
+                if wanted <= given and process_started_at(pid) is not None:
+                    yield pid

@@ -1,0 +1,154 @@
+"""Begins a relay or goes on with one: its workspace, its client, what is said first."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ultramon.backends.opening import open_backend
+from ultramon.relay.choices import CLAUDE, LEVELS, RelayChoices, is_run
+from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
+from ultramon.relay.launchers.command import CommandLauncher
+from ultramon.relay.prompts import hand_over_note
+from ultramon.relay.relay import Relay
+from ultramon.relay.result import duration, millions
+from ultramon.relay.workspace import open_workspace
+from ultramon.system.ids import check_agent_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ultramon.relay.launchers.port import AgentLauncher, CheckedClient
+    from ultramon.relay.workspace import RelayWorkspace
+
+_LIMITS = {
+    "trigger": " (the client's compaction trigger)",
+    "refusal": " (where the client refuses)",
+    "limit": " (your own limit)",
+    "window": "",
+}
+
+
+@dataclass(slots=True)
+class OpenedRelay:
+    """A relay that can run.
+
+    Attributes:
+        run: Its name.
+        choices: What was asked for.
+        launcher: Of the client.
+        client: The client as it was found.
+        workspace: Where it works.
+        state_directory: Where states are kept.
+        notes: Sentences for the user.
+    """
+
+    run: str
+    choices: RelayChoices
+    launcher: AgentLauncher
+    client: CheckedClient
+    workspace: RelayWorkspace
+    state_directory: str
+    notes: list[str] = field(default_factory=list)
+
+    def relay(self, tell: Callable[[str], object]) -> Relay:
+        """Return the relay, which tells each step."""
+        backend = open_backend(self.state_directory)
+        return Relay(self.run, self.choices, self.launcher, self.workspace, backend, tell=tell)
+
+    def head(self) -> Iterator[str]:
+        """Yield what a person is told first."""
+        program = f"{self.launcher.name} {self.client.version}".strip()
+        if self.launcher.uses_sdk:
+            program = f"command {self.client.program}"
+        permissions = self.launcher.describe_permissions()
+        yield f"{program} · {permissions}" if permissions else program
+        if self.client.warning:
+            yield self.client.warning
+        yield self._describe_workspace()
+        yield f"{self._describe_level()} · {self._describe_budget()}"
+        yield (
+            f"follow: ultramon watch --run {self.run} · Ctrl-C hands over · "
+            f"go on: ultramon relay --resume {self.run}"
+        )
+        yield from (*self.workspace.notes, *self.notes)
+
+    def _describe_workspace(self) -> str:
+        place = self.workspace
+        if not place.is_checkpointed:
+            return f"in place: {place.path}"
+        base = (place.base or "no commit")[:7]
+        if place.in_place:
+            return f"git: in place, on {place.branch or 'a detached head'}@{base}"
+        return f"git: worktree and branch {place.branch} from {base}; your tree is untouched"
+
+    def _describe_level(self) -> str:
+        level = self.launcher.hand_over_level(self.workspace.path, os.environ)
+        if level is None:
+            return "hands over when the program decides it"
+        if level.limit_tokens is None:
+            return f"hands over at {level.ratio:.0%} of the window, known from the first reply on"
+        at = int(level.ratio * level.limit_tokens)
+        limit = millions(level.limit_tokens) + " tokens" + _LIMITS.get(level.limit_name or "", "")
+        return f"hands over at {millions(at)} of {limit}"
+
+    def _describe_budget(self) -> str:
+        choices = self.choices
+        parts = [f"{choices.max_contexts} contexts"]
+        if choices.max_usd is not None:
+            parts.append(f"${choices.max_usd:.2f} at list price")
+        if choices.deadline_seconds is not None:
+            parts.append(duration(choices.deadline_seconds))
+        return f"stops at {', '.join(parts)}"
+
+
+def open_relay(
+    run: str, choices: RelayChoices, *, state_directory: str, program: str = "claude"
+) -> OpenedRelay:
+    """Open a run.
+
+    Args:
+        run: Its name; one that was begun goes on.
+        choices: What is asked for.
+        state_directory: Where states are kept.
+        program: Name or path of the client.
+
+    Raises:
+        ConfigurationError: A choice is not allowed, or there is no such client.
+        InvalidAgentIdError: No run can have that name.
+        WorkspaceError: The directory cannot be used so.
+        StateError: The state directory cannot be used.
+    """
+    check_agent_id(run, "run")
+    state_directory = os.path.abspath(state_directory)
+    _ = choices.words  # before anything is made
+    launcher = _launcher(run, choices, state_directory, program)
+    client = launcher.check(choices.cwd)
+    workspace = open_workspace(
+        run, cwd=choices.cwd, state_directory=state_directory, in_place=choices.in_place
+    )
+    return OpenedRelay(run, choices, launcher, client, workspace, state_directory)
+
+
+def free_name(state_directory: str, goal: str) -> str:
+    """Return a name for a new run: the first word of its goal, with a number that is free."""
+    words = "".join(c if c.isascii() and c.isalnum() else " " for c in goal.lower()).split()
+    word = next((word for word in words if len(word) > 2), "relay")[:20]
+    number = 1
+    while is_run(state_directory, f"{word}-{number}"):
+        number += 1
+    return f"{word}-{number}"
+
+
+def _launcher(run: str, choices: RelayChoices, state_directory: str, program: str) -> AgentLauncher:
+    if choices.agent == CLAUDE:
+        return ClaudeCodeLauncher(
+            run,
+            state_directory,
+            program=program,
+            arguments=choices.arguments,
+            hand_over_note=hand_over_note(),
+            hand_over_from=LEVELS[choices.hand_over_at],
+        )
+    return CommandLauncher(run, choices.arguments)

@@ -1,0 +1,538 @@
+"""Carries a job of a coding agent across fresh contexts, in one workspace, one context at a time.
+
+Built on `Fleet.supervise`: a context is a job of it. What the supervisor cannot know is here: how
+the client ended, what it said last, what it cost, and whether the provider lets it go on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ultramon.errors import AgentNotFoundError, StateError, WorkspaceError
+from ultramon.fleet.fleet import Fleet
+from ultramon.fleet.item_pool import ASSIGNED, CLAIMED, OPEN, SET_ASIDE, VERIFIED, ItemPool
+from ultramon.monitor.handoff import HandoffRecord, bounded_text
+from ultramon.relay.choices import task_name
+from ultramon.relay.context_process import (
+    ContextProcess,
+    Continuation,
+    end_left_over,
+    find_leader,
+)
+from ultramon.relay.context_record import ContextRecord, ContextRecords
+from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED, LIMITED
+from ultramon.relay.prompts import COMMAND as BY_COMMAND
+from ultramon.relay.prompts import (
+    TASK_LIST,
+    Predecessor,
+    WorkState,
+    first_prompt,
+    successor_prompt,
+)
+from ultramon.relay.result import RelayResult, Stop, counted
+from ultramon.relay.run_lock import run_lock
+from ultramon.relay.verification import CommandCheck
+from ultramon.state.models import is_whole
+from ultramon.state.plan import DONE
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.timestamps import clock_time
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from ultramon.backends.base import Backend
+    from ultramon.fleet.jobs import Job
+    from ultramon.fleet.supervisor_result import SupervisorEvent
+    from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.launchers.outcome import ContextOutcome, ProviderLimit
+    from ultramon.relay.launchers.port import AgentLauncher
+    from ultramon.relay.workspace import RelayWorkspace
+    from ultramon.state.record import StateRecord
+
+GOAL = "(the goal)"
+"""The one item of a job without a list, where the agent names its own tasks."""
+MAX_REFUSED_CONTEXTS = 3
+"""So many contexts in a row with refused calls and without progress end the run."""
+MAX_RESTARTS = 3
+FIRST_LIMIT_PAUSE_SECONDS = 60.0
+LONGEST_LIMIT_PAUSE_SECONDS = 900.0
+"""Where the provider does not say when its limit ends: doubled each time."""
+_POLL_SECONDS = 0.5
+_GO_ON = "Go on where you were: the provider takes requests again."
+_MAX_ERROR_CHARS = 500
+
+
+class Relay:
+    """One call of a relay: a new run, or one that goes on.
+
+    Args:
+        run: Its name.
+        choices: What was asked for.
+        launcher: Of the client; `AgentLauncher.prepare` is called here.
+        workspace: Where it works.
+        backend: The store; the directory of its states is that of the launcher's hooks.
+        tell: Called with a line about each step.
+        first_pause_seconds: The first pause at a limit whose end nobody knows.
+
+    Attributes:
+        contexts: The contexts so far, in the order of their start.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        choices: RelayChoices,
+        launcher: AgentLauncher,
+        workspace: RelayWorkspace,
+        backend: Backend,
+        *,
+        tell: Callable[[str], object],
+        first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
+    ) -> None:
+        self._run = run
+        self._choices = choices
+        self._launcher = launcher
+        self._workspace = workspace
+        self._backend = backend
+        self._tell = tell
+        self._first_pause_seconds = first_pause_seconds
+        self._items = _items_of(choices, launcher)
+        self._files = ContextRecords(workspace.folder)
+        self.contexts = self._files.all()
+        self._fleet = Fleet(run, backend=backend, poll_interval_seconds=_POLL_SECONDS)
+        self._view = _RunReader(backend, run)
+        self._check: CommandCheck | None = None
+        if choices.verify is not None:
+            environ = {**os.environ, "ULTRAMON_RELAY": run}
+            self._check = CommandCheck(
+                choices.verify, workspace.path, choices.verify_seconds, environ
+            )
+        self._stop: Stop | None = None
+        self._is_stopping = False
+        self._refused_in_a_row = 0
+        self._has_estimated = False
+        self._progress: dict[str, set[str]] = {}
+
+    def run(self) -> RelayResult:
+        """Go on until every item is settled, or there is a reason to stop; return what became.
+
+        Raises:
+            StateError: The store refused, or another relay works on this run.
+            WorkspaceError: git refused.
+        """
+        with run_lock(self._workspace.folder), self._checking():
+            self._choices.save(self._workspace.folder)
+            self._launcher.prepare()
+            self._files.prepare()
+            self._keep_missing()
+            choices = self._choices
+            result = self._fleet.supervise(
+                self._spawn,
+                list(self._items),
+                verify=None if self._check is None else self._verify,
+                enforce=True,
+                grace_seconds=choices.grace_seconds,
+                max_restarts=MAX_RESTARTS,
+                max_contexts=max(0, choices.max_contexts - len(self.contexts)),
+                deadline_seconds=choices.deadline_seconds,
+                on_event=self._follow,
+                adopt=self._adopt,
+            )
+            return RelayResult(
+                run=self._run,
+                work=result,
+                has_items=choices.items is not None,
+                is_checked=self._check is not None,
+                stop=self._stop or Stop.of(result, choices),
+                contexts=tuple(self.contexts),
+                compactions=sum(max(0, one.epoch - 1) for one in self._view.sessions()),
+                tasks=self._view.tasks() if choices.items is None else None,
+                workspace=self._workspace.summarise(),
+            )
+
+    @contextmanager
+    def _checking(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._fleet.close()
+            if self._check is not None:
+                self._check.close()
+
+    def _verify(self, name: str) -> bool:
+        assert self._check is not None
+        return self._check(self._items.get(name, name))
+
+    # --- contexts
+
+    def _spawn(self, job: Job) -> ContextProcess:
+        """Start the context of a job."""
+        number = _number_of(job.agent_id)
+        prompt = self._prompt(job, number)
+        record = ContextRecord(
+            number, str(uuid.uuid4()), SYSTEM_CLOCK.now(), self._workspace.fingerprint()
+        )
+        process = self._start(record, prompt, job.agent_id, job.env)
+        self.contexts.append(record)
+        count = sum(name in self._items for name in job.items)
+        what = f": {counted(count, 'item')}" if self._choices.items is not None else ""
+        self._tell(f"context {number} begins{what}")
+        return self._watch(record, job.agent_id, job.env, process)
+
+    def _start(
+        self,
+        record: ContextRecord,
+        prompt: str,
+        agent_id: str,
+        environ: dict[str, str],
+        *,
+        resumes: bool = False,
+    ) -> subprocess.Popen[bytes]:
+        command = self._launcher.command(
+            prompt,
+            cwd=self._workspace.path,
+            session_id=record.session_id,
+            environ=environ,
+            resumes=resumes,
+        )
+        # Before the process: whoever finds it without us knows its output.
+        self._files.save(record)
+        return command.start(self._files.output(record), self._files.errors(record))
+
+    def _watch(
+        self,
+        record: ContextRecord,
+        agent_id: str,
+        environ: dict[str, str],
+        process: subprocess.Popen[bytes] | None,
+        *,
+        pid: int = 0,
+    ) -> ContextProcess:
+        return ContextProcess(
+            process, lambda code: self._end(record, agent_id, environ, code), pid=pid
+        )
+
+    def _adopt(self, agent_id: str) -> ContextProcess | None:
+        """Take over a context of a relay before this one: one that runs, or its end."""
+        number = _number_of(agent_id)
+        record = next((one for one in self.contexts if one.number == number), None)
+        if record is None:
+            return None
+        environ = self._fleet.env(agent_id)
+        pid = find_leader(self._marks(agent_id)) or 0
+        if pid:
+            self._tell(f"context {number} still runs, and goes on")
+        return self._watch(record, agent_id, environ, None, pid=pid)
+
+    def _marks(self, agent_id: str) -> dict[str, str]:
+        """Return the variables that only processes of one context have."""
+        environ = self._fleet.env(agent_id)
+        names = ("ULTRAMON_AGENT_ID", "ULTRAMON_RUN", "ULTRAMON_BACKEND")
+        return {"ULTRAMON_RELAY": self._run, **{name: environ[name] for name in names}}
+
+    def _prompt(self, job: Job, number: int) -> str:
+        """Return the first message to a context."""
+        words = self._choices.words
+        has_items = self._choices.items is not None
+        items = [name for name in job.items if name in self._items] if has_items else []
+        recorded_by = BY_COMMAND if self._launcher.uses_sdk else TASK_LIST
+        before = self._view.last_closed()
+        if before is None:
+            return first_prompt(words, items, recorded_by=recorded_by).text
+        handoff = job.handoff
+        open_tasks = (*handoff.interrupted, *handoff.remaining) if handoff is not None else ()
+        summary = self._workspace.summarise() if self._workspace.is_checkpointed else None
+        predecessor = Predecessor(
+            self._describe_end(before),
+            None if handoff is None else handoff.notes,
+            self._work_state(before["begun"]) if has_items else WorkState(),
+            summary,
+            tuple(self._facts(items if has_items else list(self._items))),
+            tuple(name for name in open_tasks if name not in self._items),
+        )
+        return successor_prompt(words, number, predecessor, items, recorded_by=recorded_by).text
+
+    def _describe_end(self, closed: dict[str, Any]) -> str:
+        number = _number_of(str(closed["agentId"]))
+        record = next((one for one in self.contexts if one.number == number), None)
+        if record is not None and record.end in _ENDS:
+            return _ENDS[record.end]
+        return str(closed["reason"])
+
+    def _work_state(self, begun: list[str]) -> WorkState:
+        pool = self._view.pool
+        statuses = {name: item.status for name, item in pool.with_status(*_STATUSES)}
+
+        def having(*wanted: str) -> tuple[str, ...]:
+            return tuple(name for name, status in statuses.items() if status in wanted)
+
+        left = having(OPEN, ASSIGNED)
+        in_work = tuple(name for name in begun if name in left)
+        return WorkState(
+            verified=having(VERIFIED),
+            claimed=having(CLAIMED),
+            in_work=in_work,
+            left=tuple(name for name in left if name not in in_work),
+            set_aside=having(SET_ASIDE),
+        )
+
+    def _facts(self, names: list[str]) -> Iterator[str]:
+        yield from self._workspace.notes
+        for name in names:
+            item = self._items.get(name, name)
+            if self._check is not None and item in self._check.failures:
+                what = f"{name!r}" if self._choices.items is not None else "the goal"
+                yield f"the check of {what} failed: {self._check.failures[item]}"
+
+    # --- how a context ends
+
+    def _end(
+        self, record: ContextRecord, agent_id: str, environ: dict[str, str], code: int | None
+    ) -> Continuation | None:
+        """Take in how a process of a context ended, before the supervisor does."""
+        end_left_over(self._marks(agent_id))
+        outcome = self._outcome(record, code)
+        record.add(outcome)
+        record.ended_at = SYSTEM_CLOCK.now()
+        fingerprint = self._workspace.fingerprint()
+        record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
+        self._files.save(record)
+        if outcome.end == LIMITED and outcome.limit is not None and not self._is_stopping:
+            return self._pause(record, agent_id, environ, outcome.limit)
+        state = self._state(agent_id)
+        if not self._launcher.uses_sdk:
+            self._judge_client(record, outcome, state)
+            if state is not None and not state.active:
+                self._leave_handoff(record, outcome, state)
+        return None
+
+    def _outcome(self, record: ContextRecord, code: int | None) -> ContextOutcome:
+        path = self._files.output(record)
+        try:
+            with open(path, "rb") as lines:
+                return self._launcher.read_outcome(lines, code)
+        except FileNotFoundError:  # killed between its record and its start
+            return self._launcher.read_outcome((), code)
+
+    def _judge_client(
+        self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord | None
+    ) -> None:
+        """Stop where another context would fare no better."""
+        if outcome.end == FAILED:
+            self._stop_for(Stop.failed(outcome.error or outcome.reason))
+        elif outcome.end == CUT_OFF and outcome.session_id is None and (outcome.exit_code or 0) > 0:
+            self._stop_for(Stop.failed(self._last_error(record) or f"exit {outcome.exit_code}"))
+        elif outcome.ended_well and state is None:
+            words = "the client ended and none of the relay's hooks ran: see `ultramon doctor`"
+            self._stop_for(Stop.failed(words))
+
+    def _last_error(self, record: ContextRecord) -> str:
+        try:
+            with open(self._files.errors(record), "rb") as file:
+                lines = file.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[-1][:_MAX_ERROR_CHARS] if lines else ""
+
+    def _leave_handoff(
+        self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
+    ) -> None:
+        """Store the last words of a context as its handoff, which the next one is given."""
+        if not outcome.ended_well:
+            return
+        tasks = list(state.tasks or ()) if is_whole(state) else []
+        is_reached = self._choices.items is None and self._has_reached_goal(record, outcome, state)
+        if is_reached:
+            tasks.append({"name": GOAL, "status": DONE, "result": None})
+        own = state.handoff.get("notes") if isinstance(state.handoff, dict) else None
+        # Words alone are no progress: an agent that only talks would go on for ever.
+        has_worked = is_reached or not record.is_idle or any(t["status"] == DONE for t in tasks)
+        notes = "\n\n".join(text for text in (outcome.last_text, own) if text)
+        now = SYSTEM_CLOCK.now()
+        handoff = HandoffRecord.of(
+            state,
+            tasks,
+            now=now,
+            reason=_REASONS.get(state.action, "task_complete"),
+            suffix="-end",
+            notes=bounded_text(notes) if has_worked and notes else None,
+        )
+        event = state.event(
+            "handoff_ready", source=f"relay:{self._run}", at=now, n=1, handoff=handoff.to_json()
+        )
+        self._backend.append_events([event])
+
+    def _has_reached_goal(
+        self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
+    ) -> bool:
+        """Whether a job without a list has come to its end with this context."""
+        open_count = (state.tasks_total or 0) - state.tasks_completed
+        if outcome.end != COMPLETED or open_count or self._is_stopping:
+            return False
+        if outcome.refused_count and record.is_idle:
+            return False
+        # Asked to hand over, a context without a plan has not said that it is done.
+        return bool(state.tasks_total) or state.action == "none"
+
+    def _pause(
+        self, record: ContextRecord, agent_id: str, environ: dict[str, str], limit: ProviderLimit
+    ) -> Continuation:
+        """Wait until the provider takes requests again; then the same session goes on."""
+        now = SYSTEM_CLOCK.now()
+        pause = self._first_pause_seconds * 2 ** min(record.parts - 1, 20)
+        pause = min(pause, LONGEST_LIMIT_PAUSE_SECONDS)
+        until = limit.ends_at if limit.ends_at is not None and limit.ends_at > now else now + pause
+        self._tell(
+            f"context {record.number} waits for the {limit.kind} limit until "
+            f"{clock_time(until, now)}"
+        )
+        due_at = time.monotonic() + until - now
+
+        def start() -> subprocess.Popen[bytes]:
+            record.parts += 1
+            process = self._start(record, _GO_ON, agent_id, environ, resumes=True)
+            self._tell(f"context {record.number} goes on")
+            return process
+
+        return Continuation(lambda: time.monotonic() >= due_at, lambda: self._is_stopping, start)
+
+    def _state(self, agent_id: str) -> StateRecord | None:
+        try:
+            return self._backend.load(agent_id).record
+        except (AgentNotFoundError, StateError):
+            return None
+
+    # --- steps of the supervisor
+
+    def _stop_for(self, stop: Stop) -> None:
+        if self._stop is None:
+            self._stop = stop
+        self._fleet.stop()
+
+    def _follow(self, event: SupervisorEvent) -> None:
+        """Follow a step of the supervisor: say it, keep what is verified, watch the budget."""
+        if event.name == "stopping":
+            self._is_stopping = True
+            return
+        assert event.agent_id is not None
+        made = self._progress.setdefault(event.agent_id, set())
+        if event.name == "verified" or (event.name == "claimed" and self._check is None):
+            made.update(event.items)
+            self._keep(event)
+        elif event.name == "rejected":
+            for name in event.items:
+                how = self._check.failures.get(self._items.get(name, name)) if self._check else None
+                self._tell(f"not confirmed: {name}" + (f" ({how})" if how else ""))
+        elif event.name == "set_aside":
+            for name in event.items:
+                self._tell(f"set aside: {name}")
+        elif event.name == "ended":
+            self._context_ended(event, made)
+
+    def _keep(self, event: SupervisorEvent) -> None:
+        counts = event.counts
+        done = counts.verified + (counts.claimed if self._check is None else 0)
+        for number, name in enumerate(event.items, done - len(event.items) + 1):
+            self._tell(f"{event.name}: {name} ({number} of {counts.assigned})")
+            if event.name == "verified":
+                try:
+                    self._workspace.keep(self._label(name), f"{name} verified")
+                except WorkspaceError as error:
+                    self._tell(f"{name} is not kept: {error}")
+
+    def _label(self, name: str) -> int:
+        return list(self._items).index(name) + 1 if name in self._items else 0
+
+    def _keep_missing(self) -> None:
+        """Keep what was verified in the moment in which an earlier relay was killed."""
+        self._view.read()
+        verified = [name for name, _ in self._view.pool.with_status(VERIFIED)]
+        kept = self._workspace.kept() if verified else {}
+        for name in verified:
+            if str(self._label(name)) not in kept:
+                self._workspace.keep(self._label(name), f"{name} verified")
+
+    def _context_ended(self, event: SupervisorEvent, made: set[str]) -> None:
+        assert event.agent_id is not None
+        number = _number_of(event.agent_id)
+        record = next((one for one in self.contexts if one.number == number), None)
+        cost = "" if record is None or record.cost_usd is None else f", ${record.cost_usd:.2f}"
+        self._tell(f"context {number} ended: {event.reason}{cost}")
+        if record is None:
+            return
+        has_changed = self._workspace.is_checkpointed and not record.is_idle
+        is_blocked = bool(record.refused_count) and not made and not has_changed
+        self._refused_in_a_row = self._refused_in_a_row + 1 if is_blocked else 0
+        if self._refused_in_a_row >= MAX_REFUSED_CONTEXTS and event.counts.left:
+            advice = dict.fromkeys(map(self._launcher.describe_refused, record.refused))
+            self._stop_for(Stop.refused(record.refused_count, [one for one in advice if one]))
+        self._check_budget(event, made)
+
+    def _check_budget(self, event: SupervisorEvent, made: set[str]) -> None:
+        spent = sum(one.cost_usd or 0.0 for one in self.contexts)
+        counts = event.counts
+        if not self._has_estimated and spent and made and counts.left:
+            self._has_estimated = True
+            whole = spent / (counts.assigned - counts.left) * counts.assigned
+            self._tell(f"${spent:.2f} so far at list price; at this rate ${whole:.2f} for all")
+        limit = self._choices.max_usd
+        if limit is not None and spent >= limit and counts.left:
+            self._stop_for(Stop.budget(f"${spent:.2f} of ${limit:.2f} are spent"))
+
+
+_STATUSES = (OPEN, ASSIGNED, CLAIMED, VERIFIED, SET_ASIDE)
+_REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_warning"}
+_ENDS = {COMPLETED: "its turn ended", CUT_OFF: "its process was killed"}
+
+
+class _RunReader:
+    """The journal and the states of a run, as they are now."""
+
+    def __init__(self, backend: Backend, run: str) -> None:
+        self.pool = ItemPool(1)
+        self._backend = backend
+        self._run = run
+        self._cursor: str | None = None
+
+    def read(self) -> None:
+        """Read on in the journal."""
+        while (page := self._backend.events(self._cursor)).events:
+            for event in page.events:
+                if event["run"] == self._run:
+                    list(self.pool.read(event, None))
+            self._cursor = page.cursor
+
+    def last_closed(self) -> dict[str, Any] | None:
+        """Return the event that closed the last context; None for the first."""
+        self.read()
+        closed = [one.closed for one in self.pool.contexts.values() if one.closed is not None]
+        return closed[-1] if closed else None
+
+    def sessions(self) -> list[StateRecord]:
+        """Return the states of the contexts."""
+        self.read()
+        found = (agent.record for agent in self._backend.list_agents(self._run))
+        return [one for one in found if one is not None and one.agent_id in self.pool.contexts]
+
+    def tasks(self) -> dict[str, str]:
+        """Return the tasks of all contexts by name, each with its last status."""
+        known: dict[str, str] = {}
+        for record in sorted(self.sessions(), key=lambda one: _number_of(one.agent_id)):
+            known.update((task["name"], task["status"]) for task in record.tasks or ())
+        return known
+
+
+def _items_of(choices: RelayChoices, launcher: AgentLauncher) -> dict[str, str]:
+    """Return the items by the names that the agents know them by."""
+    if choices.items is None:
+        return {choices.goal if launcher.uses_sdk else GOAL: choices.goal}
+    return {item if launcher.uses_sdk else task_name(item): item for item in choices.items}
+
+
+def _number_of(agent_id: str) -> int:
+    return int(agent_id.rpartition(".")[2])
