@@ -31,6 +31,7 @@ COMMANDS = (
     "explain",
     "events",
     "resume",
+    "relay",
     "pin",
     "install",
     "uninstall",

@@ -43,6 +43,10 @@ class ExitCode(IntEnum):
     """No agent has that id, prefix or label."""
     AMBIGUOUS = 4
     """Several agents have that prefix or label."""
+    BUDGET = 5
+    """A relay has used up its contexts, its money or its time."""
+    REFUSED = 6
+    """A relay makes no progress because permissions refuse what its agents ask for."""
     WARNING = 50
     """70 % of the window or more; this and the next three are the default limits of alerts."""
     CAUTION = 51

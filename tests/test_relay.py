@@ -1,0 +1,244 @@
+"""Whole relays with programs as agents, on real git: what is verified, kept, refused, survived."""
+
+import os
+import signal
+import stat
+import threading
+import time
+
+import pytest
+from helpers.relayed import CHECK, RelayedProject, finish
+
+from ultramon.system.processes import process_started_at
+
+
+@pytest.fixture
+def project(tmp_path):
+    return RelayedProject(tmp_path)
+
+
+def counts(result):
+    return {name: count for name, count in result["work"]["counts"].items() if count}
+
+
+def until(check, what):
+    """Wait for a fact outside of this process."""
+    deadline = time.monotonic() + 30
+    while not (found := check()):
+        assert time.monotonic() < deadline, what
+        threading.Event().wait(0.01)
+    return found
+
+
+def test_every_item_is_verified_across_contexts_and_kept(project):
+    """Quotes and spaces are part of a name; the user's tree is as it was."""
+    items = ["a b.py", 'say "x".py', "it's.py", "$(touch oops)", "--", *map(str, range(8))]
+    code, result, told = finish(project.begin("obey", *project.items(*items, "a b.py", ""), *CHECK))
+    assert (code, counts(result)) == (0, {"assigned": 13, "verified": 13}), told
+    assert sorted(project.lines()) == sorted(items)
+    assert len(result["contexts"]) > 1
+    assert "1 line of the items repeated" in told
+    assert project.git("status", "--porcelain") == ""
+    assert project.git("rev-parse", "--abbrev-ref", "HEAD") == "main\n"
+    kept = project.git("for-each-ref", "--format=%(refname)", "refs/ultramon/job/").split()
+    assert len(kept) == 13
+    assert result["workspace"]["branch"] == "ultramon/job"
+
+
+def test_a_claim_that_a_check_refutes_is_no_success(project):
+    """Done by nobody, the items are set aside after three contexts, each with its reason."""
+    code, result, told = finish(project.begin("claims", *project.items("a"), *CHECK))
+    assert (code, counts(result)) == (1, {"assigned": 1, "set_aside": 1})
+    assert len(result["contexts"]) == 3
+    assert "3 contexts" in result["work"]["set_aside"]["a"]
+    assert "not confirmed: a (exit code" in told
+
+
+def test_what_is_put_back_is_done_by_a_later_context(project):
+    """The other items do not suffer."""
+    items = project.items("a", "poor b", "c")
+    code, result, _ = finish(project.begin("careless", *items, *CHECK))
+    assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3})
+
+
+def test_without_a_check_nothing_is_called_verified(project):
+    """The word for it is claimed."""
+    code, result, told = finish(project.begin("obey", *project.items("a", "b")))
+    assert (code, counts(result)) == (0, {"assigned": 2, "claimed": 2})
+    assert "claimed: b (2 of 2)" in told
+
+
+def test_a_job_without_a_list_is_its_goal(project):
+    """A program is given the goal as its one item."""
+    code, result, _ = finish(project.begin("obey", goal="Count the stars."))
+    assert (code, project.lines()) == (0, ["Count the stars."])
+    assert counts(result) == {"assigned": 1, "claimed": 1}
+
+
+def test_contexts_are_a_budget_of_the_run(project):
+    """Reached, the run can go on with more, and says what was changed."""
+    items = project.items(*map(str, range(12)))
+    code, result, told = finish(project.begin("obey", *items, *CHECK, "--max-contexts", "1"))
+    assert (code, result["stop"]["words"]) == (5, "1 context are used up")
+    assert 0 < counts(result)["verified"] < 12
+    code, result, told = finish(project.resume())
+    assert (code, len(result["contexts"])) == (5, 1)
+    code, result, told = finish(project.resume("--max-contexts", "9"))
+    assert (code, counts(result)) == (0, {"assigned": 12, "verified": 12})
+    assert "changed: max contexts" in told
+    assert project.lines() == [str(number) for number in range(12)]
+
+
+def test_the_choices_of_a_run_are_private(project):
+    """They hold the goal, and whatever arguments the agent got."""
+    finish(project.begin("obey", *project.items("a")))
+    folder = project.state / "relay" / "job"
+    found = [path for path in folder.rglob("*") if "worktree" not in path.parts and path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    assert len(found) >= 5
+
+
+def test_an_interrupt_asks_for_a_hand_over(project):
+    """The context leaves what it has; the run goes on later and repeats nothing."""
+    relay = project.begin("waits", *project.items("a", "b", "c"), *CHECK)
+    until(lambda: project.lines("begun") == ["a", "b"], "two items begun")
+    relay.send_signal(signal.SIGINT)
+    code, result, told = finish(relay)
+    assert (code, result["stop"]["kind"]) == (130, "interrupted"), told
+    assert counts(result) == {"assigned": 3, "verified": 1, "left": 2}
+    assert "go on: ultramon relay --resume job" in told
+    code, result, _ = finish(project.resume(mode="obey"))
+    assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3})
+    assert project.lines() == ["a", "b", "c"]
+
+
+def test_a_context_that_does_not_hand_over_is_ended(project):
+    """It had its time; the next one goes on."""
+    relay = project.begin("deaf", *project.items("a", "b"), *CHECK, "--grace", "1s")
+    code, result, _ = finish(relay)
+    assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2})
+    assert [one["is_killed"] for one in result["work"]["contexts"]] == [True, False]
+
+
+def test_the_deadline_ends_a_run_that_goes_on_later(project):
+    """It is a budget too."""
+    relay = project.begin("waits", *project.items("a", "b"), *CHECK, "--deadline", "1s")
+    code, result, _ = finish(relay)
+    assert (code, result["stop"]["words"]) == (5, "the time is up")
+
+
+def test_a_program_that_always_fails_is_given_up(project):
+    """After a few restarts, with pauses."""
+    code, result, told = finish(project.begin("fails", *project.items("a")))
+    assert (code, result["stop"]["kind"]) == (1, "gave_up")
+    assert "exit code 3" in told
+    assert counts(result) == {"assigned": 1, "left": 1}
+
+
+def test_what_a_context_leaves_running_is_ended(project):
+    """The next context has the worktree for itself."""
+    code, _, _ = finish(project.begin("forgetful", *project.items("a"), *CHECK))
+    assert code == 0
+    assert [process_started_at(int(pid)) for pid in project.lines("left")] == [None]
+
+
+def test_a_check_that_hangs_has_failed(project):
+    """It is ended with what it started."""
+    check = ("--verify", "sh -c 'echo $$ > pid; cat /dev/zero | cat > /dev/null'")
+    code, result, told = finish(
+        project.begin("obey", *project.items("a"), *check, "--verify-timeout", "1s")
+    )
+    assert (code, counts(result)) == (1, {"assigned": 1, "set_aside": 1})
+    assert "not confirmed: a (took more than 1 s)" in told
+    assert process_started_at(int(project.lines("pid")[0])) is None
+
+
+# --- kills
+
+
+@pytest.fixture
+def gate(tmp_path):
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+def test_a_relay_that_is_killed_finds_its_context_again(project, gate):
+    """It runs on alone, and the next relay goes on with it: nothing is done twice."""
+    relay = project.begin("gated", *project.items("a", "b"), *CHECK, GATE=str(gate))
+    until(lambda: project.lines("begun") == ["a"], "the first item")
+    relay.kill()
+    relay.communicate()
+    again = project.resume(GATE=str(gate))
+    until(lambda: "still runs" in again.stderr.readline(), "the context is found")
+    gate.write_text("")
+    until(lambda: project.lines("begun") == ["a", "b"], "the second item")
+    gate.write_text("")
+    code, result, _ = finish(again)
+    assert (code, counts(result), len(result["contexts"])) == (0, {"assigned": 2, "verified": 2}, 1)
+    assert project.lines("begun") == project.lines() == ["a", "b"]
+
+
+def test_a_relay_and_its_context_that_are_killed_repeat_one_item(project, gate):
+    """What was in work is begun again, and counted."""
+    relay = project.begin("gated", *project.items("a", "b"), *CHECK, GATE=str(gate))
+    until(lambda: project.lines("begun") == ["a"], "the first item")
+    gate.write_text("")
+    until(lambda: project.lines("begun") == ["a", "b"], "the second item")
+    relay.kill()
+    relay.communicate()
+    kill_contexts()
+    code, result, _ = finish(project.resume(mode="obey"))
+    assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2})
+    assert result["work"]["repeated"] == ["b"]
+    assert project.lines("begun") == ["a", "b", "b"]
+
+
+def kill_contexts():
+    from ultramon.relay.context_process import end_left_over
+
+    assert end_left_over({"ULTRAMON_RELAY": "job", "ULTRAMON_RUN": "job"}) >= 1
+
+
+def test_one_relay_at_a_time_works_on_a_run(project, gate):
+    """The second is told who does; the first does not notice."""
+    relay = project.begin("gated", *project.items("a"), *CHECK, GATE=str(gate))
+    until(lambda: project.lines("begun") == ["a"], "the first item")
+    code, result, told = finish(project.resume())
+    assert (code, result) == (1, None)
+    assert f"is in the hands of process {relay.pid}, since " in told
+    gate.write_text("")
+    assert finish(relay)[0] == 0
+
+
+# --- usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name a GOAL"),
+        (("--resume", "none"), "a relay that was begun"),
+        (("Do it.", "--agent", "command"), "a program and its arguments"),
+        (("Do it.", "--agent", "command", "--deadline", "4x"), "no time span"),
+        (("Do it.", "--items", os.devnull), "at least one line"),
+        ((" ", "--agent", "command"), "not empty"),
+    ],
+)
+def test_wrong_usage_makes_nothing(project, arguments, said):
+    """Neither a worktree nor a branch."""
+    code, result, told = finish(project.start(None, *arguments))
+    assert code in (1, 2)
+    assert (result, said in told) == (None, True), told
+    assert project.git("branch", "--list") == "* main\n"
+
+
+def test_outside_of_git_a_relay_works_in_place_only_by_choice(project, tmp_path):
+    """There it says that nothing is checkpointed."""
+    project.path = tmp_path / "plain"
+    project.path.mkdir()
+    code, _, told = finish(project.begin("obey", *project.items("a")))
+    assert (code, "is in no git repository" in told) == (1, True)
+    code, _, told = finish(project.begin("obey", *project.items("a"), "--in-place"))
+    assert (code, "nothing is checkpointed" in told) == (0, True)
+    assert (project.path / "done").read_text() == "a\n"
