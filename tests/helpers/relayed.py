@@ -53,9 +53,10 @@ class RelayedProject:
         """Start a relay as a program, its agents in a mode; no mode = those of before."""
         from helpers.program import PROGRAM, environment
 
+        program = [sys.executable, "-B", __file__] if "DIE_AT" in environ else [PROGRAM]
         chosen = () if mode is None else ("--", sys.executable, "-B", __file__, mode)
         return subprocess.Popen(
-            [PROGRAM, "relay", *arguments, "--state-dir", str(self.state), "--json", *chosen],
+            [*program, "relay", *arguments, "--state-dir", str(self.state), "--json", *chosen],
             cwd=self.path,
             env=environment(PYTHONPATH=IMPORT_PATH, **environ),
             stdin=subprocess.DEVNULL,
@@ -88,6 +89,16 @@ def note(name, item):
         file.write(f"{item}\n")
 
 
+def relay():
+    """A relay that is killed at so many function calls of the package."""
+    from helpers.supervised import die_at
+    from ultramon.cli import main
+
+    if at := int(os.environ.pop("DIE_AT")):
+        die_at(at)
+    main(sys.argv[1:])
+
+
 def supervised():
     import ultramon
 
@@ -100,6 +111,18 @@ def obey():
             note("begun", item)
             agent.track_content("It was a dark and stormy night. " * 100)
             note("done", item)
+
+
+def alone():
+    """Obeys, and notes where another context was in the worktree already."""
+    import fcntl
+
+    with open("alone.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note("together", os.getpid())
+        obey()
 
 
 def claims():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -56,17 +57,20 @@ class RelayedProject:
         """Start a relay; `extra` goes to the client."""
         command = [PROGRAM, "relay", *arguments, "--program", str(self.client.program), "--json",
                    "--", "--model", MODEL, *extra]  # fmt: skip
-        path = os.pathsep.join((os.path.dirname(PROGRAM), os.environ["PATH"]))
-        environ = self.client.environment(ULTRAMON_STATE_DIR=str(self.state), PATH=path) | environ
         return subprocess.Popen(
             command,
             cwd=self.path,
-            env=environ,
+            env=self.environ(**environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def environ(self, **more):
+        path = os.pathsep.join((os.path.dirname(PROGRAM), os.environ["PATH"]))
+        given = {"ULTRAMON_STATE_DIR": str(self.state), "PATH": path, **more}
+        return self.client.environment() | given
 
     def run(self, *arguments, **options):
         return finish(self.start(*arguments, **options))
@@ -74,8 +78,6 @@ class RelayedProject:
 
 def finish(process, seconds=100):
     """Return exit code, result and what was told; the result is None where there is none."""
-    import json
-
     try:
         output, told = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -1,9 +1,26 @@
 """Whole relays with the real client: hand-over, verification, limits, refusals, kills."""
 
-import pytest
+import signal
+import threading
 
-from real_client.api import Reply
-from real_client.relaying import GOAL, RUN, RelayedProject, complete, create, touch
+import pytest
+from helpers.program import as_a_process
+
+from real_client.api import Refusal, Reply
+from real_client.client import MODEL, until
+from real_client.relaying import (
+    GOAL,
+    RUN,
+    RelayedProject,
+    complete,
+    create,
+    ended_at_last,
+    finish,
+    touch,
+)
+from ultramon.relay.choices import RelayChoices, read_items
+from ultramon.relay.context_process import end_left_over
+from ultramon.relay.opening import open_relay
 from ultramon.relay.prompts import hand_over_note
 
 pytestmark = pytest.mark.real_client
@@ -49,3 +66,171 @@ def test_a_job_is_carried_into_a_second_context(project, api, states):
     assert project.git("branch", "--list").split() == ["*", "main", "+", f"ultramon/{RUN}"]
     refs = project.git("for-each-ref", "--format=%(refname)", f"refs/ultramon/{RUN}/").split()
     assert len(refs) == 4
+
+
+def test_a_false_claim_is_found(project, api):
+    """What the model says is done is checked; the next context learns what was not confirmed."""
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a"),
+        complete(22_000, 1, 2),
+        Reply(23_000, "All is written."),
+        create(20_000, "b"),
+        touch(21_000, "b"),
+        complete(22_000, 1),
+        Reply(23_000, "Now it is."),
+    )
+    code, result, told = project.run(GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    assert code == 0, told
+    assert result["work"]["counts"]["verified"] == 2
+    assert "not confirmed: b (exit code 1)" in told
+    assert api.turns()[4].count("the check of 'b' failed: exit code 1") == 1
+
+
+def test_a_plan_of_the_agents_own_is_carried_on(project, api):
+    """Without a list the open tasks go to the next context, and the run ends when none is left."""
+    api.play(
+        create(20_000, "parse", "emit"),
+        complete(140_000, 1),
+        Reply(141_000, "Parsed."),
+        create(20_000, "emit", "test"),
+        complete(21_000, 1, 2),
+        Reply(22_000, "Done."),
+    )
+    code, result, told = project.run(GOAL, "--run", RUN)
+    assert code == 0, told
+    assert result["tasks"] == {"parse": "done", "emit": "done", "test": "done"}
+    prompt = next(text for text in api.turns()[3].texts if "## Left in the task list" in text)
+    assert "- emit\n" in prompt.partition("## Left in the task list")[2]
+    assert "- parse\n" not in prompt
+
+
+def test_without_a_plan_a_normal_end_is_the_end(project, api):
+    """Nobody checks, and the result says so."""
+    api.play(touch(20_000, "a"), Reply(21_000, "Done."))
+    code, result, _ = project.run(GOAL, "--run", RUN)
+    assert (code, result["tasks"], len(result["contexts"])) == (0, {}, 1)
+    assert result["work"]["counts"]["claimed"] == 1
+    assert result["workspace"]["dirty_files"] == ["a"]
+
+
+def test_denied_calls_stop_a_run_that_makes_no_progress(project, api):
+    """With the argument that would allow them; nothing was granted."""
+    project.client.settings.write_text("{}")
+    for _ in range(3):
+        api.play(touch(20_000, "a"), Reply(21_000, "I may not."))
+    code, result, _ = project.run(GOAL, "--run", RUN, *project.items("a"), *CHECK)
+    assert (code, result["stop"]["kind"]) == (6, "refused")
+    assert result["stop"]["advice"] == ["--allowedTools 'Bash(touch *)'"]
+    api.play(create(20_000, "a"), touch(21_000, "a"), complete(22_000, 1), Reply(23_000, "Done."))
+    code, result, told = project.run("--resume", RUN, extra=["--allowedTools", "Bash(touch *)"])
+    assert (code, result["work"]["counts"]["verified"]) == (0, 1), told
+    assert "changed: arguments" in told
+
+
+def test_the_words_of_a_provider_end_a_run(project, api):
+    """Another context would hear the same."""
+    api.whenever(Refusal("Your credit balance is too low.", 400))
+    code, result, _ = project.run(GOAL, "--run", RUN, *project.items("a"), *CHECK)
+    assert (code, len(result["contexts"])) == (1, 1)
+    assert "redit balance is too low" in result["stop"]["words"]
+
+
+def test_a_rate_limit_pauses_a_run(project, api):
+    """The same session goes on; no context died, and nothing was repeated."""
+    api.play(create(20_000, "a"), touch(21_000, "a"))
+    api.whenever(Refusal("Slower.", 429, "rate_limit_error", (("retry-after", "1"),)))
+    told = []
+
+    def tell(line):
+        told.append(line)
+        if "waits for the rate limit" in line:
+            api.whenever(Reply(24_000, "Done."))
+            api.play(complete(22_000, 1))
+
+    environ = project.environ(CLAUDE_CODE_MAX_RETRIES="1")
+    with as_a_process(environ):
+        choices = RelayChoices(
+            GOAL, str(project.path), items=read_items(["a"])[0], verify=CHECK[1],
+            arguments=("--model", MODEL),
+        )  # fmt: skip
+        opened = open_relay(
+            RUN, choices, state_directory=str(project.state), program=str(project.client.program)
+        )
+        result = opened.relay(tell, first_pause_seconds=0.5).run()
+    assert result.ok, told
+    assert (len(result.work.contexts), result.work.killed) == (1, 0)
+    assert any("waits for the rate limit" in line for line in told)
+    assert len({turn.body["metadata"]["user_id"] for turn in api.turns()}) == 1
+
+
+def test_a_relay_and_its_client_that_are_killed_lose_nothing(project, api):
+    """Killed in the middle of an item; the next relay goes on with what is left."""
+    gate = threading.Event()
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a"),
+        complete(22_000, 1),
+        touch(23_000, "b", gate=gate),
+    )
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    with ended_at_last(project.start(*given)) as relay:
+        api.wait_for_turns(4)
+        relay.kill()
+        relay.communicate()
+        assert end_left_over({"ULTRAMON_RELAY": RUN, "ULTRAMON_AGENT_ID": f"{RUN}.1"})
+    gate.set()
+    api.play(create(20_000, "b"), touch(21_000, "b"), complete(22_000, 1), Reply(23_000, "Done."))
+    code, result, told = project.run("--resume", RUN)
+    assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
+    assert (len(result["contexts"]), result["work"]["lost"]) == (2, [])
+    assert len(result["work"]["repeated"]) <= 1
+
+
+def test_a_context_survives_its_relay(project, api):
+    """The next relay takes it over, with its notes; the client was asked nothing twice."""
+    gate = threading.Event()
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a", gate=gate),
+        complete(140_000, 1),
+        Reply(141_000, "b comes next."),
+        create(20_000, "b"),
+        touch(21_000, "b"),
+        complete(22_000, 1),
+        Reply(23_000, "Done."),
+    )
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    with ended_at_last(project.start(*given)) as relay:
+        api.wait_for_turns(2)
+        relay.kill()
+        relay.communicate()
+    with ended_at_last(project.start("--resume", RUN)) as relay:
+        until(lambda: "still runs" in relay.stderr.readline(), "it is found")
+        gate.set()
+        code, result, told = finish(relay)
+    assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
+    assert (len(result["contexts"]), result["work"]["repeated"]) == (2, [])
+    assert any("> b comes next." in text for text in api.turns()[4].texts)
+
+
+def test_an_interrupt_asks_the_session_to_hand_over(project, api, states):
+    """It reads so with the result of its next tool call."""
+    gate = threading.Event()
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a", gate=gate),
+        complete(22_000, 1),
+        Reply(23_000, "b is left."),
+    )
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    with ended_at_last(project.start(*given)) as relay:
+        api.wait_for_turns(2)
+        relay.send_signal(signal.SIGINT)
+        request = states.directory / "subagents" / f"{RUN}.1.request"
+        until(request.exists, "the request")
+        gate.set()
+        code, result, told = finish(relay)
+    assert (code, result["work"]["counts"]["verified"]) == (130, 1), told
+    assert api.turns()[3].count(hand_over_note()) == 1
+    assert result["work"]["killed"] == 0

@@ -13,7 +13,8 @@ from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.relay import Relay
 from ultramon.relay.result import duration, millions
-from ultramon.relay.workspace import open_workspace
+from ultramon.relay.workspace import TREE_SECONDS, open_workspace
+from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
@@ -52,16 +53,16 @@ class OpenedRelay:
     state_directory: str
     notes: list[str] = field(default_factory=list)
 
-    def relay(self, tell: Callable[[str], object]) -> Relay:
-        """Return the relay, which tells each step."""
+    def relay(self, tell: Callable[[str], object], **options: float) -> Relay:
+        """Return the relay, which tells each step; further options are those of `Relay`."""
         backend = open_backend(self.state_directory)
-        return Relay(self.run, self.choices, self.launcher, self.workspace, backend, tell=tell)
+        return Relay(
+            self.run, self.choices, self.launcher, self.workspace, backend, tell=tell, **options
+        )
 
     def head(self) -> Iterator[str]:
         """Yield what a person is told first."""
-        program = f"{self.launcher.name} {self.client.version}".strip()
-        if self.launcher.uses_sdk:
-            program = f"command {self.client.program}"
+        program = f"{self.choices.agent} {self.client.version or self.client.program}"
         permissions = self.launcher.describe_permissions()
         yield f"{program} · {permissions}" if permissions else program
         if self.client.warning:
@@ -79,8 +80,11 @@ class OpenedRelay:
         if not place.is_checkpointed:
             return f"in place: {place.path}"
         base = (place.base or "no commit")[:7]
+        status = read_status(self.choices.cwd, seconds=TREE_SECONDS)
+        if status is not None and status.branch and (status.head or "-")[:7] == base:
+            base = f"{status.branch}@{base}"
         if place.in_place:
-            return f"git: in place, on {place.branch or 'a detached head'}@{base}"
+            return f"git: in place, from {base}"
         return f"git: worktree and branch {place.branch} from {base}; your tree is untouched"
 
     def _describe_level(self) -> str:

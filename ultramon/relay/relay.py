@@ -350,8 +350,14 @@ class Relay:
         if is_reached:
             tasks.append({"name": GOAL, "status": DONE, "result": None})
         own = state.handoff.get("notes") if isinstance(state.handoff, dict) else None
-        # Words alone are no progress: an agent that only talks would go on for ever.
-        has_worked = is_reached or not record.is_idle or any(t["status"] == DONE for t in tasks)
+        # Words alone are no progress: an agent that only talks would go on for ever. What was
+        # denied is no item's fault, and counted by itself.
+        has_worked = (
+            is_reached
+            or not record.is_idle
+            or bool(outcome.refused_count)
+            or any(task["status"] == DONE for task in tasks)
+        )
         notes = "\n\n".join(text for text in (outcome.last_text, own) if text)
         now = SYSTEM_CLOCK.now()
         handoff = HandoffRecord.of(
