@@ -234,3 +234,29 @@ def test_an_interrupt_asks_the_session_to_hand_over(project, api, states):
     assert (code, result["work"]["counts"]["verified"]) == (130, 1), told
     assert api.turns()[3].count(hand_over_note()) == 1
     assert result["work"]["killed"] == 0
+
+
+def test_a_comparison_runs_the_same_job_without_relay(project, api, states):
+    """In a worktree of its own, counted alike; nobody tells that session of its context."""
+    for _ in range(2):
+        api.play(
+            create(20_000, "a"),
+            touch(21_000, "a"),
+            complete(140_000, 1),
+            Reply(141_000, "Done."),
+        )
+    code, result, told = project.run(
+        GOAL, "--run", RUN, *project.items("a"), *CHECK, "--rule", "Be brief.", "--compare"
+    )
+    assert code == 0, told
+    assert [one["work"]["counts"]["verified"] for one in (result, result["alone"])] == [1, 1]
+    assert result["alone"]["workspace"]["branch"] == f"ultramon/{RUN}-alone"
+    relayed, alone = api.turns()[:4], api.turns()[4:]
+    for first in (relayed[0], alone[0]):
+        assert any(
+            f"# Goal\n{GOAL}\n\n## Rules of the user\n1. Be brief.\n" in t for t in first.texts
+        )
+    assert [turn.count("How this job runs") for turn in (relayed[0], alone[0])] == [1, 0]
+    assert [turns[-1].count("Context window:") for turns in (relayed, alone)] == [1, 0]
+    assert "it costs about twice as much" in told
+    assert set(states.all()) == {f"{RUN}.1", f"{RUN}-alone.1"}

@@ -11,7 +11,7 @@ from ultramon.relay.choices import CLAUDE, LEVELS, RelayChoices, is_run
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.prompts import hand_over_note
-from ultramon.relay.relay import Relay
+from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
 from ultramon.relay.result import duration, millions
 from ultramon.relay.workspace import TREE_SECONDS, open_workspace
 from ultramon.system.git import read_status
@@ -43,6 +43,7 @@ class OpenedRelay:
         workspace: Where it works.
         state_directory: Where states are kept.
         notes: Sentences for the user.
+        is_single: Whether it has one context that nobody asks to hand over.
     """
 
     run: str
@@ -52,12 +53,24 @@ class OpenedRelay:
     workspace: RelayWorkspace
     state_directory: str
     notes: list[str] = field(default_factory=list)
+    is_single: bool = False
 
-    def relay(self, tell: Callable[[str], object], **options: float) -> Relay:
-        """Return the relay, which tells each step; further options are those of `Relay`."""
-        backend = open_backend(self.state_directory)
+    def relay(
+        self,
+        tell: Callable[[str], object],
+        *,
+        first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
+    ) -> Relay:
+        """Return the relay, which tells each step; see `Relay` for the pause."""
         return Relay(
-            self.run, self.choices, self.launcher, self.workspace, backend, tell=tell, **options
+            self.run,
+            self.choices,
+            self.launcher,
+            self.workspace,
+            open_backend(self.state_directory),
+            tell=tell,
+            first_pause_seconds=first_pause_seconds,
+            is_single=self.is_single,
         )
 
     def head(self) -> Iterator[str]:
@@ -88,6 +101,8 @@ class OpenedRelay:
         return f"git: worktree and branch {place.branch} from {base}; your tree is untouched"
 
     def _describe_level(self) -> str:
+        if self.is_single:
+            return "one session, which nobody asks to hand over"
         level = self.launcher.hand_over_level(self.workspace.path, os.environ)
         if level is None:
             return "hands over when the program decides it"
@@ -108,7 +123,12 @@ class OpenedRelay:
 
 
 def open_relay(
-    run: str, choices: RelayChoices, *, state_directory: str, program: str = "claude"
+    run: str,
+    choices: RelayChoices,
+    *,
+    state_directory: str,
+    program: str = "claude",
+    is_single: bool = False,
 ) -> OpenedRelay:
     """Open a run.
 
@@ -117,6 +137,7 @@ def open_relay(
         choices: What is asked for.
         state_directory: Where states are kept.
         program: Name or path of the client.
+        is_single: Whether it has one context that nobody asks to hand over, for a comparison.
 
     Raises:
         ConfigurationError: A choice is not allowed, or there is no such client.
@@ -127,12 +148,14 @@ def open_relay(
     check_agent_id(run, "run")
     state_directory = os.path.abspath(state_directory)
     _ = choices.words  # before anything is made
-    launcher = _launcher(run, choices, state_directory, program)
+    launcher = _launcher(run, choices, state_directory, program, is_single=is_single)
     client = launcher.check(choices.cwd)
     workspace = open_workspace(
         run, cwd=choices.cwd, state_directory=state_directory, in_place=choices.in_place
     )
-    return OpenedRelay(run, choices, launcher, client, workspace, state_directory)
+    return OpenedRelay(
+        run, choices, launcher, client, workspace, state_directory, is_single=is_single
+    )
 
 
 def free_name(state_directory: str, goal: str) -> str:
@@ -145,7 +168,9 @@ def free_name(state_directory: str, goal: str) -> str:
     return f"{word}-{number}"
 
 
-def _launcher(run: str, choices: RelayChoices, state_directory: str, program: str) -> AgentLauncher:
+def _launcher(
+    run: str, choices: RelayChoices, state_directory: str, program: str, *, is_single: bool
+) -> AgentLauncher:
     if choices.agent == CLAUDE:
         return ClaudeCodeLauncher(
             run,
@@ -154,5 +179,6 @@ def _launcher(run: str, choices: RelayChoices, state_directory: str, program: st
             arguments=choices.arguments,
             hand_over_note=hand_over_note(),
             hand_over_from=LEVELS[choices.hand_over_at],
+            warns=not is_single,
         )
     return CommandLauncher(run, choices.arguments)

@@ -182,6 +182,20 @@ def first_prompt(
     return _fit(goal, render)
 
 
+def single_prompt(goal: RelayGoal, items: Sequence[str] = ()) -> Prompt:
+    """Return the prompt of a job that has one context and no relay, for a comparison.
+
+    It asks for the same record of what is done, so that both are counted alike.
+    """
+
+    def render(own: int, _others: int, _chars: int) -> list[str]:
+        if not items:
+            return ["", _NO_ITEMS.partition(":")[0] + "."]
+        return [*section("Items", items, own), "", _ITEMS_BY_TASK_LIST]
+
+    return _fit(goal, render)
+
+
 def successor_prompt(
     goal: RelayGoal,
     number: int,

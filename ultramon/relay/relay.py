@@ -31,6 +31,7 @@ from ultramon.relay.prompts import (
     Predecessor,
     WorkState,
     first_prompt,
+    single_prompt,
     successor_prompt,
 )
 from ultramon.relay.result import RelayResult, Stop, counted
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.fleet.jobs import Job
-    from ultramon.fleet.supervisor_result import SupervisorEvent
+    from ultramon.fleet.supervisor_result import ItemCounts, SupervisorEvent
     from ultramon.relay.choices import RelayChoices
     from ultramon.relay.launchers.outcome import ContextOutcome, ProviderLimit
     from ultramon.relay.launchers.port import AgentLauncher
@@ -78,9 +79,11 @@ class Relay:
         backend: The store; the directory of its states is that of the launcher's hooks.
         tell: Called with a line about each step.
         first_pause_seconds: The first pause at a limit whose end nobody knows.
+        is_single: Whether there is one context, which nobody asks to hand over: for a comparison.
 
     Attributes:
         contexts: The contexts so far, in the order of their start.
+        counts: The items after the last step; None before the first.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Relay:
         *,
         tell: Callable[[str], object],
         first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
+        is_single: bool = False,
     ) -> None:
         self._run = run
         self._choices = choices
@@ -101,6 +105,8 @@ class Relay:
         self._backend = backend
         self._tell = tell
         self._first_pause_seconds = first_pause_seconds
+        self._is_single = is_single
+        self.counts: ItemCounts | None = None
         self._items = _items_of(choices, launcher)
         self._files = ContextRecords(workspace.folder)
         self.contexts = self._files.all()
@@ -135,7 +141,7 @@ class Relay:
                 self._spawn,
                 list(self._items),
                 verify=None if self._check is None else self._verify,
-                enforce=True,
+                enforce=not self._is_single,
                 grace_seconds=choices.grace_seconds,
                 max_restarts=MAX_RESTARTS,
                 max_contexts=max(0, choices.max_contexts - len(self.contexts)),
@@ -240,6 +246,8 @@ class Relay:
         words = self._choices.words
         has_items = self._choices.items is not None
         items = [name for name in job.items if name in self._items] if has_items else []
+        if self._is_single:
+            return single_prompt(words, items).text
         recorded_by = BY_COMMAND if self._launcher.uses_sdk else TASK_LIST
         before = self._view.last_closed()
         if before is None:
@@ -422,6 +430,7 @@ class Relay:
 
     def _follow(self, event: SupervisorEvent) -> None:
         """Follow a step of the supervisor: say it, keep what is verified, watch the budget."""
+        self.counts = event.counts
         if event.name == "stopping":
             self._is_stopping = True
             return

@@ -138,6 +138,28 @@ class RelayResult:
             "costUsd": self.cost_usd,
         }
 
+    def facts(self) -> dict[str, str]:
+        """Return what was measured, by name, for people."""
+        counts, spent = self.work.counts, self.spent
+        cached = spent.cache_read_tokens
+        total = spent.input_tokens + spent.cache_creation_tokens + cached
+        tree = self.workspace
+        return {
+            "verified": f"{counts.verified:,} of {counts.assigned:,}",
+            "only claimed": f"{counts.claimed:,}",
+            "set aside or left": f"{counts.set_aside + counts.left:,}",
+            "contexts": f"{len(self.work.contexts):,}",
+            "compactions": f"{self.compactions:,}",
+            "killed": f"{self.work.killed:,}",
+            "repeated": f"{len(self.work.repeated):,}",
+            "time": duration(self.seconds),
+            "input tokens": millions(total) if total else "?",
+            "of them not cached": millions(total - cached) if total else "?",
+            "list price": "?" if self.cost_usd is None else f"${self.cost_usd:.2f}",
+            "commits": f"{tree.commit_count:,}",
+            "branch": tree.branch or "-",
+        }
+
     def lines(self, exit_code: int) -> Iterator[str]:
         """Yield what a person is told at the end."""
         yield self._items_line() if self.has_items else self._goal_line()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.opening import OpenedRelay
     from ultramon.relay.result import RelayResult
 
 _ARGUMENTS = "ultramon.relay.arguments"
@@ -103,6 +104,11 @@ class _Command(click.Command):
 )
 @click.option("--in-place", is_flag=True, help="Work in this tree, which must be clean.")
 @click.option("--resume", metavar="RUN", help="Go on with a run; options given again replace its.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Then run the same job in one session without relay, and print both: twice the cost.",
+)
 @click.option("--program", default="claude", help="The client: its name or path.", metavar="PATH")
 @store_options
 def command(
@@ -110,6 +116,7 @@ def command(
     goal: str | None,
     run: str | None,
     resume: str | None,
+    compare: bool,
     program: str,
     state_dir: str | None,
     json: bool,
@@ -139,24 +146,65 @@ def command(
     else:
         choices, notes = _new(goal, given)
         name = run or free_name(directory, choices.goal)
+    if compare:
+        _check_comparable(choices, resume)
+        say("--compare runs the job twice, on your account: it costs about twice as much")
     opened = open_relay(name, choices, state_directory=directory, program=program)
     opened.notes += notes
-    for line in opened.head():
-        say(line)
+    result = _run(opened)
+    code = _exit_code(result)
+    facts: dict[str, Any] = {**result.to_json(), "exitCode": int(code)}
+    if not json:
+        for line in result.lines(int(code)):
+            click.echo(sanitize(line))
+    if result.stop is not None:
+        say(f"go on: ultramon relay --resume {name}")
+    if compare and code != ExitCode.INTERRUPTED:
+        alone = open_relay(
+            f"{name}-alone",
+            replace(choices, max_contexts=1),
+            state_directory=directory,
+            program=program,
+            is_single=True,
+        )
+        single = _run(alone)
+        facts["alone"] = single.to_json()
+        if not json:
+            _print_comparison(result, single)
+    if json:
+        print_json(facts)
+    return code
+
+
+def _run(opened: OpenedRelay) -> RelayResult:
+    """Say what holds, and run a relay to its end."""
     from ultramon.backends.opening import open_backend
     from ultramon.cli.relay_view import shown
 
-    with _ended_like_interrupted(), shown(open_backend(directory), name) as tell:
-        result = opened.relay(tell).run()
-    code = _exit_code(result)
-    if json:
-        print_json({**result.to_json(), "exitCode": int(code)})
-    else:
-        for line in result.lines(int(code)):
-            click.echo(sanitize(line))
-    if code not in (ExitCode.OK, ExitCode.FAILURE) or result.stop is not None:
-        say(f"go on: ultramon relay --resume {name}")
-    return code
+    for line in opened.head():
+        say(line)
+    backend = open_backend(opened.state_directory)
+    with _ended_like_interrupted(), shown(backend, opened.run) as view:
+        view.relay = opened.relay(view.tell)
+        return view.relay.run()
+
+
+def _check_comparable(choices: RelayChoices, resume: str | None) -> None:
+    if resume is not None or choices.in_place or choices.agent != "claude":
+        raise click.UsageError("--compare is for a new run of --agent claude in worktrees")
+
+
+def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
+    """Print both results side by side."""
+    from ultramon.cli.output import make_console, make_table
+
+    table = make_table()
+    for heading in ("", "relay", "one session alone"):
+        table.add_column(heading)
+    others = single.facts()
+    for name, value in relayed.facts().items():
+        table.add_row(name, sanitize(value), sanitize(others[name]))
+    make_console().print("", table)
 
 
 def _new(goal: str | None, given: dict[str, Any]) -> tuple[RelayChoices, list[str]]:

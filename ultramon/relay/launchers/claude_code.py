@@ -26,7 +26,7 @@ from ultramon.hosts.claude_code.setup.http_hooks import entry_for
 from ultramon.hosts.claude_code.setup.interpreter import this_interpreter
 from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
-from ultramon.hosts.installed_choices import AGENT, InstalledChoices, choices_path
+from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
 from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.relay.launchers.claude_code_output import read_outcome
 from ultramon.relay.launchers.port import (
@@ -106,6 +106,7 @@ class ClaudeCodeLauncher:
         context_limit_tokens: A cap on the window; None = that of the installation, if any.
         hand_over_note: A note to the agent, once, at the rung where it hands over.
         hand_over_from: The action of that rung, ``prepare_handoff`` or ``force_return``.
+        warns: Whether agents learn of the level of their context at all.
 
     Raises:
         ConfigurationError: A relay cannot do with one of the arguments, or the note is too long.
@@ -125,6 +126,7 @@ class ClaudeCodeLauncher:
         context_limit_tokens: int | None = None,
         hand_over_note: str = "",
         hand_over_from: str = FORCE_RETURN,
+        warns: bool = True,
     ) -> None:
         for argument in arguments:
             reason = REFUSED_ARGUMENTS.get(argument.partition("=")[0])
@@ -139,6 +141,7 @@ class ClaudeCodeLauncher:
         self._ladder = ladder
         self._context_limit_tokens = context_limit_tokens
         self._hand_over_from = hand_over_from
+        self._warns = warns
         self._hand_over_note = check_critical_note(hand_over_note, "hand_over_note")
         self._choices_path = choices_path(run_directory(state_directory, run), NAME)
         self._hook = Launcher(HOOK_SCRIPT, this_interpreter(), self._choices_path)
@@ -263,7 +266,7 @@ class ClaudeCodeLauncher:
         given["ULTRAMON_RELAY"] = self._run
         given["ULTRAMON_STATE_DIR"] = self._state_directory
         # The user of a relay wants the agent warned, whatever the project says of other sessions.
-        given["ULTRAMON_AUDIENCE"] = AGENT
+        given["ULTRAMON_AUDIENCE"] = AGENT if self._warns else NOBODY
         arguments = (
             self._program, "-p", data.decode(),
             "--output-format", "stream-json", "--verbose",
