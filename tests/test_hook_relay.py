@@ -7,6 +7,7 @@ from helpers.hooked_session import HookedSession, tokens_at
 
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.hook_program import RELAY_FOLDER, stands_down
+from ultramon.relay.prompts import RelayGoal, first_prompt
 
 
 @pytest.fixture
@@ -111,3 +112,11 @@ def test_a_relay_that_stops_asks_its_context_at_the_next_call(relayed):
     assert relayed.tool(tokens_at(79)).text == ""
     directory.put_request("review.1", {"requestId": "b", "generation": 1}, 1.0)
     assert [relayed.tool(tokens_at(left)).text for left in (78, 77)] == ["Hand over now.", ""]
+
+
+def test_a_context_is_named_after_the_goal(relayed):
+    """The heading of the relay's prompt says nothing about it."""
+    relayed.environ["ULTRAMON_RELAY"] = "review"
+    prompt = first_prompt(RelayGoal("Port the parser.")).text
+    relayed.call("UserPromptSubmit", prompt=prompt)
+    assert relayed.record().label.startswith("project: Port the parser.")

@@ -79,7 +79,7 @@ def test_contexts_are_a_budget_of_the_run(project):
     """Reached, the run can go on with more, and says what was changed."""
     items = project.items(*map(str, range(12)))
     code, result, told = finish(project.begin("obey", *items, *CHECK, "--max-contexts", "1"))
-    assert (code, result["stop"]["words"]) == (5, "1 context are used up")
+    assert (code, result["stop"]["words"]) == (5, "the budget of 1 context is used up")
     assert 0 < counts(result)["verified"] < 12
     code, result, told = finish(project.resume())
     assert (code, len(result["contexts"])) == (5, 1)

@@ -75,9 +75,9 @@ class RelayedProject:
         return self.start(mode, "--resume", run, *arguments, **environ)
 
 
-def finish(process):
+def finish(process, seconds=60):
     """Return exit code, result and what was told; the result is None where there is none."""
-    output, told = process.communicate(timeout=60)
+    output, told = process.communicate(timeout=seconds)
     return process.returncode, json.loads(output) if output else None, told
 
 

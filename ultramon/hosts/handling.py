@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     Change = Callable[[HostedAgent, LastReading], None]
 
+GOAL_HEADING = "# Goal\n"
+"""What a relay's prompts begin with: it would name every one of its contexts."""
 PROJECT_FOLDER = ".ultramon"
 """Of a project; ``<host>.json`` in it holds the project's audience."""
 
@@ -364,7 +366,7 @@ class HookCall:
         event = self._event
 
         def begin(agent: HostedAgent) -> None:
-            agent.begin_turn(event.prompt)
+            agent.begin_turn(event.prompt.removeprefix(GOAL_HEADING))
             agent.keep_prompt(event.prompt)
 
         return self._measure(begin, is_call=False)

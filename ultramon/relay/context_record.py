@@ -29,6 +29,7 @@ class ContextRecord:
         started_at: Epoch seconds.
         fingerprint: Of the workspace at its start; None outside of git.
         parts: How many processes it had: one more after each pause for a limit.
+        ended_parts: How many of them are counted in what follows.
         ended_at: Epoch seconds; None = it has not ended, or nobody has seen it.
         end: As in `ContextOutcome`.
         error: As in `ContextOutcome`.
@@ -44,6 +45,7 @@ class ContextRecord:
     started_at: float
     fingerprint: str | None = None
     parts: int = 1
+    ended_parts: int = 0
     ended_at: float | None = None
     end: str | None = None
     error: str | None = None
@@ -54,7 +56,8 @@ class ContextRecord:
     cost_usd: float | None = None
 
     def add(self, outcome: ContextOutcome) -> None:
-        """Take what one of its processes has said."""
+        """Take what its present process has said."""
+        self.ended_parts = self.parts
         self.end, self.error = outcome.end, outcome.error
         self.refused = (*self.refused, *outcome.refused)
         self.refused_count += outcome.refused_count

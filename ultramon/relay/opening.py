@@ -12,7 +12,7 @@ from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
-from ultramon.relay.result import duration, millions
+from ultramon.relay.result import counted, duration, millions
 from ultramon.relay.workspace import TREE_SECONDS, open_workspace
 from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
@@ -114,7 +114,7 @@ class OpenedRelay:
 
     def _describe_budget(self) -> str:
         choices = self.choices
-        parts = [f"{choices.max_contexts} contexts"]
+        parts = [counted(choices.max_contexts, "context")]
         if choices.max_usd is not None:
             parts.append(f"${choices.max_usd:.2f} at list price")
         if choices.deadline_seconds is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.handling import GOAL_HEADING
 from ultramon.state.prompt_text import one_line, section
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def _add_tree(lines: list[str], tree: WorkspaceSummary | None, others: int) -> N
 
 def _fit(goal: RelayGoal, render: Callable[[int, int, int], list[str]]) -> Prompt:
     """Return the fullest prompt whose part that is not the user's keeps to its bound."""
-    head = ["# Goal", goal.goal]
+    head = [f"{GOAL_HEADING}{goal.goal}"]
     if goal.rules:
         head += ["", "## Rules of the user"]
         head += [f"{number}. {rule}" for number, rule in enumerate(goal.rules, 1)]

@@ -180,9 +180,7 @@ class Relay:
         """Start the context of a job."""
         number = _number_of(job.agent_id)
         prompt = self._prompt(job, number)
-        record = ContextRecord(
-            number, str(uuid.uuid4()), SYSTEM_CLOCK.now(), self._workspace.fingerprint()
-        )
+        record = ContextRecord(number, str(uuid.uuid4()), SYSTEM_CLOCK.now(), self._fingerprint())
         process = self._start(record, prompt, job.agent_id, job.env)
         self.contexts.append(record)
         count = sum(name in self._items for name in job.items)
@@ -305,11 +303,12 @@ class Relay:
         """Take in how a process of a context ended, before the supervisor does."""
         end_left_over(self._marks(agent_id))
         outcome = self._outcome(record, code)
-        record.add(outcome)
-        record.ended_at = SYSTEM_CLOCK.now()
-        fingerprint = self._workspace.fingerprint()
-        record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
-        self._files.save(record)
+        if record.ended_parts < record.parts:  # else an earlier relay was killed behind this
+            fingerprint = self._fingerprint()
+            record.is_idle = fingerprint is not None and fingerprint == record.fingerprint
+            record.ended_at = SYSTEM_CLOCK.now()
+            record.add(outcome)
+            self._files.save(record)
         if outcome.end == LIMITED and outcome.limit is not None and not self._is_stopping:
             return self._pause(record, agent_id, environ, outcome.limit)
         state = self._state(agent_id)
@@ -318,6 +317,13 @@ class Relay:
             if state is not None and not state.active:
                 self._leave_handoff(record, outcome, state)
         return None
+
+    def _fingerprint(self) -> str | None:
+        try:
+            return self._workspace.fingerprint()
+        except WorkspaceError as error:
+            self._tell(str(error))
+            return None
 
     def _outcome(self, record: ContextRecord, code: int | None) -> ContextOutcome:
         path = self._files.output(record)

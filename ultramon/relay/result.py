@@ -58,7 +58,9 @@ class Stop:
         if result.stopped is None:
             return None
         if result.stopped == "max_contexts":
-            return cls(BUDGET, f"{counted(choices.max_contexts, 'context')} are used up")
+            return cls(
+                BUDGET, f"the budget of {counted(choices.max_contexts, 'context')} is used up"
+            )
         if result.stopped == "deadline":
             return cls(BUDGET, "the time is up")
         if result.stopped == "max_restarts":
