@@ -3,12 +3,16 @@
 import os
 import signal
 import stat
+import sys
 import threading
 import time
 
 import pytest
+from helpers import IMPORT_PATH, relayed
+from helpers.program import draw
 from helpers.relayed import CHECK, RelayedProject, finish
 
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.system.processes import process_started_at
 
 
@@ -194,6 +198,20 @@ def test_a_relay_and_its_context_that_are_killed_repeat_one_item(project, gate):
     assert project.lines("begun") == ["a", "b", "b"]
 
 
+def test_what_a_killed_context_left_running_is_no_context(project, gate):
+    """A process of its own session, with the environment of the context, is ended."""
+    relay = project.begin("forgetful", *project.items("a"), *CHECK, GATE=str(gate))
+    until(lambda: project.lines("begun") == ["a"], "the first item")
+    relay.kill()
+    relay.communicate()
+    (left,) = map(int, project.lines("left"))
+    os.killpg(LocalBackend(str(project.state)).load("job.1").record.pid, signal.SIGKILL)
+    code, result, told = finish(project.resume(mode="obey"))
+    assert (code, counts(result)) == (0, {"assigned": 1, "verified": 1})
+    assert "still runs" not in told
+    assert process_started_at(left) is None
+
+
 def kill_contexts():
     from ultramon.relay.context_process import end_left_over
 
@@ -242,3 +260,20 @@ def test_outside_of_git_a_relay_works_in_place_only_by_choice(project, tmp_path)
     code, _, told = finish(project.begin("obey", *project.items("a"), "--in-place"))
     assert (code, "nothing is checkpointed" in told) == (0, True)
     assert (project.path / "done").read_text() == "a\n"
+
+
+def test_on_a_terminal_one_line_is_redrawn_below_the_steps(project, monkeypatch):
+    """It is gone at the end, when the result is printed."""
+    monkeypatch.chdir(project.path)
+    monkeypatch.setenv("PYTHONPATH", IMPORT_PATH)
+    program = (sys.executable, "-B", relayed.__file__, "obey")
+    raw, screen, code = draw(
+        "relay", "Do it.", "--agent", "command", *project.items(*"abcdefgh"), *CHECK,
+        "--run", "job", "--state-dir", project.state, "--", *program,
+    )  # fmt: skip
+    assert code == 0, screen
+    shown = [line for line in screen if line]
+    assert "verified: a (1 of 8)" in shown
+    assert shown[-3] == "8 assigned = 8 verified"
+    assert b"\r\x1b[2K" in raw
+    assert not [line for line in shown if "8 of 8 done" in line]

@@ -166,7 +166,7 @@ def forgetful():
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     child = subprocess.Popen(command, start_new_session=True)
     note("left", child.pid)
-    obey()
+    gated() if "GATE" in os.environ else obey()
 
 
 def fails():

@@ -6,7 +6,7 @@ import threading
 import pytest
 from helpers.program import as_a_process
 
-from real_client.api import Refusal, Reply
+from real_client.api import Refusal, Reply, bash
 from real_client.client import MODEL, until
 from real_client.relaying import (
     GOAL,
@@ -260,3 +260,33 @@ def test_a_comparison_runs_the_same_job_without_relay(project, api, states):
     assert [turns[-1].count("Context window:") for turns in (relayed, alone)] == [1, 0]
     assert "it costs about twice as much" in told
     assert set(states.all()) == {f"{RUN}.1", f"{RUN}-alone.1"}
+
+
+def test_money_is_a_budget_of_the_run(project, api):
+    """As the client reckons it, looked at between contexts, with an estimate of the whole."""
+    api.play(
+        create(20_000, "a", "b"), touch(21_000, "a"), complete(22_000, 1), Reply(23_000, "a is.")
+    )  # fmt: skip
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK, "--max-usd", "0.0001")
+    code, result, told = project.run(*given)
+    assert (code, result["stop"]["kind"], len(result["contexts"])) == (5, "budget", 1)
+    assert result["costUsd"] == pytest.approx(result["contexts"][0]["cost_usd"])
+    spent, whole = (f"${result['costUsd'] * factor:.2f}" for factor in (1, 2))
+    assert f"{spent} so far at list price; at this rate {whole} for all" in told
+
+
+def test_the_shell_of_a_context_speaks_of_the_same_agent(project, api, states):
+    """`ultramon task` and `ultramon handoff` change what the hooks and the supervisor see."""
+    api.play(
+        bash(20_000, "ultramon task add a && ultramon task done a && touch a"),
+        bash(21_000, "ultramon handoff --notes 'a was easy'"),
+        Reply(22_000, "b is left."),
+        create(20_000, "b"),
+        touch(21_000, "b"),
+        complete(22_000, 1),
+        Reply(23_000, "Done."),
+    )
+    code, result, told = project.run(GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
+    assert any("> b is left.\n> \n> a was easy" in text for text in api.turns()[3].texts)
+    assert {state.run for state in states.all().values()} == {RUN}

@@ -21,6 +21,17 @@ TERMINATE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL."""
 
 
+def process_facts(pid: int) -> dict[str, Any]:
+    """Return the facts by which others find a process of this host, and know that it is the one."""
+    host = this_host()
+    return {
+        "pid": pid,
+        "pidStartedAt": process_started_at(pid),
+        "bootId": host.boot_id,
+        "hostname": host.hostname,
+    }
+
+
 class Children:
     """Watches and ends the processes of contexts.
 
@@ -94,12 +105,7 @@ class Children:
             self._note_group(agent_id, watched.pid)
         with self._agents.lock:
             self._agents.processes.attach(agent_id, watched, 0)
-        return {
-            "pid": watched.pid,
-            "pidStartedAt": process_started_at(watched.pid),
-            "bootId": self._host.boot_id,
-            "hostname": self._host.hostname,
-        }
+        return process_facts(watched.pid)
 
     def take_over(self, agent_id: str, child: Child) -> None:
         """Watch what stands for the process of an orchestrator before us, as if it were ours.

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from ultramon.errors import AgentNotFoundError, StateError, WorkspaceError
+from ultramon.fleet.children import process_facts
 from ultramon.fleet.fleet import Fleet
-from ultramon.fleet.item_pool import ASSIGNED, CLAIMED, OPEN, SET_ASIDE, VERIFIED, ItemPool
+from ultramon.fleet.item_pool import VERIFIED
+from ultramon.fleet.jobs import make_event
 from ultramon.monitor.handoff import HandoffRecord, bounded_text
+from ultramon.relay.briefing import Briefing
 from ultramon.relay.choices import task_name
 from ultramon.relay.context_process import (
     ContextProcess,
@@ -24,18 +27,15 @@ from ultramon.relay.context_process import (
     find_leader,
 )
 from ultramon.relay.context_record import ContextRecord, ContextRecords
-from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED, LIMITED
-from ultramon.relay.prompts import COMMAND as BY_COMMAND
-from ultramon.relay.prompts import (
-    TASK_LIST,
-    Predecessor,
-    WorkState,
-    first_prompt,
-    single_prompt,
-    successor_prompt,
+from ultramon.relay.launchers.outcome import (
+    COMPLETED,
+    CUT_OFF,
+    FAILED,
+    LIMITED,
 )
 from ultramon.relay.result import RelayResult, Stop, counted
 from ultramon.relay.run_lock import run_lock
+from ultramon.relay.run_reader import RunReader, number_of
 from ultramon.relay.verification import CommandCheck
 from ultramon.state.models import is_whole
 from ultramon.state.plan import DONE
@@ -111,13 +111,23 @@ class Relay:
         self._files = ContextRecords(workspace.folder)
         self.contexts = self._files.all()
         self._fleet = Fleet(run, backend=backend, poll_interval_seconds=_POLL_SECONDS)
-        self._view = _RunReader(backend, run)
+        self._view = RunReader(backend, run)
         self._check: CommandCheck | None = None
         if choices.verify is not None:
             environ = {**os.environ, "ULTRAMON_RELAY": run}
             self._check = CommandCheck(
                 choices.verify, workspace.path, choices.verify_seconds, environ
             )
+        self._briefing = Briefing(
+            choices.words,
+            self._items,
+            self._view,
+            workspace,
+            self._check,
+            has_items=choices.items is not None,
+            uses_sdk=launcher.uses_sdk,
+            is_single=is_single,
+        )
         self._stop: Stop | None = None
         self._is_stopping = False
         self._refused_in_a_row = 0
@@ -178,8 +188,8 @@ class Relay:
 
     def _spawn(self, job: Job) -> ContextProcess:
         """Start the context of a job."""
-        number = _number_of(job.agent_id)
-        prompt = self._prompt(job, number)
+        number = number_of(job.agent_id)
+        prompt = self._briefing.write(job, number, self.contexts)
         record = ContextRecord(number, str(uuid.uuid4()), SYSTEM_CLOCK.now(), self._fingerprint())
         process = self._start(record, prompt, job.agent_id, job.env)
         self.contexts.append(record)
@@ -223,77 +233,33 @@ class Relay:
 
     def _adopt(self, agent_id: str) -> ContextProcess | None:
         """Take over a context of a relay before this one: one that runs, or its end."""
-        number = _number_of(agent_id)
+        number = number_of(agent_id)
         record = next((one for one in self.contexts if one.number == number), None)
         if record is None:
             return None
         environ = self._fleet.env(agent_id)
-        pid = find_leader(self._marks(agent_id)) or 0
+        pid = self._find_process(agent_id)
         if pid:
             self._tell(f"context {number} still runs, and goes on")
         return self._watch(record, agent_id, environ, None, pid=pid)
+
+    def _find_process(self, agent_id: str) -> int:
+        """Return the process of a context that another relay started; 0 when it has ended."""
+        self._view.read()
+        context = self._view.pool.contexts.get(agent_id)
+        known = None if context is None else context.process
+        if known is None:
+            # That relay was killed between the start and the note of it.
+            return find_leader(self._marks(agent_id)) or 0
+        facts = process_facts(known["pid"])
+        is_same = facts["pidStartedAt"] and all(known[name] == facts[name] for name in facts)
+        return known["pid"] if is_same else 0
 
     def _marks(self, agent_id: str) -> dict[str, str]:
         """Return the variables that only processes of one context have."""
         environ = self._fleet.env(agent_id)
         names = ("ULTRAMON_AGENT_ID", "ULTRAMON_RUN", "ULTRAMON_BACKEND")
         return {"ULTRAMON_RELAY": self._run, **{name: environ[name] for name in names}}
-
-    def _prompt(self, job: Job, number: int) -> str:
-        """Return the first message to a context."""
-        words = self._choices.words
-        has_items = self._choices.items is not None
-        items = [name for name in job.items if name in self._items] if has_items else []
-        if self._is_single:
-            return single_prompt(words, items).text
-        recorded_by = BY_COMMAND if self._launcher.uses_sdk else TASK_LIST
-        before = self._view.last_closed()
-        if before is None:
-            return first_prompt(words, items, recorded_by=recorded_by).text
-        handoff = job.handoff
-        open_tasks = (*handoff.interrupted, *handoff.remaining) if handoff is not None else ()
-        summary = self._workspace.summarise() if self._workspace.is_checkpointed else None
-        predecessor = Predecessor(
-            self._describe_end(before),
-            None if handoff is None else handoff.notes,
-            self._work_state(before["begun"]) if has_items else WorkState(),
-            summary,
-            tuple(self._facts(items if has_items else list(self._items))),
-            tuple(name for name in open_tasks if name not in self._items),
-        )
-        return successor_prompt(words, number, predecessor, items, recorded_by=recorded_by).text
-
-    def _describe_end(self, closed: dict[str, Any]) -> str:
-        number = _number_of(str(closed["agentId"]))
-        record = next((one for one in self.contexts if one.number == number), None)
-        if record is not None and record.end in _ENDS:
-            return _ENDS[record.end]
-        return str(closed["reason"])
-
-    def _work_state(self, begun: list[str]) -> WorkState:
-        pool = self._view.pool
-        statuses = {name: item.status for name, item in pool.with_status(*_STATUSES)}
-
-        def having(*wanted: str) -> tuple[str, ...]:
-            return tuple(name for name, status in statuses.items() if status in wanted)
-
-        left = having(OPEN, ASSIGNED)
-        in_work = tuple(name for name in begun if name in left)
-        return WorkState(
-            verified=having(VERIFIED),
-            claimed=having(CLAIMED),
-            in_work=in_work,
-            left=tuple(name for name in left if name not in in_work),
-            set_aside=having(SET_ASIDE),
-        )
-
-    def _facts(self, names: list[str]) -> Iterator[str]:
-        yield from self._workspace.notes
-        for name in names:
-            item = self._items.get(name, name)
-            if self._check is not None and item in self._check.failures:
-                what = f"{name!r}" if self._choices.items is not None else "the goal"
-                yield f"the check of {what} failed: {self._check.failures[item]}"
 
     # --- how a context ends
 
@@ -416,10 +382,19 @@ class Relay:
         def start() -> subprocess.Popen[bytes]:
             record.parts += 1
             process = self._start(record, _GO_ON, agent_id, environ, resumes=True)
+            with suppress(StateError):  # without it another relay would end this process
+                self._note_process(agent_id, process.pid)
             self._tell(f"context {record.number} goes on")
             return process
 
         return Continuation(lambda: time.monotonic() >= due_at, lambda: self._is_stopping, start)
+
+    def _note_process(self, agent_id: str, pid: int) -> None:
+        """Tell other relays of the process that goes on with a context."""
+        source, at = f"relay:{self._run}", SYSTEM_CLOCK.now()
+        facts = process_facts(pid)
+        event = make_event(self._run, agent_id, "context_spawned", source=source, at=at, **facts)
+        self._backend.append_events([event])
 
     def _state(self, agent_id: str) -> StateRecord | None:
         try:
@@ -480,7 +455,7 @@ class Relay:
 
     def _context_ended(self, event: SupervisorEvent, made: set[str]) -> None:
         assert event.agent_id is not None
-        number = _number_of(event.agent_id)
+        number = number_of(event.agent_id)
         record = next((one for one in self.contexts if one.number == number), None)
         cost = "" if record is None or record.cost_usd is None else f", ${record.cost_usd:.2f}"
         self._tell(f"context {number} ended: {event.reason}{cost}")
@@ -506,46 +481,7 @@ class Relay:
             self._stop_for(Stop.budget(f"${spent:.2f} of ${limit:.2f} are spent"))
 
 
-_STATUSES = (OPEN, ASSIGNED, CLAIMED, VERIFIED, SET_ASIDE)
 _REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_warning"}
-_ENDS = {COMPLETED: "its turn ended", CUT_OFF: "its process was killed"}
-
-
-class _RunReader:
-    """The journal and the states of a run, as they are now."""
-
-    def __init__(self, backend: Backend, run: str) -> None:
-        self.pool = ItemPool(1)
-        self._backend = backend
-        self._run = run
-        self._cursor: str | None = None
-
-    def read(self) -> None:
-        """Read on in the journal."""
-        while (page := self._backend.events(self._cursor)).events:
-            for event in page.events:
-                if event["run"] == self._run:
-                    list(self.pool.read(event, None))
-            self._cursor = page.cursor
-
-    def last_closed(self) -> dict[str, Any] | None:
-        """Return the event that closed the last context; None for the first."""
-        self.read()
-        closed = [one.closed for one in self.pool.contexts.values() if one.closed is not None]
-        return closed[-1] if closed else None
-
-    def sessions(self) -> list[StateRecord]:
-        """Return the states of the contexts."""
-        self.read()
-        found = (agent.record for agent in self._backend.list_agents(self._run))
-        return [one for one in found if one is not None and one.agent_id in self.pool.contexts]
-
-    def tasks(self) -> dict[str, str]:
-        """Return the tasks of all contexts by name, each with its last status."""
-        known: dict[str, str] = {}
-        for record in sorted(self.sessions(), key=lambda one: _number_of(one.agent_id)):
-            known.update((task["name"], task["status"]) for task in record.tasks or ())
-        return known
 
 
 def _items_of(choices: RelayChoices, launcher: AgentLauncher) -> dict[str, str]:
@@ -553,7 +489,3 @@ def _items_of(choices: RelayChoices, launcher: AgentLauncher) -> dict[str, str]:
     if choices.items is None:
         return {choices.goal if launcher.uses_sdk else GOAL: choices.goal}
     return {item if launcher.uses_sdk else task_name(item): item for item in choices.items}
-
-
-def _number_of(agent_id: str) -> int:
-    return int(agent_id.rpartition(".")[2])
