@@ -33,6 +33,9 @@ class ContextProcess:
         returncode: How it ended; None while it goes on.
     """
 
+    ends_group = True
+    """See `Children.add`."""
+
     def __init__(
         self,
         process: subprocess.Popen[bytes] | None,
