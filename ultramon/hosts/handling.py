@@ -10,34 +10,28 @@ from __future__ import annotations
 import os
 
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
-from ultramon.errors import InvalidAgentIdError, StateError
+from ultramon.errors import StateError
 from ultramon.hosts import port
-from ultramon.hosts.hosted_agent import (
-    HEEDED_REQUEST,
-    IS_CLEARED,
-    PENDING_ENDS,
-    SUCCESSOR,
-    HostedAgent,
-)
+from ultramon.hosts.called_agent import CalledAgent
+from ultramon.hosts.hosted_agent import HEEDED_REQUEST, IS_CLEARED, PENDING_ENDS
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
-from ultramon.hosts.readings import END_WAIT_SECONDS, BehindError, Readings
+from ultramon.hosts.readings import BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file
-from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.hosts.child_ends import ChildEnds
+    from ultramon.hosts.hosted_agent import HostedAgent
     from ultramon.hosts.notices import Delivery
-    from ultramon.hosts.port import HookEvent, LaunchedSubagent, ReturnedSubagent
+    from ultramon.hosts.port import HookEvent
     from ultramon.hosts.records import LastReading
     from ultramon.hosts.store import HookStore
+    from ultramon.hosts.subagents import Subagents
     from ultramon.hosts.task_list import TaskReport
-
-    Change = Callable[[HostedAgent, LastReading], None]
 
 GOAL_HEADING = "# Goal\n"
 """What a relay's prompts begin with: it would name every one of its contexts."""
@@ -61,27 +55,18 @@ class HookCall:
         self._event = event
         self._store = store
         self._readings = Readings(store, event, is_patient=is_patient)
-        self._session_id = check_agent_id(store.agent_of(event.session_id))
-        self.agent_id = self._session_id
-        self._parent_id: str | None = None
+        self._called = CalledAgent(event, store, self._readings)
+        self.agent_id = self._called.agent_id
         self._is_warning = False
         self._deliveries: list[Delivery] = []
         self._child_ends: ChildEnds | None = None
         self._ended: HostedAgent | None = None
-        if event.subagent_id is not None:
-            self.agent_id = self._child_id(event.subagent_id)
-            self._parent_id = self._session_id
 
-    def _child_id(self, subagent_id: str) -> str:
-        """Return a subagent's id, which it keeps when its session is cleared and renamed."""
-        name = check_agent_id(subagent_id)
-        own = check_agent_id(f"{self._session_id}.{name}")
-        if self._store.is_known(own):
-            return own
-        session = self._store.find(self._session_id)
-        before = [] if session is None else self._store.hosted(session).predecessors
-        adopted = (check_agent_id(f"{one}.{name}") for one in before)
-        return next(filter(self._store.is_known, adopted), own)
+    def _subagents(self) -> Subagents:
+        # Most calls have to do with none.
+        from ultramon.hosts.subagents import Subagents
+
+        return Subagents(self._event, self._store, self._readings, self._called)
 
     def answer(self) -> bytes:
         """Do what the event asks for; return what to print for the client, often nothing.
@@ -91,8 +76,8 @@ class HookCall:
         """
         act = _ACTS.get(self._event.kind)
         text = act(self) if act else None
-        if self._ended is not None:
-            self._announce_end(self._ended)
+        if self._ended is not None and self._warns():
+            self._subagents().announce_end(self._ended)
         return self._store.host.write_answer(self._event, text) if text else b""
 
     def acknowledge(self) -> None:
@@ -147,7 +132,7 @@ class HookCall:
                 agent.gauge.take(event.tokens, 0, self._store.now)
             agent.wait()
 
-        agent = self._update(change)
+        agent = self._called.update(change)
         self._follow_clear(agent)
         if event.source == port.RESUME:
             # A power cut may have taken the flag of what was queued durably.
@@ -183,7 +168,7 @@ class HookCall:
     def _end(self) -> None:
         """End a session, and its subagents unless it was cleared."""
         reason = self._event.reason
-        reading = self._look()
+        reading = self._called.look()
 
         def finish(agent: HostedAgent) -> None:
             if agent.record.active:
@@ -195,102 +180,13 @@ class HookCall:
         agent = self._store.update(self.agent_id, finish, create=False)
         if agent is None or reason == port.CLEAR:
             return
-        pid = agent.record.pid
-        for session_id in (self.agent_id, *agent.predecessors):
-            clients = self._event.session_id if session_id == self.agent_id else session_id
-            for child_id in self._store.children(session_id):
-                child = self._store.find(child_id)
-                if child is None or not child.active or child.session_id != clients:
-                    continue
-                # A session that was cleared may have been resumed in another process.
-                if session_id == self.agent_id or child.pid == pid:
-                    name = child_id.removeprefix(f"{session_id}.")
-                    self._end_child(child_id, self._readings.of_child(name, clients))
-
-    # --- subagents
+        self._subagents().end_all(agent)
 
     def _start_subagent(self) -> None:
-        """Begin a subagent, or go on with one that had ended."""
-        self._update(HostedAgent.resume)
+        self._subagents().start()
 
     def _end_subagent(self) -> None:
-        if self._parent_id is None:
-            return
-
-        def change(agent: HostedAgent, reading: LastReading) -> None:
-            agent.take_last(reading.report)
-            agent.end("completed", "")
-            self._ended = agent
-
-        agent = self._update_with_reading(change, self._readings.check_end, create=False)
-        if agent is not None and agent.record.tasks:
-            from ultramon.hosts.task_list import give_back
-
-            give_back(self._store, self._session_id, agent.record)
-
-    def _end_child(self, child_id: str, reading: LastReading) -> None:
-        """End a subagent that the client ended without an event of its own."""
-        self._store.update(
-            child_id, lambda agent: agent.end_by(reading, "session ended"), create=False
-        )
-
-    def _end_returned(self, returned: ReturnedSubagent) -> ChildEnds | None:
-        """End a subagent that came back without an event of its own: it failed, or was stopped.
-
-        A person may type a prompt that says so; then the subagent's transcript must say the same.
-
-        Returns:
-            The report for its launcher; None when the subagent is not known.
-        """
-        try:
-            child_id = self._child_id(returned.subagent_id)
-        except InvalidAgentIdError:
-            return None
-        child = self._store.find(child_id)
-        if child is None:
-            return None
-        if child.active:
-            reading = self._readings.wait_until(_shows_end, END_WAIT_SECONDS, returned.subagent_id)
-            self._readings.report_problem(self.agent_id)
-            if _shows_end(reading):
-                self._end_child(child_id, reading)
-            elif returned.is_success:
-                self._store.update(child_id, lambda agent: agent.end("completed", ""), create=False)
-        from ultramon.hosts.child_ends import ChildEnds
-
-        return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
-
-    def _announce_end(self, child: HostedAgent) -> None:
-        """Leave the end of this subagent to the next call of its launcher, if it is worth that."""
-        from ultramon.hosts.child_ends import expect, is_notable
-
-        record = child.record
-        if record.parent_id is None or not is_notable(child) or not self._warns():
-            return
-        try:
-            self._store.update(
-                record.parent_id, lambda agent: expect(agent, record), create=False, journals=False
-            )
-        except StateError as error:
-            self._store.fail(self.agent_id, f"its end is not reported: {error}")
-
-    def _introduce_subagent(self, launched: LaunchedSubagent) -> None:
-        """Take a subagent's model and task from the result of the tool that launched it."""
-
-        def change(agent: HostedAgent) -> None:
-            if agent.record.generation == 0:
-                agent.start(self._event.session_id, self.agent_id, self._event.cwd)
-            agent.record.parent_id = self.agent_id
-            if agent.record.model is None and launched.model:
-                agent.set_model(launched.model)
-            if launched.task is not None:
-                agent.record.label = None  # at its start only its type was known
-                agent.begin_task(launched.task)
-
-        try:
-            self._store.update(self._child_id(launched.subagent_id), change)
-        except (InvalidAgentIdError, StateError) as error:
-            self._store.fail(self.agent_id, f"its subagent: {error}")
+        self._ended = self._subagents().end()
 
     # --- turns
 
@@ -298,10 +194,10 @@ class HookCall:
         """Note that the turn is over, or that the client waits for a person."""
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            self._ensure(agent)
+            self._called.ensure(agent)
             agent.take_last(reading.report)
             agent.wait()
-            if self._event.error and self._parent_id is not None:
+            if self._event.error and self._called.parent_id is not None:
                 # No other event follows: SubagentStop is for those that came to an end.
                 reading.error = reading.error or self._event.error
                 agent.end_by(reading, "")
@@ -309,38 +205,38 @@ class HookCall:
             elif self._event.error is not None:
                 agent.note_failure(self._event.error)
 
-        self._update_with_reading(change, self._readings.check_end)
+        self._called.update_with_reading(change, self._readings.check_end)
 
     def _before_compaction(self) -> str | None:
-        reading = self._look()
+        reading = self._called.look()
 
         def change(agent: HostedAgent) -> None:
             agent.take(reading.report)
             agent.compacting()
 
-        self._update(change)
+        self._called.update(change)
         return self._store.installed.handoff_note
 
     def _after_compaction(self) -> None:
         """Begin an epoch: the last reading in the transcript is still of the old window."""
-        self._update(lambda agent: agent.compacted(self._event.name))
+        self._called.update(lambda agent: agent.compacted(self._event.name))
 
     def _before_call(self) -> None:
         """Note a tool that begins to run, maybe for long; the reading is that of its call."""
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            self._ensure(agent)
+            self._called.ensure(agent)
             agent.tool_started(self._event.call_id)
             if reading.is_current:
                 agent.memory["isLagging"] = False
             agent.take(reading.report)
 
-        self._update_with_reading(change, self._readings.check_call)
+        self._called.update_with_reading(change, self._readings.check_call)
 
     def _after_call(self) -> str:
         event = self._event
         if event.launched is not None:
-            self._introduce_subagent(event.launched)
+            self._subagents().introduce(event.launched)
         if event.tasks is not None:
             return self._after_task_call(event.tasks)
         return self._measure(lambda agent: agent.end_call(event.call_id), is_call=True)
@@ -349,7 +245,7 @@ class HookCall:
         """Take what a tool call changed in the client's task list into the plans."""
         from ultramon.hosts.task_list import TaskSharing
 
-        sharing = TaskSharing(self._store, self._session_id, self.agent_id, report)
+        sharing = TaskSharing(self._store, self._called.session_id, self.agent_id, report)
 
         def change(agent: HostedAgent) -> None:
             agent.end_call(self._event.call_id)
@@ -379,12 +275,12 @@ class HookCall:
         warning = ""
         ends: list[str] = []
         if event.returned is not None:
-            returned = self._end_returned(event.returned)
+            returned = self._subagents().end_returned(event.returned)
             self._child_ends = returned if warns else None
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
             nonlocal warning, ends
-            self._ensure(agent)
+            self._called.ensure(agent)
             act(agent)
             agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
             agent.take(reading.report)
@@ -400,7 +296,7 @@ class HookCall:
 
         agent = None
         try:
-            agent = self._update_with_reading(change, self._readings.check_call)
+            agent = self._called.update_with_reading(change, self._readings.check_call)
         except StateError as error:
             # One that is locked, unsafe or of a newer version is kept, and warned of, by another.
             if not isinstance(error.__cause__, OSError):
@@ -448,76 +344,12 @@ class HookCall:
             self._readings.check_call(self._store.hosted(record), reading)
         except BehindError as behind:
             reading = self._readings.wait_until(behind.is_done, behind.seconds)
-        agent_ids = (self.agent_id, self._parent_id)
+        agent_ids = (self.agent_id, self._called.parent_id)
         return write_unstored_warning(
             self._store, self._event, agent_ids, self._readings.path, reading.stopped_at
         )
 
     # --- what every event needs
-
-    def _update(self, change: Callable[[HostedAgent], None]) -> HostedAgent | None:
-        """Change the agent, whose beginning no hook may have seen."""
-
-        def ensure_and_change(agent: HostedAgent) -> None:
-            self._ensure(agent)
-            change(agent)
-
-        return self._store.update(self.agent_id, ensure_and_change)
-
-    def _update_with_reading(
-        self,
-        change: Change,
-        check: Callable[[HostedAgent, LastReading], None],
-        *,
-        create: bool = True,
-    ) -> HostedAgent | None:
-        """Change the agent by the newest reading; wait for a newer one outside of its lock.
-
-        Args:
-            change: Changes the agent.
-            check: Raises `BehindError` where a newer reading is worth waiting for. It asks the
-                state under the lock, so that a call that need not wait decodes it once.
-            create: Whether an agent without a state gets one.
-        """
-        reading = self._readings.look()
-        model = reading.report and (reading.report.requested_model or reading.report.model)
-        if model and reading.window_tokens is not None:
-            self._store.learn_window(model, reading.window_tokens)
-
-        def change_if_current(agent: HostedAgent) -> None:
-            check(agent, reading)
-            change(agent, reading)
-
-        try:
-            try:
-                return self._store.update(self.agent_id, change_if_current, create=create)
-            except BehindError as behind:
-                newer = self._readings.wait_until(behind.is_done, behind.seconds)
-            return self._store.update(
-                self.agent_id, lambda agent: change(agent, newer), create=create
-            )
-        finally:
-            self._readings.report_problem(self.agent_id)
-
-    def _look(self) -> LastReading:
-        reading = self._readings.look()
-        self._readings.report_problem(self.agent_id)
-        return reading
-
-    def _ensure(self, agent: HostedAgent) -> None:
-        """Fill the state of an agent whose beginning no hook has seen."""
-        event, record = self._event, agent.record
-        if record.generation == 0:
-            agent.start(event.session_id, self._parent_id, event.cwd)
-        elif not record.active and event.kind in _AT_WORK and SUCCESSOR not in agent.memory:
-            agent.resume()  # another hook made it go on, or its return was not reported
-        if event.cwd:
-            record.cwd = event.cwd
-        if self._parent_id is not None:
-            agent.name(event.subagent_type)
-        path = self._readings.path
-        if path:
-            agent.memory["transcriptPath"] = path
 
     def _notices(self, agent: HostedAgent) -> list[str]:
         """Claim what others have queued for the agent; all calls but a few only see no flag."""
@@ -561,12 +393,6 @@ class HookCall:
         return self._store.installed.audience
 
 
-def _shows_end(reading: LastReading) -> bool:
-    signs = (reading.error, reading.stop_reason, reading.stopped_at)
-    return any(sign is not None for sign in signs)
-
-
-_AT_WORK = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT)
 _ACTS: dict[str, Callable[[HookCall], str | None]] = {
     port.SESSION_STARTED: HookCall._start,
     port.SESSION_ENDED: HookCall._end,
