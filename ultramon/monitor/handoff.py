@@ -12,9 +12,9 @@ from ultramon.backends.lease_holder import name_holder
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
 from ultramon.state.models import Model, state_of, utc
-from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED, PENDING
 from ultramon.state.prompt_text import section
 from ultramon.state.record import StateRecord
+from ultramon.state.stored_handoff import divide, handoff_id, unnamed_tasks
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
 from ultramon.system.git import read_status
@@ -48,7 +48,6 @@ SUPERVISED = "ULTRAMON_SUPERVISED"
 ASSIGNMENT = "ULTRAMON_ASSIGNMENT"
 """There: the place in the journal before the assignment."""
 
-_BEGUN = (IN_PROGRESS, INTERRUPTED)
 _GIT_SECONDS = 0.5
 _MAX_DIRTY_FILES = 50
 
@@ -127,8 +126,7 @@ class HandoffRecord(Model):
         """Make the record of an agent in one epoch.
 
         The agent itself, late or twice, and a fleet that makes the record of a vanished agent give
-        it the same id, so that one successor wins with either record. The start time tells apart
-        agents that shared an agent id one after the other.
+        it the same id, so that one successor wins with either record.
 
         Args:
             record: The agent's last state.
@@ -139,26 +137,16 @@ class HandoffRecord(Model):
             suffix: Ends the id of a second record for the same epoch.
             **left: Further attributes.
         """
-        names: dict[str, str] = {task["name"]: task["status"] for task in tasks}
         left.setdefault("workspace", Workspace(cwd=record.cwd) if record.cwd else None)
         left.setdefault("notes", unnamed_tasks(record))
-        life = f"{record.agent_id}-{record.generation}-{record.epoch}"
         return cls(
-            handoff_id=f"{life}-{round(record.started_at * 1000)}{suffix}",
+            handoff_id=handoff_id(record, suffix),
             agent_id=record.agent_id,
             run=record.run,
             predecessor_id=record.predecessor_id,
             epoch=record.epoch,
             reason=reason,
-            completed=tuple(name for name, status in names.items() if status == DONE),
-            interrupted=tuple(name for name, status in names.items() if status in _BEGUN),
-            remaining=(
-                *(name for name, status in names.items() if status == PENDING),
-                *(item for item in items if item not in names),
-            ),
-            results={
-                task["name"]: task["result"] for task in tasks if task.get("result") is not None
-            },
+            **divide(tasks, items),
             tokens=record.estimated_tokens,
             created_at=utc(now),
             **left,
@@ -267,16 +255,6 @@ class HandoffRecord(Model):
         ):
             lines += section(title, value, size)
         return "\n".join(lines) + "\n"
-
-
-def unnamed_tasks(record: StateRecord) -> str | None:
-    """Return a sentence about the tasks that a state counts and does not name; None without any."""
-    named = record.tasks or []
-    done = record.tasks_completed - sum(task["status"] == DONE for task in named)
-    count = (record.tasks_total or 0) - len(named)
-    if not named or count <= 0:
-        return None
-    return f"{count:,} further tasks were only counted: {max(0, done):,} of them are done."
 
 
 def bounded_text(text: str | None) -> str | None:

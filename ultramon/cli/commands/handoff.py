@@ -58,8 +58,8 @@ def _make(record: StateRecord, notes: str | None, now: float) -> HandoffRecord:
         Resume,
         bounded_text,
         look_at_workspace,
-        unnamed_tasks,
     )
+    from ultramon.state.stored_handoff import unnamed_tasks
 
     texts = [text for text in (bounded_text(notes), unnamed_tasks(record)) if text]
     return HandoffRecord.of(
