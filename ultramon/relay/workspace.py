@@ -17,11 +17,11 @@ from ultramon.errors import StateCorruptError, WorkspaceError
 from ultramon.relay.launchers.port import run_directory
 from ultramon.system.files import make_private_directory, read_private_file, replace_file
 from ultramon.system.git import read_status, run_git
-from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
+from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping
 
 SCHEMA = 1
 RECORD = "workspace.json"
@@ -33,17 +33,6 @@ QUICK_SECONDS = 30.0
 TREE_SECONDS = 300.0
 """For what reads or writes a whole tree, filters such as those of LFS included."""
 
-# Nothing of the repository's own runs: no hook, and no monitor of files, which is one too.
-_QUIET = (
-    "-c", f"core.hooksPath={os.devnull}",
-    "-c", "core.fsmonitor=false",
-)  # fmt: skip
-_IDENTITY = {
-    f"GIT_{role}_{name}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for name, value in (("NAME", "ultramon"), ("EMAIL", "ultramon@localhost"))
-}
-"""Of kept trees only: a user may have configured none."""
 _LABEL = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -116,15 +105,11 @@ class RelayWorkspace:
             return None
         if not _LABEL.fullmatch(str(label)):
             raise WorkspaceError(self.root, f"{label!r} is no label", "use a-z, 0-9 and hyphens")
-        tree = self._write_tree()
-        head = self._commit("HEAD")
-        parents = ("-p", head) if head else ()
-        # No argument holds half a character or a NUL.
-        text = message.encode("utf-8", "replace").decode().replace("\0", " ")
-        commit = self._git("commit-tree", tree, *parents, "-m", text or "-", environ=_IDENTITY)
-        made = commit.stdout.decode().strip()
-        self._git("update-ref", f"{self._refs}/{label}", made)
-        return made
+        ref = f"{self._refs}/{label}"
+        kept = keep_tree(self.root, ref, message, folder=self.folder, seconds=TREE_SECONDS)
+        if kept.note is not None and kept.note not in self.notes:
+            self.notes.append(kept.note)
+        return kept.commit
 
     def fingerprint(self) -> str | None:
         """Return what stands for the commit and all files, ignored ones but; None outside of git.
@@ -134,31 +119,8 @@ class RelayWorkspace:
         """
         if not self.is_checkpointed:
             return None
-        return f"{self._commit('HEAD') or ''}:{self._write_tree()}"
-
-    def _write_tree(self) -> str:
-        """Store the present tree as git objects; branch and index stay as they are."""
-        index = os.path.join(self.folder, f"index.{random_hex(6)}.tmp")
-        environ = {"GIT_INDEX_FILE": index, **_IDENTITY}
-        try:
-            # The index of the tree knows which files have not changed, and which are left out.
-            own = self._git("rev-parse", "--git-path", "index")
-            own_path = os.path.join(self.root, os.fsdecode(own.stdout.removesuffix(b"\n")))
-            if os.path.exists(own_path):
-                # With its times: they tell which files may have changed since it was written.
-                shutil.copy2(own_path, index)
-            added = self._try("add", "--all", "--ignore-errors", ".", environ=environ)
-            # 1 = some files could not be read, or a repository in it has no commit.
-            if added is None or added.returncode not in (0, 1):
-                raise self._failed("add", added)
-            if added.returncode:
-                note = "not every file could be kept: " + _last_line(added.stderr)
-                self.notes += [] if note in self.notes else [note]
-            return self._git("write-tree", environ=environ).stdout.decode().strip()
-        finally:
-            for leftover in (index, f"{index}.lock"):
-                if os.path.lexists(leftover):
-                    os.unlink(leftover)
+        written = write_tree(self.root, folder=self.folder, seconds=TREE_SECONDS)
+        return f"{written.head}:{written.tree}"
 
     def kept(self) -> dict[str, str]:
         """Return the ids of the kept trees by label."""
@@ -213,21 +175,14 @@ class RelayWorkspace:
     def _commit(self, name: str) -> str | None:
         return _find_commit(self.root, name)
 
-    def _try(
-        self, *arguments: str, environ: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[bytes] | None:
-        return run_git(self.root, *_QUIET, *arguments, seconds=TREE_SECONDS, environ=environ)
-
-    def _git(
-        self, *arguments: str, environ: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
-        done = self._try(*arguments, environ=environ)
+    def _git(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        done = run_git(self.root, *QUIET, *arguments, seconds=TREE_SECONDS)
         if done is None or done.returncode:
             raise self._failed(arguments[0], done)
         return done
 
     def _failed(self, verb: str, done: subprocess.CompletedProcess[bytes] | None) -> WorkspaceError:
-        return _failure(self.root, verb, done, TREE_SECONDS)
+        return failure(self.root, verb, done, TREE_SECONDS)
 
 
 def open_workspace(
@@ -402,7 +357,7 @@ def _open_worktree(
         notes += _describe_start(repository)
     elif not _is_worktree(root, repository):
         if os.path.lexists(root):
-            run_git(repository.root, *_QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
+            run_git(repository.root, *QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
             if not _is_worktree(root, repository):
                 advice = "move it away, and it is made anew from its branch"
                 raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
@@ -439,9 +394,9 @@ def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
         command += ["-b", record.branch, root, record.base]
     else:
         command += [root, record.branch]
-    done = run_git(repository.root, *_QUIET, *command, seconds=TREE_SECONDS)
+    done = run_git(repository.root, *QUIET, *command, seconds=TREE_SECONDS)
     if done is None or done.returncode:
-        raise _failure(repository.root, "worktree add", done, TREE_SECONDS)
+        raise failure(repository.root, "worktree add", done, TREE_SECONDS)
 
 
 def _describe_start(repository: _Repository) -> list[str]:
@@ -487,7 +442,7 @@ def _find_repository(cwd: str) -> _Repository | None:
         if done is not None and b"not a git repository" in done.stderr:
             return None
         if done is None or done.returncode:
-            raise _failure(cwd, "rev-parse", done, QUICK_SECONDS)
+            raise failure(cwd, "rev-parse", done, QUICK_SECONDS)
         found.append(os.path.join(cwd, os.fsdecode(done.stdout.removesuffix(b"\n"))))
     return _Repository(found[0], os.path.realpath(found[1]))
 
@@ -497,16 +452,3 @@ def _find_commit(cwd: str, name: str) -> str | None:
         cwd, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", seconds=QUICK_SECONDS
     )
     return done.stdout.decode().strip() if done is not None and not done.returncode else None
-
-
-def _failure(
-    path: str, verb: str, done: subprocess.CompletedProcess[bytes] | None, seconds: float
-) -> WorkspaceError:
-    if done is None:
-        return WorkspaceError(path, f"git {verb} took more than {seconds:g} s, or there is no git")
-    return WorkspaceError(path, f"git {verb} failed: {_last_line(done.stderr)}")
-
-
-def _last_line(text: bytes) -> str:
-    lines = text.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "without a word"
