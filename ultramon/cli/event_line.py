@@ -66,6 +66,10 @@ def _handoff(event: dict[str, Any]) -> str:
     return ", ".join([field(handoff["reason"]), *counts])
 
 
+def _enforcement(event: dict[str, Any]) -> str:
+    return f"{'dry run: ' * event['dryRun']}{field(event['reason'])}"
+
+
 def _audit(event: dict[str, Any]) -> str:
     claimed = event["claimed"]
     as_whom = "" if claimed is None else f" as {field(claimed)}"
@@ -81,6 +85,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "context_epoch_started": _epoch,
     "context_alert": _alert,
     "handoff_ready": _handoff,
+    "return_enforced": _enforcement,
     "agent_stopped": _end,
     "agent_stale": _end,
     "agent_recovered": None,

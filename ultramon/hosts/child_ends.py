@@ -11,6 +11,7 @@ import os
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.note import whole_percent
 from ultramon.hosts.hosted_agent import (
+    ENFORCED,
     LAST_TEXT,
     LEFT_TASKS,
     PENDING_ENDS,
@@ -157,6 +158,9 @@ def write_end(child: HostedAgent, path: str, now: float, *, is_empty: bool) -> s
         parts.append(f"Notes in its handoff, in its words: {_quoted(notes, _MAX_WORDS_CHARS)}.")
     elif isinstance(text, str):
         parts.append(f"The last it wrote, in its words: {_quoted(text, _MAX_WORDS_CHARS)}.")
+    enforced = memory.get(ENFORCED)
+    if isinstance(enforced, dict) and enforced.get("checkpoint"):
+        parts.append(f"The working tree at its end is kept as {enforced['checkpoint']}.")
     where = "state and handoff are" if handoff else "state is"
     parts.append(f"Its {where} in {sanitize(path)}.")
     return " ".join(part for part in parts if part)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.hosts.child_ends import ChildEnds
+    from ultramon.hosts.enforcement import Enforcement
     from ultramon.hosts.hosted_agent import HostedAgent
     from ultramon.hosts.notices import Delivery
     from ultramon.hosts.port import HookEvent
@@ -45,22 +46,25 @@ class HookCall:
     Args:
         event: What the client reports.
         store: Where the agents are.
-        is_patient: See `ultramon.hosts.readings.Readings`.
+        is_request: Whether the client has sent a request and waits for less long; see also
+            `ultramon.hosts.readings.Readings`.
 
     Raises:
         InvalidAgentIdError: The session's or the subagent's id may not become a file name.
     """
 
-    def __init__(self, event: HookEvent, store: HookStore, *, is_patient: bool = False) -> None:
+    def __init__(self, event: HookEvent, store: HookStore, *, is_request: bool = False) -> None:
         self._event = event
         self._store = store
-        self._readings = Readings(store, event, is_patient=is_patient)
+        self._is_request = is_request
+        self._readings = Readings(store, event, is_patient=is_request)
         self._called = CalledAgent(event, store, self._readings)
         self.agent_id = self._called.agent_id
         self._is_warning = False
         self._deliveries: list[Delivery] = []
         self._child_ends: ChildEnds | None = None
         self._ended: HostedAgent | None = None
+        self._enforcement: Enforcement | None = None
 
     def _subagents(self) -> Subagents:
         # Most calls have to do with none.
@@ -78,7 +82,12 @@ class HookCall:
         text = act(self) if act else None
         if self._ended is not None and self._warns():
             self._subagents().announce_end(self._ended)
-        return self._store.host.write_answer(self._event, text) if text else b""
+        host, enforcement = self._store.host, self._enforcement
+        if enforcement is not None and enforcement.stop_reason:
+            return host.write_end(self._event, enforcement.stop_reason)
+        if enforcement is not None and enforcement.user_note:
+            return host.write_user_note(self._event, enforcement.user_note)
+        return host.write_answer(self._event, text) if text else b""
 
     def acknowledge(self) -> None:
         """End the notices, ends and the warning in the answer, once the client has it.
@@ -87,14 +96,20 @@ class HookCall:
         """
         for delivery in self._deliveries:
             delivery.acknowledge()
-        ends = self._child_ends
-        if not self._is_warning and (ends is None or not ends.has_claimed):
+        ends, enforcement = self._child_ends, self._enforcement
+        if ends is not None and not ends.has_claimed:
+            ends = None
+        if enforcement is not None and not enforcement.stop_reason:
+            enforcement = None
+        if not self._is_warning and ends is None and enforcement is None:
             return
 
         def acknowledge(agent: HostedAgent) -> None:
             agent.has_warned()
             if ends is not None:
                 ends.acknowledge(agent)
+            if enforcement is not None:
+                enforcement.acknowledge(agent)
 
         try:
             self._store.update(self.agent_id, acknowledge, create=False, journals=False)
@@ -274,16 +289,20 @@ class HookCall:
         warns = audience in (AGENT, BOTH)
         warning = ""
         ends: list[str] = []
+        must_end = False
         if event.returned is not None:
             returned = self._subagents().end_returned(event.returned)
             self._child_ends = returned if warns else None
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            nonlocal warning, ends
+            nonlocal warning, ends, must_end
             self._called.ensure(agent)
             act(agent)
             agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
             agent.take(reading.report)
+            must_end = warns and event.can_end and self._must_end(agent, reading)
+            if must_end:
+                return  # it reads nothing more
             ends = self._claim_ends(agent) if warns else []
             message_id = reading.report.message_id if reading.report is not None else None
             if warns and agent.must_warn(is_call=is_call, message_id=message_id):
@@ -303,9 +322,11 @@ class HookCall:
                 raise
             self._store.fail(self.agent_id, str(error))
             self._is_warning = False
-            self._child_ends, ends = None, []
+            self._child_ends, ends, must_end = None, [], False
             warning = self._warn_unstored() if warns else ""
         self._follow_clear(agent)
+        if must_end and agent is not None:
+            return self._end_turn(agent)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
         # What waited is older than the warning.
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
@@ -319,6 +340,32 @@ class HookCall:
             return ""
         agent.memory[HEEDED_REQUEST] = request.get("requestId")
         return self._store.installed.critical_note or ""
+
+    def _must_end(self, agent: HostedAgent, reading: LastReading) -> bool:
+        """Return whether an agent that was asked to return has gone on for too long."""
+        if not agent.must_return:
+            return False
+        from ultramon.hosts import enforcement
+
+        most = enforcement.CHECKPOINT_SECONDS
+        if self._is_request:
+            most = enforcement.REQUEST_CHECKPOINT_SECONDS
+        self._enforcement = enforcement.Enforcement(
+            self._event, self._store, self._called, self._readings.path, most
+        )
+        return self._enforcement.is_due(agent, reading)
+
+    def _end_turn(self, agent: HostedAgent) -> str:
+        """End the agent's turn; return the warning for it where that did not work."""
+        assert self._enforcement is not None
+        ended = self._enforcement.end()
+        if ended is None:
+            from ultramon.hosts.warning_text import write_warning
+
+            return write_warning(self._store, agent, self._readings.path)
+        if not ended.record.active:
+            self._ended = ended
+        return ""
 
     def _claim_ends(self, agent: HostedAgent) -> list[str]:
         """Return how subagents ended, where no call has reported it yet; most calls have none.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from ultramon.context.gauge import Gauge
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.tracker import ContextTracker
 from ultramon.system.ids import is_agent_id
 from ultramon.system.processes import process_started_at
@@ -35,6 +36,15 @@ STOP_REASON = "stopReason"
 """Of a subagent that ended: facts for its launcher, see `ultramon.hosts.child_ends`."""
 LAST_PROMPT = "lastPrompt"
 """What a person wrote last: its text, and its length before it was cut."""
+ASKED = "asked"
+"""Where returns are enforced: since when the agent knows that it is asked to return."""
+ENDED_CALLS = "endedCalls"
+ENFORCED = "enforced"
+WOULD_ENFORCE = "wouldEnforce"
+TURN_ENDED = "turnEnded"
+"""See `ultramon.hosts.enforcement`, which ended the turn, or (a dry run) would have."""
+NOT_RETURNED = "ended by ultramon: asked to return, and went on"
+"""Reason of an agent that was ended."""
 IS_CLEARED = "isCleared"
 """Set until everything of the predecessor is moved."""
 
@@ -44,6 +54,7 @@ HEEDED_REQUEST = "heededRequest"
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 _MAX_RUNNING = 32
+_MAX_ENDED_CALLS = 64
 _MAX_PREDECESSORS = 8
 _MAX_TASK_CHARS = 120
 _MAX_LABEL_CHARS = 80
@@ -139,7 +150,7 @@ class HostedAgent:
         if record.active and not is_other:
             return
         record.generation += 1
-        for name in (SUCCESSOR, LEFT_TASKS, LAST_TEXT, STOP_REASON):
+        for name in (SUCCESSOR, LEFT_TASKS, LAST_TEXT, STOP_REASON, TURN_ENDED):
             self.memory.pop(name, None)
         record.active, record.outcome, record.exit = True, None, None
         self.gauge.event("agent_started")
@@ -156,6 +167,9 @@ class HostedAgent:
         record.label = old.record.label or record.label
         names = [old.record.agent_id, *old.predecessors]
         self.memory[PREDECESSORS] = names[:_MAX_PREDECESSORS]
+        for name in (ENFORCED, WOULD_ENFORCE):
+            if name in old.memory:
+                self.memory.setdefault(name, old.memory[name])
 
     def give_way(self, successor_id: str, report: Report | None) -> None:
         """Name the successor of a session that was cleared; end it if its own end is missing."""
@@ -230,6 +244,7 @@ class HostedAgent:
     def begin_turn(self, prompt: str) -> None:
         """A prompt was submitted; empty for one that the client wrote itself, which is no task."""
         self._run_nothing(WORKING)
+        self.memory.pop(TURN_ENDED, None)
         self.note_failure("")
         if prompt:
             self.begin_task(prompt)
@@ -260,6 +275,7 @@ class HostedAgent:
         if call_id and call_id not in running:
             running.append(call_id)
             del running[:-_MAX_RUNNING]
+        self.memory.pop(TURN_ENDED, None)  # the client never had the answer
         self.record.phase = IN_TOOL
 
     def end_call(self, call_id: str | None) -> None:
@@ -267,6 +283,10 @@ class HostedAgent:
         running = self._running()
         if call_id in running:
             running.remove(call_id)
+        if call_id and self.must_return:
+            ended = self.memory.setdefault(ENDED_CALLS, [])
+            ended.append(call_id)
+            del ended[:-_MAX_ENDED_CALLS]
         self.record.phase = IN_TOOL if running else WORKING
 
     def wait(self) -> None:
@@ -333,6 +353,8 @@ class HostedAgent:
     def finish(self, reason: str) -> None:
         """The session has ended, well unless its last turn failed."""
         failed = self.memory.pop("failedWith", "")
+        if TURN_ENDED in self.memory:
+            self.end("cancelled", NOT_RETURNED)
         self.end("failed" if failed else "completed", reason, failed)
 
     def compacted(self, event: str) -> None:
@@ -352,6 +374,17 @@ class HostedAgent:
         """A compaction may follow. It may also be interrupted, so nothing has changed yet."""
         self.memory.pop("compactedBy", None)
 
+    @property
+    def must_return(self) -> bool:
+        """Whether the agent is asked to return, at a level where that is enforced."""
+        level = self._call.installed.enforce
+        rank = self.gauge.rank
+        return (
+            level is not None
+            and self.record.action == FORCE_RETURN
+            and rank(self.record.threshold_status or "") >= rank(level)
+        )
+
     def must_warn(self, *, is_call: bool, message_id: str | None) -> bool:
         """Decide whether to warn the agent of its level now, and remember by which process.
 
@@ -364,6 +397,8 @@ class HostedAgent:
         """
         record, memory = self.record, self.memory
         level, base = record.threshold_status, self._call.installed.ladder.base
+        if record.action != FORCE_RETURN:
+            memory.pop(ASKED, None)
         if level is None:
             return False  # what was warned of counts when the level is known again
         if level == base:
@@ -390,6 +425,10 @@ class HostedAgent:
         warned = self.memory.get("warned")
         if isinstance(warned, dict) and warned.get("teller") == this_process():
             del warned["teller"]
+            asked = self.memory.get(ASKED)
+            is_new = not isinstance(asked, dict) or asked.get("epoch") != self.record.epoch
+            if is_new and self.must_return:
+                self.memory[ASKED] = {"epoch": self.record.epoch, "at": self._call.now}
 
 
 def predecessors(memory: dict[str, Any]) -> list[str]:

@@ -15,7 +15,12 @@ from ultramon.context.ladder import (
 )
 from ultramon.errors import ConfigurationError, StateCorruptError, StateSchemaError
 from ultramon.system import compact_json
-from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.system.files import (
+    delete_file,
+    make_private_directory,
+    read_private_file,
+    replace_file,
+)
 from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False
@@ -33,6 +38,8 @@ AUDIENCES = (AGENT, ORCHESTRATOR, BOTH, NOBODY)
 STATUS_LINES = ("own", "chained", "both", "none")
 
 _SUFFIX = ".json"
+OFF_SUFFIX = ".enforcement-off.json"
+"""Of the file, after the host's name, that says why enforcement has switched itself off."""
 
 
 def choices_path(state_directory: str, host: str) -> str:
@@ -61,6 +68,9 @@ class InstalledChoices:
         note_from: The lowest action with which it is said; a relay's may come at the warning.
         pins: Whether a conversation is given back, after its compaction, what must not be lost;
             then the last prompt of a person is kept in the session's state.
+        enforce: The level from which an agent that is asked to return, and goes on, is ended; None
+            = no agent is.
+        enforce_dry_run: Whether it is only noted which agent would be ended.
         installed_at: Epoch seconds; None when nothing is installed.
         status_line_show: ``own``, ``chained``, ``both`` or ``none``.
         status_line_chained: The status line that was there before ultramon's, as in the
@@ -80,6 +90,8 @@ class InstalledChoices:
         self.critical_note: str | None = None
         self.note_from = FORCE_RETURN
         self.pins = False
+        self.enforce: str | None = None
+        self.enforce_dry_run = False
         self.installed_at: float | None = None
         self.status_line_show = "own"
         self.status_line_chained: dict[str, Any] | None = None
@@ -132,6 +144,9 @@ class InstalledChoices:
         self.critical_note = _optional("criticalNote", value.get("criticalNote"), str, "text")
         self.note_from = check_choice("noteFrom", value.get("noteFrom", FORCE_RETURN), ACTIONS)
         self.pins = bool(_optional("pins", value.get("pins"), bool, "true or false"))
+        self.enforce = _optional("enforce", value.get("enforce"), str, "a level")
+        dry_run = value.get("enforceDryRun")
+        self.enforce_dry_run = bool(_optional("enforceDryRun", dry_run, bool, "true or false"))
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
         self.status_line_chained = _optional("chained", line["chained"], dict, "an object")
@@ -149,18 +164,35 @@ class InstalledChoices:
             "criticalNote": self.critical_note,
             "noteFrom": self.note_from,
             "pins": self.pins,
+            "enforce": self.enforce,
+            "enforceDryRun": self.enforce_dry_run,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
             "installations": self.installations,
         }
 
     @property
+    def switch_path(self) -> str:
+        """A file that is there while enforcement has switched itself off."""
+        return os.path.join(self.state_directory, self.host + OFF_SUFFIX)
+
+    @property
     def changes(self) -> bool:
-        """Whether saving would change the file, or make it."""
-        return self._encoded() != self._stored
+        """Whether an installation with these choices would change a file of ultramon."""
+        return self._encoded() != self._stored or os.path.lexists(self.switch_path)
 
     def _encoded(self) -> bytes:
         return compact_json.dumps(self.to_json()).encode("ascii") + b"\n"
+
+    def install(self) -> None:
+        """Write the file, and switch enforcement on again, if it had switched itself off.
+
+        Raises:
+            StateWriteError: The file system refused.
+            StateDirectoryError: The state directory is not safe to use.
+        """
+        self.save()
+        delete_file(self.switch_path)
 
     def save(self) -> None:
         """Write the file.

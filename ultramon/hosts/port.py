@@ -86,6 +86,7 @@ class HookEvent(Record):
         cwd: Working directory of the agent, or None.
         call_id: The tool call, where the transcript names it too; None = no reading to wait for.
         can_answer: Whether the client puts the answer to this event into the conversation.
+        can_end: Whether the client ends the agent's turn where the answer to this event says so.
         model: The model, where a session starts; or None.
         source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
         reason: Why a session ended: `CLEAR` or a word of the client.
@@ -107,6 +108,7 @@ class HookEvent(Record):
     cwd: str | None = None
     call_id: str | None = None
     can_answer: bool = True
+    can_end: bool = False
     model: str | None = None
     source: str = ""
     reason: str = ""
@@ -164,6 +166,17 @@ class Host:
         After `COMPACTING` the text is for the instructions of the summary.
         """
         raise NotImplementedError
+
+    def write_end(self, event: HookEvent, reason: str) -> bytes:
+        """Return what to print so that the client ends the agent's turn, for a reason it shows.
+
+        Asked only for events with `HookEvent.can_end`.
+        """
+        raise NotImplementedError
+
+    def write_user_note(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print so that the client shows the user a text; empty = it cannot."""
+        return b""
 
     # --- the environment of a hook call
 

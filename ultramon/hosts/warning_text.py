@@ -20,6 +20,11 @@ def write_warning(store: HookStore, agent: HostedAgent, transcript_path: str | N
     """Return the text for an agent whose limit and reading are known."""
     record = agent.record
     candidates = record.limit_candidates or ()
+    request = store.installed.critical_note
+    if agent.must_return:
+        from ultramon.hosts.enforcement import write_rule
+
+        request = " ".join(text for text in (request, write_rule(store, agent)) if text)
     budget = None if transcript_path is None else store.host.read_token_budget(transcript_path)
     return note.write_note(
         record.estimated_tokens,
@@ -33,7 +38,7 @@ def write_warning(store: HookStore, agent: HostedAgent, transcript_path: str | N
         has_token_budget=budget is not None,
         pace=agent.gauge.describe_pace(),
         action=record.action,
-        critical_note=store.installed.critical_note,
+        critical_note=request,
         note_from=store.installed.note_from,
     )
 

@@ -67,6 +67,16 @@ class HandoffEvent(Event):
     """The end of an agent without a handoff, where a fleet made the record; else None."""
 
 
+class EnforcementEvent(Event):
+    """A hook ended an agent that was asked to return and went on, or would have in a dry run."""
+
+    reason: str
+    """What the user is told."""
+    checkpoint: str | None
+    """Commit and ref of the working tree; None without one."""
+    dry_run: bool
+
+
 class AssignmentEvent(Event):
     """An orchestrator assigned work to an agent before its start: items, or a handoff."""
 
@@ -140,6 +150,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_relaxed": ThresholdEvent,
     "context_epoch_started": EpochEvent,
     "handoff_ready": HandoffEvent,
+    "return_enforced": EnforcementEvent,
     "agent_assigned": AssignmentEvent,
     "items_added": ItemsEvent,
     "items_claimed": ItemsEvent,

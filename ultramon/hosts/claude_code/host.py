@@ -60,7 +60,9 @@ class ClaudeCode(Host):
     """Anthropic's Claude Code, learnt from version 2.1.330."""
 
     name = NAME
-    own_options = ("plugin", "status_line", "via", "url", "secret_in")
+    own_options = (
+        "plugin", "status_line", "via", "url", "secret_in", "enforce", "enforce_dry_run",
+    )  # fmt: skip
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -75,6 +77,8 @@ class ClaudeCode(Host):
         event.call_id = (
             _checked(payload, "tool_use_id") or _call_id_at_end(tail) or _last_of_batch(payload)
         )
+        # The client goes on after a failure, whatever the answer to PostToolUseFailure says.
+        event.can_end = name == "PostToolUse"
         event.model = text_or_none(payload.get("model"))
         event.last_text = _text(payload, "last_assistant_message")
         if event.kind == port.SESSION_STARTED:
@@ -105,6 +109,14 @@ class ClaudeCode(Host):
             return text.encode("utf-8", "replace") + b"\n"
         answer = {"hookEventName": event.name, "additionalContext": text}
         return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+
+    def write_end(self, event: HookEvent, reason: str) -> bytes:
+        """Return what to print; see `Host.write_end`."""
+        return compact_json.dumps({"continue": False, "stopReason": reason}).encode("ascii")
+
+    def write_user_note(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print; see `Host.write_user_note`."""
+        return compact_json.dumps({"systemMessage": text}).encode("ascii")
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the client's process, which it names for commands but not for requests."""

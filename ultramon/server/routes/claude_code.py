@@ -107,7 +107,7 @@ def _answered(services: Services, event: HookEvent) -> Response:
             return _nothing()
         path = choices_path(directory, NAME)
         store = HookStore(CLAUDE_CODE, directory, path, environ, event=event.name, now=now)
-        call = HookCall(event, store, is_patient=True)
+        call = HookCall(event, store, is_request=True)
         agent_id = call.agent_id
         answer = call.answer()
         last_request.note(directory, now)
