@@ -147,6 +147,49 @@ def test_pins_are_chosen_and_stay_until_they_are_not(client):
     assert client.installed()["pins"] is False
 
 
+def test_enforcement_is_chosen_and_stays_until_it_is_not(client):
+    """A dry run ends where enforcement is chosen again without it."""
+
+    def chosen():
+        return client.installed()["enforce"], client.installed()["enforceDryRun"]
+
+    client.put()
+    assert chosen() == (None, False)
+    seen = []
+    for arguments in (
+        ["--enforce", "critical", "--enforce-dry-run"],
+        ["--audience", "both"],
+        ["--enforce", "critical"],
+        ["--enforce-dry-run"],
+        ["--enforce", "none"],
+    ):
+        assert client.install(*arguments).returncode == 0
+        seen.append(chosen())
+    critical = "critical"
+    assert seen == [(critical, True), (critical, True), (critical, False), (critical, True),
+                    (None, False)]  # fmt: skip
+    assert "given with enforce" in client.install("--enforce-dry-run").stderr
+    assert client.install("--enforce", "warning").returncode == ExitCode.USAGE
+
+
+def test_only_a_level_that_asks_to_return_is_enforced(client):
+    with pytest.raises(ConfigurationError, match="a level that asks to return: critical"):
+        client.put(enforce="warning")
+
+
+def test_installing_again_switches_enforcement_on_again(client):
+    """Though no choice is another one; uninstalling takes the mark along."""
+    client.put(enforce="critical")
+    switch = client.states / "claude-code.enforcement-off.json"
+    switch.write_text("{}")
+    assert "is up to date" not in client.install().stderr
+    assert not switch.exists()
+    assert "is up to date" in client.install().stderr
+    switch.write_text("{}")
+    client.take_out()
+    assert not switch.exists()
+
+
 def test_uninstalling_leaves_the_users_pins_and_says_where(client):
     client.install("--pins")
     assert client.run("pin", "Never push.").returncode == 0
@@ -160,7 +203,8 @@ def test_choices_of_an_older_version_have_no_critical_note(client):
     client.put()
     path = client.states / "claude-code.json"
     choices = json.loads(path.read_bytes())
-    del choices["criticalNote"], choices["pins"]
+    for name in ("criticalNote", "pins", "enforce", "enforceDryRun"):
+        del choices[name]
     path.write_text(json.dumps(choices))
     assert InstalledChoices.load(str(path)).critical_note is None
 

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ultramon.context.ladder import CRITICAL, WARNING, Ladder
+from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING, Ladder
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.installed_choices import AUDIENCES, InstalledChoices, check_choice, choices_path
 from ultramon.system.files import delete_file, replace_file
 
 MAX_HANDOFF_NOTE_CHARS = 2_000
-OPTIONAL = ("plugin", "status_line", "via", "url", "secret_in")
+NO_LEVEL = "none"
+OPTIONAL = ("plugin", "status_line", "via", "url", "secret_in", "enforce", "enforce_dry_run")
 """Options that only those hosts take which name them in `Host.own_options`."""
 
 
@@ -50,6 +51,10 @@ class Choices(NamedTuple):
     """Made one printable line; empty takes an earlier one away."""
     pins: bool | None = None
     """Give rules, the last prompt and open tasks back after a compaction; default no."""
+    enforce: str | None = None
+    """The level from which agents that do not return are ended; `NO_LEVEL` (default) = none."""
+    enforce_dry_run: bool | None = None
+    """Only note which would be ended; with `enforce` None = no, alone as before."""
 
 
 class Server(NamedTuple):
@@ -163,7 +168,7 @@ class FilePlan(Plan):
         """Store the choices, then write the file; or the file goes, then the choices."""
         if self.installed is not None:
             self.installed.installed_at = now
-            self.installed.save()
+            self.installed.install()
         if self.changes_settings:
             if self.after is None:
                 delete_file(self.file)
@@ -220,6 +225,24 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
             _ratio(installed, CRITICAL, choices.critical),
             round_percent=True,
         )
+    _choose_enforcement(installed, choices)
+
+
+def _choose_enforcement(installed: InstalledChoices, choices: Choices) -> None:
+    level, dry_run = choices.enforce, choices.enforce_dry_run
+    if level is not None:
+        installed.enforce = None if level == NO_LEVEL else level
+        installed.enforce_dry_run = bool(dry_run)
+    elif dry_run is not None:
+        installed.enforce_dry_run = dry_run
+    if installed.enforce is None:
+        if dry_run:
+            raise ConfigurationError("enforce_dry_run", dry_run, "given with enforce")
+        return
+    obeyed = [rung.name for rung in installed.ladder.rungs if rung.action == FORCE_RETURN]
+    if installed.enforce not in obeyed:
+        allowed = f"{NO_LEVEL}, or a level that asks to return: {', '.join(obeyed)}"
+        raise ConfigurationError("enforce", installed.enforce, allowed)
 
 
 def _ratio(installed: InstalledChoices, level: str, chosen: float | None) -> float | None:

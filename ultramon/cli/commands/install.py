@@ -198,6 +198,19 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     "  [default: as before, else no]",
 )
 @click.option(
+    "--enforce",
+    type=click.Choice(("critical", "none")),
+    help="End the turn of a session, and a subagent, that is asked to return at this level and"
+    " goes on; its handoff and a git checkpoint are stored before."
+    "  [default: as before, else none]",
+)
+@click.option(
+    "--enforce-dry-run",
+    is_flag=True,
+    default=None,
+    help="With --enforce: end nothing, only note what would be ended.",
+)
+@click.option(
     "--status-line",
     type=click.Choice(("own", "chained", "both", "none")),
     help="Show ultramon's, the one that was there before, or both; none = leave it alone."

@@ -145,6 +145,8 @@ def check_choices(seen: Examination) -> Iterator[Finding]:
         rungs = [f"{one.name} at {one.describe().removesuffix('+')}" for one in stored.ladder.rungs]
         note = f', critical note "{stored.critical_note}"' if stored.critical_note else ""
         note += ", pins" if stored.pins else ""
+        if stored.enforce is not None:
+            note += f", enforces {stored.enforce}{' (dry run)' * stored.enforce_dry_run}"
         yield ok("choices", f"{path}: audience {stored.audience}, {', '.join(rungs)}{note}")
     elif seen.installed:
         yield warning("choices", f"{path} is gone: the defaults hold", INSTALL)

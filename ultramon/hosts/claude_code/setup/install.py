@@ -121,7 +121,7 @@ class Installation(PlannedChange):
             os.replace(installed.path, f"{installed.path}.corrupt-{stamp}")
         if self.changes_settings:
             installed.installed_at = now
-        installed.save()
+        installed.install()
         for launcher in self.launchers:
             launcher.write()
         self.write_settings()
