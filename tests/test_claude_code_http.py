@@ -20,6 +20,8 @@ from ultramon import mint_token
 from ultramon.hosts import failure_log
 from ultramon.hosts.claude_code import last_request
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, PATH, REQUESTS
+from ultramon.hosts.enforcement import REPLIES_TO_RETURN
+from ultramon.hosts.hook_program import RELAY_FOLDER
 from ultramon.system.processes import this_host
 
 MIB = 1 << 20
@@ -37,7 +39,11 @@ class Said:
         assert (response.status_code == 204) == (response.content == b"")
         self.stdout = response.content
         self.value = response.json() if response.content else None
-        self.text = self.value["hookSpecificOutput"]["additionalContext"] if self.value else ""
+
+    @property
+    def text(self):
+        """The text for the agent, empty when there is none."""
+        return self.value["hookSpecificOutput"]["additionalContext"] if self.value else ""
 
 
 class RequestedSession(HookedSession):
@@ -332,3 +338,41 @@ def test_a_warning_of_a_server_that_was_killed_is_told_at_the_next_prompt(served
     assert serving.process.wait() == -signal.SIGKILL
     assert "(70 %)" in served.call("UserPromptSubmit", prompt="go on").text
     assert served.call("UserPromptSubmit", prompt="go on").text == ""
+
+
+def test_a_session_that_goes_on_is_ended_by_an_answer_too(session):
+    """By the same rule; the checkpoint has less time, since the client waits for less long."""
+    session.freeze(enforce="critical", context_limit_tokens=200_000)
+    session.call("SessionStart", source="startup")
+    subprocess.run(["git", "init", "-q", session.project], check=True)
+    (session.project / "a.py").write_text("a")
+    full = tokens_at(20)
+    assert "a hook ends this turn" in session.tool(full).text
+    answers = [session.tool(full + number) for number in range(1, REPLIES_TO_RETURN + 1)]
+    assert [one.value for one in answers[:-1]] == [None] * (REPLIES_TO_RETURN - 1)
+    end = answers[-1].value
+    assert (end.pop("continue"), end.keys()) == (False, {"stopReason"})
+    assert f"kept as {session.memory()['enforced']['checkpoint']}" in end["stopReason"]
+    record = session.record()
+    assert record.handoff is not None
+    assert record.phase == "waiting"
+    session.call("SessionEnd", reason="other")
+    assert session.record().outcome == "cancelled"
+    assert session.failures() == []
+
+
+@pytest.mark.parametrize("run", ["review", None])
+def test_the_hooks_of_a_server_stand_down_in_a_relay(session, run):
+    """A request does not say so; what the relay's own hooks left in the session's state does."""
+    installed, folder = session.installed, session.state / RELAY_FOLDER / "review"
+    folder.mkdir(parents=True)
+    session.installed = folder / "claude-code.json"
+    inside = {} if run is None else {"ULTRAMON_RELAY": run}
+    session.call("SessionStart", env=inside | {"ULTRAMON_STATE_DIR": str(session.state)})
+    session.installed = installed
+    before = session.record()
+    assert bool(session.tool(tokens_at(20)).text) == (run is None)
+    assert (session.record().seq == before.seq) == (run is not None)
+    # A person who resumes it by hand is told again.
+    session.call("SessionStart", source="resume", env={"CLAUDE_PID": "1"})
+    assert session.tool(tokens_at(19)).text or run is None

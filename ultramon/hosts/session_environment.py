@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "environment"
 """Name of the field among what a host keeps of a session."""
-OWN_VARIABLES = ("ULTRAMON_AUDIENCE", "ULTRAMON_PARENT_ID", "ULTRAMON_RUN", "TMUX_PANE")
+OWN_VARIABLES = (
+    "ULTRAMON_AUDIENCE", "ULTRAMON_PARENT_ID", "ULTRAMON_RELAY", "ULTRAMON_RUN", "TMUX_PANE",
+)  # fmt: skip
 _MAX_CHARS = 4096
 
 

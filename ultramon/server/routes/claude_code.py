@@ -18,7 +18,7 @@ from ultramon.hosts.claude_code import NAME, last_request
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.setup.http_hooks import OFF_HEADER, OFF_VARIABLE, PATH
 from ultramon.hosts.handling import HookCall
-from ultramon.hosts.hook_program import decode_payload
+from ultramon.hosts.hook_program import decode_payload, stands_down
 from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.session_environment import kept_environment
 from ultramon.hosts.store import HookStore
@@ -74,7 +74,8 @@ def claude_code(
 
     With the hook secret or the admin token. An empty body is a question whether the caller may
     call at all. A session whose start no process of it has told is not measured: ultramon is off
-    for it, or it keeps its states elsewhere.
+    for it, or it keeps its states elsewhere. One of a relay is not either: the relay's own hooks
+    report it.
     """
     if caller.kind == AGENT:
         raise refuse(request, "hooks of a client prove the hook secret")
@@ -103,9 +104,10 @@ def _answered(services: Services, event: HookEvent) -> Response:
     agent_id = event.session_id
     try:
         environ = _session_environment(directory, agent_id)
-        if environ is None:
-            return _nothing()
         path = choices_path(directory, NAME)
+        # A relay's own hooks were the first of its session, and left its name there.
+        if environ is None or stands_down(environ, path):
+            return _nothing()
         store = HookStore(CLAUDE_CODE, directory, path, environ, event=event.name, now=now)
         call = HookCall(event, store, is_request=True)
         agent_id = call.agent_id
