@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.hooked_session import HookedSession, tokens_at
@@ -14,6 +15,7 @@ from helpers.hooked_session import HookedSession, tokens_at
 from ultramon.context.ladder import Ladder, Rung
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.commands import EVENTS
+from ultramon.hosts.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.relay.launchers.claude_code import (
     MAX_PROMPT_BYTES,
@@ -171,6 +173,41 @@ def test_the_users_rungs_hold_unless_the_relay_has_its_own(tmp_path, home):
     launcher(tmp_path, ladder=other, context_limit_tokens=50_000).prepare()
     mine = InstalledChoices.load(path)
     assert (mine.ladder, mine.context_limit_tokens) == (other, 50_000)
+
+
+def test_a_relay_that_enforces_says_so_in_its_own_choices(tmp_path, home):
+    """The lowest rung that asks to return is the level; preparing again switches it on again."""
+    path = choices_path(run_directory(str(tmp_path / "state"), "review"), "claude-code")
+    launcher(tmp_path).prepare()
+    assert InstalledChoices.load(path).enforce is None
+    rungs = Rung("early", 0.5, None, "prepare_handoff"), Rung("late", 0.6, None, "force_return")
+    mine = launcher(tmp_path, enforce=True, ladder=Ladder(rungs))
+    mine.prepare()
+    chosen = InstalledChoices.load(path)
+    assert (chosen.enforce, chosen.enforce_dry_run) == ("late", False)
+    switch = Path(chosen.switch_path)
+    switch.write_text("{}")
+    mine.prepare()
+    assert not switch.exists()
+
+
+def test_the_hooks_of_a_relay_that_enforces_end_a_context_that_goes_on(tmp_path):
+    """And those of its user's installation, which do not, stand down."""
+    session = HookedSession(tmp_path)
+    session.freeze()
+    mine = ClaudeCodeLauncher(
+        "review", str(session.state), context_limit_tokens=200_000, enforce=True
+    )
+    mine.prepare()
+    session.environ |= mine.command(
+        "x", cwd="/", session_id=SESSION, environ=session.environ
+    ).environ
+    session.installed = Path(session.state, "relay", "review", "claude-code.json")
+    answers = [session.tool(tokens_at(20) + number) for number in range(REPLIES_TO_RETURN + 1)]
+    assert "a hook ends this turn" in answers[0].text
+    assert answers[-1].value["continue"] is False
+    assert session.record().handoff is not None
+    assert session.failures() == []
 
 
 def test_where_no_launcher_can_be_run_the_hook_is_a_shell_command(tmp_path, home):

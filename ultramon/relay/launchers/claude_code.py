@@ -107,6 +107,7 @@ class ClaudeCodeLauncher:
         hand_over_note: A note to the agent, once, at the rung where it hands over.
         hand_over_from: The action of that rung, ``prepare_handoff`` or ``force_return``.
         warns: Whether agents learn of the level of their context at all.
+        enforce: Whether a hook ends a context that is asked to return and goes on.
 
     Raises:
         ConfigurationError: A relay cannot do with one of the arguments, or the note is too long.
@@ -127,6 +128,7 @@ class ClaudeCodeLauncher:
         hand_over_note: str = "",
         hand_over_from: str = FORCE_RETURN,
         warns: bool = True,
+        enforce: bool = False,
     ) -> None:
         for argument in arguments:
             reason = REFUSED_ARGUMENTS.get(argument.partition("=")[0])
@@ -143,6 +145,7 @@ class ClaudeCodeLauncher:
         self._hand_over_from = hand_over_from
         self._warns = warns
         self._hand_over_note = check_critical_note(hand_over_note, "hand_over_note")
+        self._enforce = enforce
         self._choices_path = choices_path(run_directory(state_directory, run), NAME)
         self._hook = Launcher(HOOK_SCRIPT, this_interpreter(), self._choices_path)
 
@@ -225,7 +228,7 @@ class ClaudeCodeLauncher:
         """Write the choices and the hook's program into the folder of the run."""
         mine = self._choices()
         make_private_directory(self._state_directory)
-        mine.save()
+        mine.install()
         if self._hook.can_run:
             self._hook.write()
 
@@ -238,6 +241,10 @@ class ClaudeCodeLauncher:
         mine.handoff_note = stored.handoff_note
         mine.critical_note, mine.note_from = self._hand_over_note, self._hand_over_from
         mine.status_line_show = "none"
+        if self._enforce:
+            # The level is the lowest one: what must be obeyed is its request to return.
+            asked = (rung.name for rung in mine.ladder.rungs if rung.action == FORCE_RETURN)
+            mine.enforce = next(asked, None)
         return mine
 
     def settings(self) -> dict[str, object]:
