@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+from helpers import program
 from helpers.child_of_session import CHILD, Launched
 from helpers.hooked_session import SESSION, HookedSession, encoded, tokens_at
 
@@ -420,3 +421,32 @@ def test_the_end_of_a_subagent_waits_for_a_turn_that_reads_it(session):
     child.stop()
     assert stopped(session.tool(FULL + 9))
     assert f"Subagent {CHILD}" in session.call("UserPromptSubmit", prompt="go on").text
+
+
+def looked_at(session, *command):
+    """What a command shows of the state directory."""
+    done = program.run_process(*command, ULTRAMON_STATE_DIR=str(session.state))
+    return done.stdout
+
+
+def test_doctor_and_explain_show_what_was_ended(session):
+    assert "at most 3 an hour: none was ended" in looked_at(session, "doctor")
+    assert "enforced" not in looked_at(session, "explain", SESSION)
+    go_on(ask(session))
+    said = "with 160,003 tokens: asked to return, and went on; no git checkpoint: not in a git"
+    assert said in looked_at(session, "explain", SESSION)
+    assert said in looked_at(session, "doctor")
+    change(session, enforced={"at": "now"})
+    assert "enforced" not in looked_at(session, "explain", SESSION)
+    (session.state / "claude-code.enforcement-off.json").write_text("{")
+    assert "has switched itself off: " in looked_at(session, "doctor")
+
+
+def test_doctor_and_explain_show_what_a_dry_run_would_have_ended(session):
+    session.freeze(**CHOICES, enforce_dry_run=True)
+    assert "dry run from critical: none would have been ended" in looked_at(session, "doctor")
+    go_on(ask(session))
+    for command in (["doctor"], ["explain", SESSION]):
+        shown = looked_at(session, *command)
+        assert "dry run: would have been ended at " in shown
+        assert "with 160,003 tokens" in shown

@@ -60,6 +60,8 @@ class Explanation(Model):
     """Rules that the conversation is given back after a compaction: texts, and paths of files."""
     session_tokens_left: int | None = None
     """Tokens left of the session's budget, as the agent's client counts them."""
+    enforcement: str | None = None
+    """How a hook ended the agent because it did not return, or (a dry run) would have."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) + "\n"
@@ -112,6 +114,8 @@ class Explanation(Model):
         if self.heartbeat_age_seconds is not None:
             lines.append(f"  heartbeat {_age(self.heartbeat_age_seconds)}")
         lines.append(f"  epoch {state.epoch}, generation {state.generation}, phase {state.phase}")
+        if self.enforcement is not None:
+            lines += ["", f"enforced  {self.enforcement}"]
         if self.subagent_ends:
             lines += ["", "subagents whose end is told in the conversation"]
         for name, is_told in self.subagent_ends.items():
@@ -154,6 +158,7 @@ def explain(
     session_tokens_left: int | None = None,
     subagent_ends: dict[str, bool] | None = None,
     pins: tuple[str, ...] = (),
+    enforcement: str | None = None,
 ) -> Explanation:
     """Explain a stored or present state.
 
@@ -164,6 +169,7 @@ def explain(
         session_tokens_left: See `Explanation`; None = its client has no such budget.
         subagent_ends: See `Explanation`; None = its client has no subagents.
         pins: See `Explanation`.
+        enforcement: See `Explanation`; None = nothing was enforced.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
@@ -180,6 +186,7 @@ def explain(
         session_tokens_left=session_tokens_left,
         subagent_ends=subagent_ends or {},
         pins=pins,
+        enforcement=enforcement,
     )
 
 

@@ -247,6 +247,36 @@ def check_measured(context: DoctorContext, host: Host) -> Iterator[Finding]:
         yield warning("readings", message, cure)
 
 
+def check_enforcement(context: DoctorContext, host: Host) -> Iterator[Finding]:
+    """Where returns are enforced: whether that is on, and what it has ended, or would have."""
+    from ultramon.hosts.enforcement import MAX_ENDS, describe, is_enforced, why_off
+
+    choices, _ = context.choices(host.name)
+    if choices is None or choices.enforce is None:
+        return
+    name = "enforcement"
+    try:
+        reason = why_off(context.state_directory, host.name)
+    except (StateError, OSError) as error:
+        reason = str(error)
+    if reason is not None:
+        cure = f"ultramon install {host.name} switches it on again; --enforce none for good"
+        yield warning(name, f"has switched itself off: {reason}", cure)
+        return
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for record in context.agents(host.name):
+        memory = record.extra.get(host.memory_field)
+        if isinstance(memory, dict) and (text := describe(memory)) is not None:
+            found[is_enforced(memory)].append(f"{record.agent_id} ({text})")
+    if choices.enforce_dry_run:
+        shown = first_of(found[False]) if found[False] else "none would have been ended"
+        yield ok(name, f"dry run from {choices.enforce}: {shown}")
+    else:
+        shown = first_of(found[True]) if found[True] else "none was ended"
+        limit = f"at most {MAX_ENDS} an hour"
+        yield ok(name, f"of agents that do not return, from {choices.enforce}, {limit}: {shown}")
+
+
 def examine(context: DoctorContext) -> list[Finding]:
     """Ask every question, of every host."""
     from ultramon.hosts.registry import find_hosts
@@ -264,4 +294,5 @@ def examine(context: DoctorContext) -> list[Finding]:
     findings += check_failures(context, hosts)
     for host in hosts:
         findings += check_measured(context, host)
+        findings += check_enforcement(context, host)
     return findings

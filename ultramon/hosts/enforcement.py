@@ -376,15 +376,20 @@ def write_rule(store: HookStore, agent: HostedAgent) -> str:
 def describe(memory: dict[str, Any]) -> str | None:
     """Return what enforcement has done to an agent, or (a dry run) would have; None = nothing."""
     found, would = memory.get(ENFORCED), memory.get(WOULD_ENFORCE)
-    if isinstance(found, dict) and is_enforced(memory):
-        kept = found.get("checkpoint") or f"no git checkpoint: {found.get('problem')}"
-        at = format_time(found["at"])
-        reason = NOT_RETURNED.partition(": ")[2]
-        return f"ended at {at} with {found['tokens']:,} tokens: {reason}; {kept}"
-    if isinstance(would, dict):
-        at = format_time(would["at"])
-        return f"dry run: would have been ended at {at} with {would['tokens']:,} tokens"
+    try:
+        if isinstance(found, dict) and is_enforced(memory):
+            kept = found["checkpoint"] or f"no git checkpoint: {found['problem']}"
+            reason = NOT_RETURNED.partition(": ")[2]
+            return f"ended {_when(found)}: {reason}; {kept}"
+        if isinstance(would, dict):
+            return f"dry run: would have been ended {_when(would)}"
+    except (LookupError, TypeError, ValueError):
+        return None  # no hook wrote that
     return None
+
+
+def _when(facts: dict[str, Any]) -> str:
+    return f"at {format_time(facts['at'])} with {facts['tokens']:,} tokens"
 
 
 def why_off(state_directory: str, host: str) -> str | None:

@@ -32,6 +32,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
 
     from ultramon.context.explanation import explain
     from ultramon.hosts.child_ends import told_ends
+    from ultramon.hosts.enforcement import describe
     from ultramon.state.liveness import judge
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
@@ -55,6 +56,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
             session_tokens_left=session_tokens_left,
             subagent_ends=told_ends(memory),
             pins=_pins(host, record, memory, state_dir),
+            enforcement=describe(memory),
         )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
