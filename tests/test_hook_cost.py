@@ -68,12 +68,24 @@ def test_a_call_without_an_event_loads_little(session, event):
     unneeded = {
         "ultramon.context.model_windows", "ultramon.context.estimator", "ultramon.hosts.registry",
         "ultramon.hosts.failure_log", "ultramon.hosts.task_list", "ultramon.state.plan",
-        "importlib.metadata",
+        "ultramon.hosts.subagents", "ultramon.hosts.enforcement", "importlib.metadata",
     }  # fmt: skip
     assert not names & (SLOW | DATABASE | DELIVERY | SELDOM | unneeded)
     assert "ultramon.hosts.store" in names
     assert session.record().pending is None
     assert session.failures() == []
+
+
+def test_where_returns_are_enforced_a_call_loads_more_only_at_that_level(session):
+    """And there git only where somebody is ended, and what it needs of the slow modules with it."""
+    session.freeze(enforce="critical", context_limit_tokens=200_000)
+    session.tool(tokens_at(40))
+    for tokens, expected in ((tokens_at(30), False), (tokens_at(20), True)):
+        session.tool(tokens)
+        session.reply(tokens + 1, "toolu_a")
+        names = loaded(session, "PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
+        assert ("ultramon.hosts.enforcement" in names) is expected
+        assert not names & (SLOW | DATABASE | {"ultramon.system.git"})
 
 
 def test_a_task_call_loads_no_database(session):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 
-from ultramon.context.note import whole_percent
 from ultramon.errors import StateError
 from ultramon.hosts.hosted_agent import (
     ASKED,
@@ -26,11 +25,9 @@ from ultramon.hosts.hosted_agent import (
 )
 from ultramon.hosts.installed_choices import OFF_SUFFIX
 from ultramon.state.liveness import LOST_AFTER_SECONDS
-from ultramon.state.stored_handoff import write_handoff
 from ultramon.system import compact_json
 from ultramon.system.files import open_private, read_private_file, replace_file
 from ultramon.system.locks import Lock
-from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
@@ -202,6 +199,8 @@ class Enforcement:
         begun = [call for call in memory.get("running", ()) if call not in self._running]
         if begun or not (record.active and agent.must_return):
             return  # a parallel call has changed it meanwhile
+        from ultramon.state.stored_handoff import write_handoff
+
         self.stop_reason = self._describe(agent, checkpoint, problem)
         notes = [f'The last it wrote: "{self._last_text}".' if self._last_text else ""]
         notes.append(f"The working tree was kept: {checkpoint}." if checkpoint else "")
@@ -241,6 +240,8 @@ class Enforcement:
             found.pop("teller", None)
 
     def _describe(self, agent: HostedAgent, checkpoint: str | None, problem: str) -> str:
+        from ultramon.system.terminal_text import sanitize
+
         path = os.path.abspath(self._store.directory.file(agent.record.agent_id))
         kept = f"the working tree is kept as {checkpoint}" if checkpoint else ""
         if problem:
@@ -414,6 +415,8 @@ def _is_certain(agent: HostedAgent) -> bool:
 
 
 def _fill(agent: HostedAgent) -> str:
+    from ultramon.context.note import whole_percent
+
     record = agent.record
     percent = whole_percent(record.estimated_tokens / (record.context_limit or 1))
     return (
