@@ -371,12 +371,43 @@ def test_after_three_in_an_hour_it_switches_itself_off_and_says_so(session):
     ]
 
 
-def test_a_ledger_that_cannot_be_read_switches_it_off(session):
+@pytest.mark.parametrize("text", ["[", "{}", '{"ends": 5}', '{"ends": [[]]}', "5"])
+def test_a_ledger_that_cannot_be_read_switches_it_off(session, text):
+    """How many were ended is not known then; once it is installed again, that counts anew."""
     ledger = session.state / "claude-code.enforced.json"
-    ledger.write_text("[")
+    ledger.write_text(text)
     ledger.chmod(0o600)
     answer = go_on(ask(session))[-1]
     assert "cannot be read" in answer.value["systemMessage"]
+    (session.state / "claude-code.enforcement-off.json").unlink()
+    assert stopped(session.tool(FULL + 9))
+
+
+def test_a_session_that_goes_on_after_all_ends_as_it_ends(session):
+    """A person's next prompt, or a call of a client that never had the answer."""
+    for name, event in (("typed", "UserPromptSubmit"), ("unheard", "PreToolUse")):
+        other = HookedSession(session.path, name)
+        other.environ = session.environ
+        assert stopped(go_on(ask(other))[-1])
+        other.call(event, prompt="go on", tool_use_id="toolu_more")
+        other.call("SessionEnd", reason="prompt_input_exit")
+        assert other.record().outcome == "completed"
+
+
+def test_the_open_tasks_of_a_subagent_that_was_ended_are_the_sessions(session):
+    """As those of one that ended by itself; the handoff names them too."""
+    session.tool(20_000)
+    Launched(session)
+    task = {"id": "7", "subject": "measure", "description": ""}
+    session.call(
+        "PostToolUse", CHILD, tool_name="TaskCreate", tool_input={"subject": "measure"},
+        tool_response={"task": task},
+    )  # fmt: skip
+    assert session.record(CHILD).tasks
+    assert stopped(go_on(ask(session, CHILD), CHILD)[-1])
+    assert [one["name"] for one in session.record().tasks] == ["measure"]
+    assert session.record(CHILD).handoff["remaining"] == ["measure"]
+    assert session.failures() == []
 
 
 def test_a_dry_run_notes_what_it_would_have_ended_and_ends_nothing(session, repository):

@@ -56,6 +56,7 @@ LEDGER_SUFFIX = ".enforced.json"
 """Of the file, after the host's name, that holds when agents were ended within the last hour."""
 REFS = "refs/ultramon/enforced"
 
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError, LookupError)
 _LOCK_SECONDS = 1.0
 _CLOCK_SLACK_SECONDS = 5.0
 _MAX_TEXT_CHARS = 300
@@ -294,7 +295,7 @@ class Enforcement:
         with self._locked_ledger():
             try:
                 ends = self._read_ledger()
-            except (ValueError, TypeError, AttributeError) as error:
+            except _UNREADABLE as error:
                 self._switch_off(f"{self._ledger_path} cannot be read: {error}")
                 self._write_ledger([])
                 return False
@@ -313,7 +314,7 @@ class Enforcement:
             with self._locked_ledger():
                 own = [self._store.now, self._called.agent_id]
                 self._write_ledger([end for end in self._read_ledger() if end != own])
-        except (StateError, ValueError, TypeError, AttributeError):
+        except (StateError, *_UNREADABLE):
             return  # then this hour has one less
 
     @property
@@ -341,11 +342,10 @@ class Enforcement:
         again = "the relay is started again"
         if not store.environ.get("ULTRAMON_RELAY"):
             again = f"ultramon install {store.host.name}"
-        self.user_note = (
-            f"ultramon has switched enforcement off: {reason}. It stays off until: {again}"
-        )
+        note = f"ultramon has switched enforcement off: {reason}. It stays off until: {again}"
         replace_file(store.installed.switch_path, compact_json.dumps(facts).encode("ascii"))
-        store.fail(self._called.agent_id, self.user_note)
+        self.user_note = note
+        store.fail(self._called.agent_id, note)
 
 
 def is_enforced(memory: dict[str, Any]) -> bool:

@@ -365,6 +365,11 @@ class HookCall:
             return write_warning(self._store, agent, self._readings.path)
         if not ended.record.active:
             self._ended = ended
+            try:
+                self._subagents().give_back_tasks(ended)
+            except StateError as error:
+                # The client must have the answer all the same: the state says that it ended.
+                self._store.fail(self.agent_id, f"its tasks stay with it: {error}")
         return ""
 
     def _claim_ends(self, agent: HostedAgent) -> list[str]:

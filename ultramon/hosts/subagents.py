@@ -43,7 +43,11 @@ class Subagents:
         self._called.update(lambda agent: agent.resume())
 
     def end(self) -> HostedAgent | None:
-        """End the subagent that is called; return it as stored, None when there is none."""
+        """End the subagent that is called; return it as stored, None when there is none.
+
+        Raises:
+            StateError: One of the states could not be stored.
+        """
         if self._called.parent_id is None:
             return None
 
@@ -53,11 +57,20 @@ class Subagents:
 
         check = self._readings.check_end
         agent = self._called.update_with_reading(change, check, create=False)
-        if agent is not None and agent.record.tasks:
+        if agent is not None:
+            self.give_back_tasks(agent)
+        return agent
+
+    def give_back_tasks(self, child: HostedAgent) -> None:
+        """Leave to the session what a subagent that ended has not finished.
+
+        Raises:
+            StateError: One of the states could not be stored.
+        """
+        if child.record.tasks:
             from ultramon.hosts.task_list import give_back
 
-            give_back(self._store, self._called.session_id, agent.record)
-        return agent
+            give_back(self._store, self._called.session_id, child.record)
 
     def end_all(self, session: HostedAgent) -> None:
         """End those that a session which has ended left behind."""
