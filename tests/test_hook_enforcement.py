@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import time
 
@@ -180,18 +181,20 @@ def unsure_of_the_limit(session):
     change(session, limit_source="model")
 
 
-def old_reading(session):
-    session.reply_line = lambda *args, make=session.reply_line, **entry: make(
-        *args, **entry | {"at": time.time() - 121}
-    )
-
-
 def told_nobody(session):
     session.environ["ULTRAMON_AUDIENCE"] = "orchestrator"
 
 
 def subagent_at_work(session):
     Launched(session)
+
+
+def subagent_of_before_a_clear_at_work(session):
+    before = HookedSession(session.path, "before")
+    before.environ = session.environ
+    before.call("SessionStart", source="startup")
+    Launched(before, "old")
+    change(session, predecessors=["before"])
 
 
 def switched_off(session):
@@ -210,7 +213,8 @@ def failing(session):
 
 @pytest.mark.parametrize(
     "spoil",
-    [off, unsure_of_the_limit, old_reading, told_nobody, subagent_at_work, switched_off,
+    [off, unsure_of_the_limit, told_nobody, subagent_at_work,
+     subagent_of_before_a_clear_at_work, switched_off,
      ended_before, failing],
 )  # fmt: skip
 def test_where_one_condition_does_not_hold_it_goes_on(session, spoil):
@@ -220,6 +224,40 @@ def test_where_one_condition_does_not_hold_it_goes_on(session, spoil):
     assert not any(stopped(one) for one in go_on(session, replies=REPLIES_TO_RETURN + 3))
     assert session.record().handoff is None
     assert session.events("return_enforced") == []
+
+
+@pytest.mark.parametrize(("age_seconds", "expected"), [(130, False), (60, True)])
+def test_a_reading_of_two_minutes_ago_ends_nobody(session, age_seconds, expected):
+    """A tool ran for that long: what the window holds now is not known."""
+    now = time.time()
+    ages = iter(range(age_seconds + 90, 0, -1))
+    session.reply_line = lambda *args, make=session.reply_line, **entry: make(
+        *args, **entry | {"at": now - next(ages)}
+    )
+    ask(session)
+    asked = session.memory()["asked"]
+    change(session, asked=asked | {"at": now - age_seconds - 85})
+    for _ in range(80):
+        next(ages)  # the time in between
+    assert any(stopped(one) for one in go_on(session)) is expected
+
+
+@pytest.mark.parametrize("event", ["PreToolUse", "SessionEnd"])
+def test_what_happens_while_git_works_is_seen(session, tmp_path, event):
+    """Another call has begun, or the session is over: nobody is ended, and nobody counted."""
+    payload = tmp_path / "payload"
+    payload.write_text(json.dumps(session.payload(event, tool_use_id="toolu_z", reason="other")))
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    hook = shlex.join(session.command())
+    program.write_text(f"#!/bin/sh\n{hook} < {payload}\nexit 1\n")
+    program.chmod(0o700)
+    session.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    answers = go_on(ask(session))
+    assert not any(stopped(one) for one in answers)
+    assert session.record().handoff is None
+    assert session.record().active is (event == "PreToolUse")
+    assert json.loads((session.state / "claude-code.enforced.json").read_text()) == {"ends": []}
 
 
 def test_what_spoils_nothing_ends_it(session):
@@ -280,6 +318,14 @@ def test_only_the_last_call_of_a_reply_ends_the_turn(session, begun):
     assert [stopped(one) for one in answers] == [False, False, True]
 
 
+def test_a_subagent_that_has_been_silent_for_ten_minutes_hinders_nothing(session):
+    """Its end may never have been reported."""
+    ask(session)
+    Launched(session)
+    change(session, CHILD, last_activity=time.time() - 601)
+    assert stopped(go_on(session)[-1])
+
+
 def test_a_call_that_was_denied_hinders_nothing(session):
     """It began and never ended; the next reply shows that it does not run any more."""
     ask(session)
@@ -318,6 +364,17 @@ def test_a_git_that_refuses_is_quoted(session, repository):
     assert "; no git checkpoint: git add failed: fatal: " in reason
 
 
+def test_after_a_compaction_it_is_asked_anew(session):
+    """The summary may have dropped the request."""
+    go_on(ask(session), replies=REPLIES_TO_RETURN - 1)
+    session.call("PreCompact", trigger="auto")
+    session.boundary()
+    session.call("PostCompact", trigger="auto")
+    assert RULE in session.tool(FULL).text
+    answers = go_on(session)
+    assert [stopped(one) for one in answers] == [False] * (REPLIES_TO_RETURN - 1) + [True]
+
+
 def test_a_chain_is_ended_once(session):
     """Also after it was resumed, and after a clear gave it another id."""
     assert stopped(go_on(ask(session))[-1])
@@ -339,8 +396,9 @@ def test_an_end_that_no_client_has_heard_of_is_made_again(session):
     found = session.memory()["enforced"]
     change(session, enforced=found | {"teller": [os.getpid(), "another start"]})
     assert stopped(session.tool(FULL + 10))
-    record = session.record()
-    assert record.handoff["handoffId"] == session.events("handoff_ready")[0]["handoff"]["handoffId"]
+    left = session.events("handoff_ready")
+    assert len({one["handoff"]["handoffId"] for one in left}) == 1
+    assert [one["n"] > 0 for one in left] == [False, True]
 
 
 def test_after_three_in_an_hour_it_switches_itself_off_and_says_so(session):

@@ -126,10 +126,8 @@ class Enforcement:
 
     def _has_had_time(self, agent: HostedAgent, reading: LastReading) -> bool:
         """Count this reply among those since the agent was asked; return whether it is too many."""
-        asked, report = agent.memory.get(ASKED), reading.report
-        if not isinstance(asked, dict) or asked.get("epoch") != agent.record.epoch:
-            return False
-        if report is None or report.at is None or not reading.is_current:
+        asked, report = _asked(agent), reading.report
+        if asked is None or report is None or report.at is None or not reading.is_current:
             return False
         if report.at <= asked["at"]:
             return False  # of the reply whose calls were answered with the request
@@ -140,31 +138,26 @@ class Enforcement:
         return bool(asked["replies"] >= REPLIES_TO_RETURN)
 
     def _is_last_call(self, agent: HostedAgent) -> bool:
-        """Return whether all other calls of this reply have ended; the client runs the rest."""
+        """Return whether all calls of this reply have ended: the client would run the rest."""
         is_subagent = self._called.parent_id is not None
         try:
             replies = self._store.host.read_last_replies(self._path or "", is_subagent=is_subagent)
         except (OSError, ValueError):
             return False
-        if not replies:
-            return not agent.memory.get("running")
-        calls = replies[0][1]
+        calls = replies[0][1] if replies else []
         ended = agent.memory.get(ENDED_CALLS, ())
         return self._event.call_id in calls and all(call in ended for call in calls)
 
     def _has_subagents_at_work(self, agent: HostedAgent) -> bool:
         """Return whether the client would end others along with this session."""
-        if self._called.parent_id is not None:
-            return False
-        for name in self._store.children(self._called.agent_id):
-            child = self._store.find(name)
-            if (
-                child is not None
-                and child.active
-                and self._store.now - child.last_activity < LOST_AFTER_SECONDS
-            ):
-                return True
-        return False
+        names = (
+            name
+            for session_id in (self._called.agent_id, *agent.predecessors)
+            for name in self._store.children(session_id)
+        )
+        children = filter(None, map(self._store.find, names))
+        latest = self._store.now - LOST_AFTER_SECONDS
+        return any(child.active and child.last_activity > latest for child in children)
 
     def end(self) -> HostedAgent | None:
         """Store the handoff and a git checkpoint, and that the agent has ended.
@@ -362,7 +355,7 @@ def write_rule(store: HookStore, agent: HostedAgent) -> str:
     installed = store.installed
     if (
         installed.enforce_dry_run
-        or ASKED in agent.memory
+        or _asked(agent) is not None
         or is_enforced(agent.memory)
         or not _is_certain(agent)
         or os.path.lexists(installed.switch_path)
@@ -408,6 +401,13 @@ def why_off(state_directory: str, host: str) -> str | None:
         return None
     except (ValueError, LookupError, TypeError):
         return f"{path} is there"
+
+
+def _asked(agent: HostedAgent) -> dict[str, Any] | None:
+    """Return since when the agent knows, in this filling of its window, that it is asked."""
+    asked = agent.memory.get(ASKED)
+    is_known = isinstance(asked, dict) and asked.get("epoch") == agent.record.epoch
+    return asked if is_known else None
 
 
 def _is_certain(agent: HostedAgent) -> bool:

@@ -252,7 +252,8 @@ class Host:
     def read_last_replies(self, path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
         """Return the last two replies of this window, newest first, each with its tool calls.
 
-        An agent is warned by them where no state can be stored; raises as `read_last_reading`.
+        An agent is warned by them where no state can be stored, and ended for not returning only
+        where they show that all its calls have; raises as `read_last_reading`.
         """
         return []
 
