@@ -178,16 +178,25 @@ def test_only_a_level_that_asks_to_return_is_enforced(client):
 
 
 def test_installing_again_switches_enforcement_on_again(client):
-    """Though no choice is another one; uninstalling takes the mark along."""
+    """Though no choice is another one."""
     client.put(enforce="critical")
     switch = client.states / "claude-code.enforcement-off.json"
     switch.write_text("{}")
     assert "is up to date" not in client.install().stderr
     assert not switch.exists()
     assert "is up to date" in client.install().stderr
-    switch.write_text("{}")
+
+
+def test_uninstalling_takes_what_enforcement_has_written_along(client):
+    """The settings are the old bytes, and of the state directory nothing is left."""
+    path = client.write({"hooks": {"Stop": []}, "model": "opus"})
+    before = path.read_bytes()
+    client.put(enforce="critical", enforce_dry_run=True)
+    for name in ("enforcement-off.json", "enforced.json", "enforced.json.lock"):
+        (client.states / f"claude-code.{name}").write_text("{}")
     client.take_out()
-    assert not switch.exists()
+    assert path.read_bytes() == before
+    assert not client.states.exists()
 
 
 def test_uninstalling_leaves_the_users_pins_and_says_where(client):
