@@ -290,3 +290,24 @@ def test_the_shell_of_a_context_speaks_of_the_same_agent(project, api, states):
     assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
     assert any("> b is left.\n> \n> a was easy" in text for text in api.turns()[3].texts)
     assert {state.run for state in states.all().values()} == {RUN}
+
+
+def test_a_context_that_does_not_return_is_ended(project, api):
+    """Beyond the critical rung it has its grace; what it did counts, and the next goes on."""
+    gate = threading.Event()
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a"),
+        complete(160_000, 1),
+        Reply(161_000, "Never.", gate=gate),
+        create(20_000, "b"),
+        touch(21_000, "b"),
+        complete(22_000, 1),
+        Reply(23_000, "Done."),
+    )
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK, "--grace", "1s")
+    code, result, told = project.run(*given)
+    gate.set()
+    assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
+    assert (len(result["contexts"]), result["work"]["repeated"]) == (2, [])
+    assert result["contexts"][0]["end"] == "cut_off"

@@ -109,7 +109,8 @@ class Relay:
         self.counts: ItemCounts | None = None
         self._items = _items_of(choices, launcher)
         self._files = ContextRecords(workspace.folder)
-        self.contexts = self._files.all()
+        self.contexts: list[ContextRecord] = []
+        self._numbers = {name: number for number, name in enumerate(self._items, 1)}
         self._fleet = Fleet(run, backend=backend, poll_interval_seconds=_POLL_SECONDS)
         self._view = RunReader(backend, run)
         self._check: CommandCheck | None = None
@@ -142,6 +143,7 @@ class Relay:
             WorkspaceError: git refused.
         """
         with run_lock(self._workspace.folder), self._checking():
+            self.contexts = self._files.all()
             self._choices.save(self._workspace.folder)
             self._launcher.prepare()
             self._files.prepare()
@@ -164,7 +166,8 @@ class Relay:
                 work=result,
                 has_items=choices.items is not None,
                 is_checked=self._check is not None,
-                stop=self._stop or Stop.of(result, choices),
+                # Whatever it was, nothing was left to be stopped.
+                stop=(self._stop or Stop.of(result, choices)) if result.left else None,
                 contexts=tuple(self.contexts),
                 compactions=sum(max(0, one.epoch - 1) for one in self._view.sessions()),
                 tasks=self._view.tasks() if choices.items is None else None,
@@ -279,7 +282,8 @@ class Relay:
             return self._pause(record, agent_id, environ, outcome.limit)
         state = self._state(agent_id)
         if not self._launcher.uses_sdk:
-            self._judge_client(record, outcome, state)
+            if not self._is_stopping:
+                self._judge_client(record, outcome, state)
             if state is not None and not state.active:
                 self._leave_handoff(record, outcome, state)
         return None
@@ -442,7 +446,7 @@ class Relay:
                     self._tell(f"{name} is not kept: {error}")
 
     def _label(self, name: str) -> int:
-        return list(self._items).index(name) + 1 if name in self._items else 0
+        return self._numbers.get(name, 0)
 
     def _keep_missing(self) -> None:
         """Keep what was verified in the moment in which an earlier relay was killed."""

@@ -97,7 +97,9 @@ class RelayResult:
     @property
     def ok(self) -> bool:
         """Whether everything is verified, or claimed where nobody checks."""
-        return self.stop is None and self.work.ok and not self._unconfirmed
+        work = self.work
+        is_short = work.left or work.set_aside or work.lost or self._unconfirmed
+        return self.stop is None and not is_short
 
     @property
     def _unconfirmed(self) -> int:

@@ -78,7 +78,11 @@ class _Command(click.Command):
     help="Checks an item: exit code 0 confirms it. `{item}` stands for the item; no shell.",
 )
 @click.option(
-    "--verify-timeout", type=span, default="10m", help="After this time a check has failed."
+    "--verify-timeout",
+    type=span,
+    metavar="TIME",
+    default="10m",
+    help="After this time a check has failed.",
 )
 @click.option("--run", help="Name of the run.  [default: from the goal]")
 @click.option(
@@ -99,6 +103,7 @@ class _Command(click.Command):
 @click.option(
     "--grace",
     type=span,
+    metavar="TIME",
     default="3m",
     help="How long a context that must hand over has, before it is ended.",
 )
