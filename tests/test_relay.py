@@ -277,3 +277,20 @@ def test_on_a_terminal_one_line_is_redrawn_below_the_steps(project, monkeypatch)
     assert shown[-3] == "8 assigned = 8 verified"
     assert b"\r\x1b[2K" in raw
     assert not [line for line in shown if "8 of 8 done" in line]
+
+
+def test_items_may_come_from_a_pipe(project):
+    """The list is kept with the run, which goes on without the pipe; more items may follow."""
+    with open(project.items("a", "b")[1]) as lines:
+        code, result, told = finish(project.begin("obey", "--items", "-", *CHECK, stdin=lines))
+    assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2}), told
+    code, result, told = finish(project.resume(*project.items("b", "c")))
+    assert (code, counts(result)) == (0, {"assigned": 3, "verified": 3})
+    assert "changed: items" in told
+    assert project.lines() == ["a", "b", "c"]
+
+
+def test_a_relay_that_is_disabled_says_so(project):
+    """Its hooks would see nothing."""
+    code, result, told = finish(project.begin("obey", ULTRAMON_DISABLED="1"))
+    assert (code, result, "ULTRAMON_DISABLED is set" in told) == (1, None, True)

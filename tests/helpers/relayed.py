@@ -49,7 +49,7 @@ class RelayedProject:
         path.write_text("".join(f"{name}\n" for name in names))
         return ("--items", str(path))
 
-    def start(self, mode, *arguments, run="job", **environ):
+    def start(self, mode, *arguments, run="job", stdin=subprocess.DEVNULL, **environ):
         """Start a relay as a program, its agents in a mode; no mode = those of before."""
         from helpers.program import PROGRAM, environment
 
@@ -59,7 +59,7 @@ class RelayedProject:
             [*program, "relay", *arguments, "--state-dir", str(self.state), "--json", *chosen],
             cwd=self.path,
             env=environment(PYTHONPATH=IMPORT_PATH, **environ),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -311,3 +311,25 @@ def test_a_context_that_does_not_return_is_ended(project, api):
     assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
     assert (len(result["contexts"]), result["work"]["repeated"]) == (2, [])
     assert result["contexts"][0]["end"] == "cut_off"
+
+
+def test_an_interrupt_ends_a_pause_at_once(project, api):
+    """Nothing runs that could be asked; the run goes on later."""
+    api.play(create(20_000, "a"), touch(21_000, "a"))
+    api.whenever(Refusal("Slower.", 429, "rate_limit_error", (("retry-after", "1"),)))
+    given = (GOAL, "--run", RUN, *project.items("a"), *CHECK)
+    with ended_at_last(project.start(*given, CLAUDE_CODE_MAX_RETRIES="1")) as relay:
+        until(lambda: "waits for the rate limit" in relay.stderr.readline(), "the pause")
+        relay.send_signal(signal.SIGINT)
+        code, result, _ = finish(relay, seconds=30)
+    assert (code, result["stop"]["kind"]) == (130, "interrupted")
+    api.play(create(20_000, "a"), touch(21_000, "a"), complete(22_000, 1), Reply(23_000, "Done."))
+    code, result, told = project.run("--resume", RUN)
+    assert (code, result["work"]["counts"]["verified"]) == (0, 1), told
+
+
+def test_a_client_that_does_not_start_is_not_started_again(project):
+    """Its own words say why."""
+    code, result, _ = project.run(GOAL, "--run", RUN, extra=["--no-such-option"])
+    assert (code, len(result["contexts"])) == (1, 1)
+    assert "--no-such-option" in result["stop"]["words"]
