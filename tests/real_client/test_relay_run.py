@@ -333,3 +333,13 @@ def test_a_client_that_does_not_start_is_not_started_again(project):
     code, result, _ = project.run(GOAL, "--run", RUN, extra=["--no-such-option"])
     assert (code, len(result["contexts"])) == (1, 1)
     assert "--no-such-option" in result["stop"]["words"]
+
+
+@pytest.mark.parametrize(("level", "contexts"), [("warning", 2), ("critical", 1)])
+def test_a_context_that_was_asked_to_hand_over_has_not_ended_the_job(project, api, level, contexts):
+    """Without a plan only its level tells why it ended."""
+    api.play(touch(140_000, "a"), Reply(141_000, "So far."))
+    if contexts == 2:
+        api.play(touch(20_000, "b"), Reply(21_000, "Done."))
+    code, result, told = project.run(GOAL, "--run", RUN, "--hand-over-at", level)
+    assert (code, len(result["contexts"])) == (0, contexts), told

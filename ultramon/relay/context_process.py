@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ class ContextProcess:
     Args:
         process: The process; None = another relay started it.
         pid: Of that one, the leader of its group; 0 = it has ended.
+        has_settled: Asked when the process has ended, with its exit code (None = not known) and the
+            seconds since: whether what it has started, such as a last hook, is done as well.
         at_end: Called once when the process has ended, with its exit code (None = not known);
             returns the process that goes on in its place and when to start it, or None: then the
             context is over.
@@ -40,6 +43,7 @@ class ContextProcess:
         self,
         process: subprocess.Popen[bytes] | None,
         at_end: Callable[[int | None], Continuation | None],
+        has_settled: Callable[[int | None, float], bool],
         *,
         pid: int = 0,
     ) -> None:
@@ -48,6 +52,8 @@ class ContextProcess:
         self._process = process
         self._started_at = process_started_at(self.pid) if process is None and self.pid else None
         self._at_end = at_end
+        self._has_settled = has_settled
+        self._ended_at: float | None = None
         self._next: Continuation | None = None
 
     def poll(self) -> int | None:
@@ -78,6 +84,11 @@ class ContextProcess:
             if started_at is not None and started_at == self._started_at:
                 return
             code = None
+        now = time.monotonic()
+        self._ended_at = self._ended_at or now
+        if not self._has_settled(code, now - self._ended_at):
+            return
+        self._ended_at = None
         self._next = self._at_end(code)
         if self._next is None:
             self.returncode = NEVER_KNOWN if code is None else code

@@ -7,11 +7,11 @@ the client ended, what it said last, what it cost, and whether the provider lets
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import AgentNotFoundError, StateError, WorkspaceError
 from ultramon.fleet.children import process_facts
 from ultramon.fleet.fleet import Fleet
@@ -19,7 +19,7 @@ from ultramon.fleet.item_pool import VERIFIED
 from ultramon.fleet.jobs import make_event
 from ultramon.monitor.handoff import HandoffRecord, bounded_text
 from ultramon.relay.briefing import Briefing
-from ultramon.relay.choices import task_name
+from ultramon.relay.choices import LEVELS, task_name
 from ultramon.relay.context_process import (
     ContextProcess,
     Continuation,
@@ -63,6 +63,8 @@ MAX_RESTARTS = 3
 FIRST_LIMIT_PAUSE_SECONDS = 60.0
 LONGEST_LIMIT_PAUSE_SECONDS = 900.0
 """Where the provider does not say when its limit ends: doubled each time."""
+LAST_HOOK_SECONDS = 5.0
+"""So long the end of a session may be stored after its client has ended."""
 _POLL_SECONDS = 0.5
 _GO_ON = "Go on where you were: the provider takes requests again."
 _MAX_ERROR_CHARS = 500
@@ -231,8 +233,20 @@ class Relay:
         pid: int = 0,
     ) -> ContextProcess:
         return ContextProcess(
-            process, lambda code: self._end(record, agent_id, environ, code), pid=pid
+            process,
+            lambda code: self._end(record, agent_id, environ, code),
+            lambda code, seconds: self._has_settled(agent_id, code, seconds),
+            pid=pid,
         )
+
+    def _has_settled(self, agent_id: str, code: int | None, seconds: float) -> bool:
+        """Whether the hook that stores the end of a session is done: no client waits for it."""
+        if self._launcher.uses_sdk or seconds > LAST_HOOK_SECONDS:
+            return True
+        if code is not None and code < 0:
+            return True  # a client that was killed calls none
+        state = self._state(agent_id)
+        return state is None or not state.active
 
     def _adopt(self, agent_id: str) -> ContextProcess | None:
         """Take over a context of a relay before this one: one that runs, or its end."""
@@ -367,7 +381,9 @@ class Relay:
         if outcome.refused_count and record.is_idle:
             return False
         # Asked to hand over, a context without a plan has not said that it is done.
-        return bool(state.tasks_total) or state.action == "none"
+        asking = (LEVELS[self._choices.hand_over_at], FORCE_RETURN)
+        is_asked = state.action in asking and not self._is_single
+        return bool(state.tasks_total) or not is_asked
 
     def _pause(
         self, record: ContextRecord, agent_id: str, environ: dict[str, str], limit: ProviderLimit
@@ -381,7 +397,6 @@ class Relay:
             f"context {record.number} waits for the {limit.kind} limit until "
             f"{clock_time(until, now)}"
         )
-        due_at = time.monotonic() + until - now
 
         def start() -> subprocess.Popen[bytes]:
             record.parts += 1
@@ -391,7 +406,8 @@ class Relay:
             self._tell(f"context {record.number} goes on")
             return process
 
-        return Continuation(lambda: time.monotonic() >= due_at, lambda: self._is_stopping, start)
+        # By the clock, which goes on while the machine is suspended.
+        return Continuation(lambda: SYSTEM_CLOCK.now() >= until, lambda: self._is_stopping, start)
 
     def _note_process(self, agent_id: str, pid: int) -> None:
         """Tell other relays of the process that goes on with a context."""
