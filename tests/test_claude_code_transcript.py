@@ -11,7 +11,7 @@ from ultramon.hosts.claude_code.transcripts.reader import (
     looks_like_transcript,
     read_transcript,
 )
-from ultramon.hosts.records import Boundary, Broken, Content, Report
+from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Returned
 
 RECORDED = Path(__file__).parent / "data" / "captures" / "claude-code-2.1.330"
 R1_SUBAGENT = "a1e58397a453a09b2"
@@ -350,3 +350,68 @@ def test_a_summary_counts_when_the_boundary_has_no_numbers():
         Boundary(None, None, None),
         Content("In short.", "summary", None, counted=False),
     ]
+
+
+def test_the_result_of_a_call_names_the_file_that_the_call_named():
+    """A file is what a tool was asked to open, never what looks like a path in a text."""
+    calls = [
+        {"type": "tool_use", "id": "t1", "name": "Read", "input": {"file_path": "/src/a.py"}},
+        {"type": "tool_use", "id": "t2", "name": "Grep", "input": {"path": "/src"}},
+        {"type": "tool_use", "id": "t3", "name": "Odd", "input": {"file_path": ["/x"]}},
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"/b.py {number}"}
+        for number in (1, 2, 3)
+    ]
+    records = of(Content, read(reply(content=calls), prompt(results)))
+    found = {record.source: record.file for record in records if record.source != "assistant"}
+    assert found == {"tool:Read": "/src/a.py", "tool:Grep": None, "tool:Odd": None}
+
+
+NEWS = "<task-notification>\n<task-id>b1</task-id>{}\n</task-notification>"
+
+
+@pytest.mark.parametrize(
+    ("entry", "returned"),
+    [
+        (
+            {"toolUseResult": {"status": "completed", "agentId": "a1", "content": "Found it."}},
+            [Returned("a1", True, None)],
+        ),
+        (
+            {"toolUseResult": {"status": "completed", "agentId": "a1", "content": []}},
+            [Returned("a1", False, None)],
+        ),
+        ({"toolUseResult": {"status": "async_launched", "agentId": "a1"}}, []),
+        ({"toolUseResult": {"status": "completed", "agentId": ["a1"]}}, []),
+        ({"toolUseResult": "Error: no such agent"}, []),
+    ],
+)
+def test_a_subagent_that_came_back_is_told_from_one_without_a_text(entry, returned):
+    """The result of the launching tool says it, in fields that no text can imitate."""
+    result = [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}]
+    assert of(Returned, read(prompt(result, **entry))) == returned
+
+
+def test_a_background_subagent_comes_back_by_a_prompt_of_the_client():
+    """With a result or, where it failed, without one; the same words from a tool are only text."""
+    news = [NEWS.format("<result>Seen.</result>"), NEWS.format("<status>failed</status>")]
+    records = of(Returned, read(*map(prompt, news)))
+    assert records == [Returned("b1", True, None), Returned("b1", False, None)]
+    quoted = [{"type": "tool_result", "tool_use_id": "t1", "content": news[0]}]
+    assert of(Returned, read(prompt(quoted))) == []
+
+
+def test_a_refusal_for_its_length_is_an_overflow():
+    """The client writes it in the place of a reply; other errors say nothing about the window."""
+    message = {"model": "<synthetic>", "content": [{"type": "text", "text": "Prompt is too long"}]}
+    refused = reply(message=message, isApiErrorMessage=True)
+    other = reply(message=message | {"content": "Overloaded"}, isApiErrorMessage=True)
+    assert [type(record) for record in read(refused, other)] == [Overflow]
+
+
+def test_the_identity_names_the_directory_in_which_the_agent_began():
+    """The first line that says it counts; a later change of directory is not the project."""
+    lines = [line(prompt("hi", cwd="/home/dev/a")), line(prompt("ho", cwd="/home/dev/b"))]
+    assert identify(lines).project == "/home/dev/a"
+    assert identify([line(prompt("hi"))]).project is None

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from ultramon.hosts.claude_code.transcripts import reader as claude_code
 from ultramon.hosts.codex.transcript import identify, looks_like_transcript, read_transcript
-from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Record, Report, Window
+from ultramon.hosts.records import (
+    Boundary,
+    Broken,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    Window,
+)
 
 CAPTURES = Path(__file__).parent / "data" / "captures"
 ROLLOUT = CAPTURES / "codex-0.169.0" / "rollout_c1_user.jsonl"
@@ -123,8 +132,8 @@ def test_two_lines_about_one_compaction_are_one_boundary():
 def test_the_request_that_made_the_summary_is_no_reading():
     """It still saw the old window, and its usage is written before the line that names it."""
     with COMPACTED.open("rb") as file:
-        records = [r for r in read_transcript(file) if not isinstance(r, Content)]
-    assert [getattr(r, "tokens", None) for r in records if not isinstance(r, Window)] == [
+        records = [r for r in read_transcript(file) if isinstance(r, Report | Boundary)]
+    assert [getattr(r, "tokens", None) for r in records] == [
         30_000, 96_000, 151_000, None, 12_000, 40_000, 52_000,
     ]  # fmt: skip
     assert [type(r) for r in records if isinstance(r, Boundary)] == [Boundary]
@@ -257,3 +266,17 @@ def test_no_rollout_raises(lines):
     identity = identify(lines)
     assert identity is None or identity.session_id
     assert looks_like_transcript(b"".join(lines)) in (True, False)
+
+
+@pytest.mark.parametrize(("path", "has_text"), [(COMPACTED, True), (OVERFLOWED, False)])
+def test_the_end_of_a_turn_says_whether_there_is_a_text(path, has_text):
+    """A thread that ran out of room gives its launcher nothing."""
+    with path.open("rb") as file:
+        (returned,) = [r for r in read_transcript(file) if isinstance(r, Returned)]
+    assert (returned.agent_id, returned.has_text) == (None, has_text)
+
+
+def test_the_identity_names_the_directory_in_which_the_thread_began():
+    """It is in the first line of the rollout."""
+    with ROLLOUT.open("rb") as file:
+        assert identify(file).project == "/home/dev/project"

@@ -58,12 +58,14 @@ class Content(Record):
         at: Seconds since 1970 (UTC), or None when the line has no readable time.
         counted: True when the numbers of a Report or Boundary beside it include this text, so
             that estimating it as well would count it twice.
+        file: The file that a tool call named and whose result this is, or None.
     """
 
     text: str
     source: str
     at: float | None
     counted: bool = False
+    file: str | None = None
 
 
 class Report(Record):
@@ -126,6 +128,20 @@ class Overflow(Record):
     at: float | None
 
 
+class Returned(Record):
+    """A subagent gave its result to its launcher; a resumed one does so again.
+
+    Attributes:
+        agent_id: The host's name for the subagent; None = the agent whose transcript this is.
+        has_text: Whether the launcher gets a text.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    agent_id: str | None
+    has_text: bool
+    at: float | None
+
+
 class Window(Record):
     """The context window the host works with: at its first mention and whenever it changes.
 
@@ -159,11 +175,13 @@ class TranscriptIdentity(Record):
         session_id: The session of the host.
         agent_id: The host's name for the subagent, None for the main agent.
         model: The model as asked for, with a window suffix such as ``[1m]``, if said.
+        project: The working directory in which the agent began, if said.
     """
 
     session_id: str
     agent_id: str | None = None
     model: str | None = None
+    project: str | None = None
 
     @property
     def qualified_id(self) -> str:

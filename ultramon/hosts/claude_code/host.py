@@ -10,7 +10,7 @@ import os
 from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
-from ultramon.hosts.jsonl import optional_token_count, text_of, text_or_none
+from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.system import compact_json
 
@@ -49,9 +49,6 @@ _KINDS = {
 # then.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
 _TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
-_TASK_NEWS = "<task-notification>"
-_TOOLS_USED = "<tools-used-before-summary>"
-"""Begins a text that the client puts before a subagent's own."""
 _TERMINAL = "cli"
 """``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
 
@@ -234,14 +231,8 @@ def _read_prompt(event: HookEvent, prompt: str) -> None:
     """Tell a person's prompt from the client's own texts, which begin with a tag."""
     if not prompt.lstrip().startswith("<"):
         event.prompt = prompt
-    elif prompt.startswith(_TASK_NEWS):
-        name = _element(prompt, "task-id")
-        if name:
-            event.returned = ReturnedSubagent(name, bool(_element(prompt, "result")), False)
-
-
-def _element(text: str, name: str) -> str:
-    return text.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
+    elif result := reader.returned_by_news(prompt):
+        event.returned = ReturnedSubagent(*result, False)
 
 
 def _launched(response: object) -> LaunchedSubagent | None:
@@ -258,12 +249,5 @@ def _returned(event: HookEvent, response: object) -> ReturnedSubagent | None:
         # The client does not name the subagent whose failure is that of the tool.
         failed = subagent_of_call(event.transcript_path, event.call_id)
         return None if failed is None else ReturnedSubagent(failed, True, False)
-    if not isinstance(response, dict) or response.get("status") != "completed":
-        return None
-    name, content = response.get("agentId"), response.get("content")
-    if not isinstance(name, str):
-        return None
-    blocks = content if isinstance(content, list) else [content]
-    texts = (text_of(block, ("text",)).strip() for block in blocks)
-    has_text = any(text and not text.startswith(_TOOLS_USED) for text in texts)
-    return ReturnedSubagent(name, has_text, True)
+    result = reader.returned_by_tool(response)
+    return None if result is None else ReturnedSubagent(*result, True)

@@ -21,6 +21,7 @@ from ultramon.hosts.records import (
     Overflow,
     Record,
     Report,
+    Returned,
     TranscriptIdentity,
     Window,
 )
@@ -99,6 +100,7 @@ def _identity(payload: dict[str, Any]) -> TranscriptIdentity | None:
         session_id,
         agent_id,
         _instructed_model(payload.get("base_instructions")),
+        text_or_none(payload.get("cwd")),
     )
 
 
@@ -191,7 +193,8 @@ class _Reader:
         if kind == "task_complete":
             error = payload.get("error")
             reason = error.get("codex_error_info") if isinstance(error, dict) else None
-            return (Overflow(at),) if reason == "context_window_exceeded" else ()
+            ended = Returned(None, bool(text_or_none(payload.get("last_agent_message"))), at)
+            return (Overflow(at), ended) if reason == "context_window_exceeded" else (ended,)
         if kind != "token_count" or not isinstance(payload.get("info"), dict):
             return ()
         info = payload["info"]

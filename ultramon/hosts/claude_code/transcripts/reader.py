@@ -15,7 +15,16 @@ from ultramon.hosts.jsonl import (
     text_or_none,
     token_count,
 )
-from ultramon.hosts.records import OVERFLOW, Boundary, Content, Record, Report, TranscriptIdentity
+from ultramon.hosts.records import (
+    OVERFLOW,
+    Boundary,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    TranscriptIdentity,
+)
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -28,6 +37,10 @@ _MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
 # Where texts are in content blocks and attachments. Images lie under other keys, as base64 that
 # would be taken for hundreds of thousands of tokens.
 _TEXT_KEYS = ("text", "content", "file", "prompt")
+_FILE_KEYS = ("file_path", "notebook_path")
+_TOOLS_USED = "<tools-used-before-summary>"
+"""Begins a text that the client puts before a subagent's own."""
+_TASK_NEWS = "<task-notification>"
 
 
 def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) -> Iterator[Record]:
@@ -41,7 +54,7 @@ def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) ->
         sidechain: True for a subagent's own file, False for a session's, where the lines of
             subagents are skipped; None lets the first message line decide.
     """
-    return read_lines(lines, LineReader(sidechain).read, _is_ignorable)
+    return read_lines(lines, LineReader(sidechain).read, is_ignorable)
 
 
 def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
@@ -57,6 +70,8 @@ def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
             continue
         if identity is None:
             identity = TranscriptIdentity(session_id, reader.agent_id)
+        if identity.project is None:
+            identity.project = text_or_none(entry.get("cwd"))
         message = entry.get("message")
         if entry.get("type") == "assistant" and isinstance(message, dict):
             model = text_or_none(message.get("model"))
@@ -96,7 +111,31 @@ def error_of(entry: dict[str, Any]) -> str | None:
     return text_or_none(entry.get("error")) or "unknown"
 
 
-def _is_ignorable(line: bytes) -> bool:
+def returned_by_tool(response: object) -> tuple[str, bool] | None:
+    """Return which subagent a tool says to have completed, and whether it returned a text."""
+    if not isinstance(response, dict) or response.get("status") != "completed":
+        return None
+    name, content = response.get("agentId"), response.get("content")
+    if not isinstance(name, str):
+        return None
+    blocks = content if isinstance(content, list) else [content]
+    texts = (text_of(block, ("text",)).strip() for block in blocks)
+    return name, any(text and not text.startswith(_TOOLS_USED) for text in texts)
+
+
+def returned_by_news(prompt: str) -> tuple[str, bool] | None:
+    """Return which background task has ended by a prompt of the client, and whether with a text."""
+    if not prompt.startswith(_TASK_NEWS):
+        return None
+    name = _element(prompt, "task-id")
+    return (name, bool(_element(prompt, "result"))) if name else None
+
+
+def _element(text: str, name: str) -> str:
+    return text.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
+
+
+def is_ignorable(line: bytes) -> bool:
     """Tell that a complete line names, as its first key, a type that carries no message.
 
     Only the first key is looked at, with any white space JSON allows: searching the line for a
@@ -125,6 +164,7 @@ class LineReader:
         self.agent_id: str | None = None
         self._sidechain = sidechain
         self._tools = Recent()
+        self._files = Recent()
         self._reported = Recent()
         self._last: Report | None = None
         self._compacted_at: float | None = None
@@ -160,12 +200,14 @@ class LineReader:
     def _read_reply(self, entry: dict[str, Any], at: float | None) -> list[Record]:
         message = _message(entry)
         if message.get("model") == "<synthetic>":
-            return []
+            return [Overflow(at)] if error_of(entry) == OVERFLOW else []
         content = message.get("content")
         blocks = content if isinstance(content, list) else [content]
         for block in blocks:
             if isinstance(block, dict) and block.get("type") == "tool_use":
                 self._tools.add(block.get("id"), text_or_none(block.get("name")) or "unknown")
+                if path := _file_of(block.get("input")):
+                    self._files.add(block.get("id"), path)
         if at is not None and self._compacted_at is not None and at < self._compacted_at:
             return []  # the summary's own reply, or one of the window that is gone
         records: list[Record] = []
@@ -222,13 +264,20 @@ class LineReader:
         source = "summary" if is_summary else "user"
         counted = is_summary and self._post_tokens_known
         records: list[Record] = []
+        result = returned_by_tool(entry.get("toolUseResult"))
+        if result is None and isinstance(content, str):
+            result = returned_by_news(content)
+        if result is not None:
+            records.append(Returned(*result, at))
         for block in content if isinstance(content, list) else [content]:
             text = text_of(block, _TEXT_KEYS)
             if not text:
                 continue
             if isinstance(block, dict) and block.get("type") == "tool_result":
-                tool = self._tools.get(block.get("tool_use_id")) or "unknown"
-                records.append(Content(text, f"tool:{tool}", at))
+                call_id = block.get("tool_use_id")
+                tool = self._tools.get(call_id) or "unknown"
+                file = self._files.get(call_id)
+                records.append(Content(text, f"tool:{tool}", at, file=file))
             else:
                 records.append(Content(text, source, at, counted))
         return records
@@ -266,6 +315,12 @@ def _read_attachment(entry: dict[str, Any], at: float | None) -> Iterable[Record
         return ()
     kind = text_or_none(attachment.get("type")) or "unknown"
     return (Content(text, f"attachment:{kind}", at),)
+
+
+def _file_of(arguments: object) -> str | None:
+    if not isinstance(arguments, dict):
+        return None
+    return next((path for key in _FILE_KEYS if (path := text_or_none(arguments.get(key)))), None)
 
 
 def _reply_text(block: object) -> str:
