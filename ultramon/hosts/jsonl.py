@@ -30,8 +30,8 @@ class Recent:
 
     __slots__ = ("_values",)
 
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
+    def __init__(self, values: dict[str, str] | None = None) -> None:
+        self._values = dict(values or {})
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._values
@@ -46,6 +46,27 @@ class Recent:
     def get(self, key: object) -> str | None:
         """Return the value remembered for `key`, or None."""
         return self._values.get(key) if isinstance(key, str) else None
+
+    def to_json(self) -> dict[str, str]:
+        """Return what is remembered."""
+        return self._values
+
+
+class TranscriptReader:
+    """Reads one transcript line by line, and can go on where another one stopped."""
+
+    is_ignorable: Callable[[bytes], bool] = staticmethod(lambda line: False)
+    """Tells cheaply, and never wrongly, that a line holds nothing for `read`."""
+    held: tuple[Record, ...] = ()
+    """What the next line may still change: the last records where no line follows."""
+
+    def read(self, entry: dict[str, Any]) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
+        raise NotImplementedError
+
+    def memory(self) -> dict[str, Any]:
+        """Return, as JSON, what a reader needs that goes on behind the last line."""
+        raise NotImplementedError
 
 
 def bounded_lines(stream: BinaryIO, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:

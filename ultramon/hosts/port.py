@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext
+    from ultramon.hosts.jsonl import TranscriptReader
     from ultramon.hosts.records import LastReading, Report, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.hosts.task_list import TaskReport
@@ -274,6 +275,28 @@ class Host:
 
     def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
         """Yield the facts of one agent's transcript; never raises, whatever the bytes."""
+        return iter(())
+
+    def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader | None:
+        """Return a reader of one transcript; None = a transcript that grew is read anew as a whole.
+
+        Args:
+            memory: What a reader of the lines before returned as its memory; None = the first line
+                comes next.
+
+        Raises:
+            KeyError: It is no such memory; ValueError and TypeError mean the same.
+        """
+        return None
+
+    def transcript_files(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """Yield the paths of all transcripts that the client keeps, those of subagents included.
+
+        What cannot be listed is left out.
+
+        Args:
+            environ: Variables that move the client's directory.
+        """
         return iter(())
 
     # --- installation

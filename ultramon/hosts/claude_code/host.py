@@ -16,10 +16,11 @@ from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext
+    from ultramon.hosts.jsonl import TranscriptReader
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
@@ -173,6 +174,17 @@ class ClaudeCode(Host):
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)
+
+    def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader:
+        """Return a reader whose first line says whether it is a subagent's own file."""
+        return reader.LineReader(None, memory)
+
+    def transcript_files(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """Yield the files of ``projects`` in ``CLAUDE_CONFIG_DIR``, else in ``~/.claude``."""
+        from ultramon.hosts.transcript_files import files_below
+
+        folder = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
+        return files_below(os.path.join(folder, "projects"), ".jsonl")
 
     def plan_installation(self, request: SetupRequest) -> Plan:
         """Plan hooks and a status line in a layer of the client's settings, or a plugin."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ultramon.hosts.jsonl import (
     Recent,
+    TranscriptReader,
     decode_object,
     head_objects,
     optional_token_count,
@@ -45,8 +46,8 @@ def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
     Args:
         lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
     """
-    reader = _Reader()
-    yield from read_lines(lines, reader.read, lambda line: False)
+    reader = LineReader()
+    yield from read_lines(lines, reader.read, reader.is_ignorable)
     yield from reader.held
 
 
@@ -110,14 +111,17 @@ def _instructed_model(instructions: object) -> str | None:
     return text_or_none(provenance.get("model")) if isinstance(provenance, dict) else None
 
 
-class _Reader:
+class LineReader(TranscriptReader):
     """What must be remembered from line to line of one rollout.
+
+    Args:
+        memory: Of a reader of the lines before.
 
     Attributes:
         held: The last report, until it is known that no summary was its reply.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: dict[str, Any] | None = None) -> None:
         self._is_begun = False
         self._model: str | None = None
         self._tools = Recent()
@@ -126,8 +130,28 @@ class _Reader:
         self._total: object = None
         self._compacted = False
         self.held: tuple[Report, ...] = ()
+        if memory is not None:
+            self._is_begun, self._model = memory["isBegun"], memory["model"]
+            self._tools, self._window_tokens = Recent(memory["tools"]), memory["windowTokens"]
+            self._has_usage_records = memory["hasUsageRecords"]
+            self._total, self._compacted = memory["total"], memory["compacted"]
+            self.held = tuple(Report(**one) for one in memory["held"])
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "isBegun": self._is_begun,
+            "model": self._model,
+            "tools": self._tools.to_json(),
+            "windowTokens": self._window_tokens,
+            "hasUsageRecords": self._has_usage_records,
+            "total": self._total,
+            "compacted": self._compacted,
+            "held": [vars(one) for one in self.held],
+        }
 
     def read(self, entry: dict[str, Any]) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
         kind = entry.get("type")
         payload = entry.get("payload")
         if not isinstance(payload, dict):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ultramon.hosts.jsonl import (
     Recent,
+    TranscriptReader,
     decode_object,
     head_objects,
     optional_token_count,
@@ -153,22 +154,46 @@ def is_ignorable(line: bytes) -> bool:
     )
 
 
-class LineReader:
+class LineReader(TranscriptReader):
     """What must be remembered from line to line of one transcript.
 
     Args:
         sidechain: As for `read_transcript`.
+        memory: Of a reader of the lines before.
     """
 
-    def __init__(self, sidechain: bool | None) -> None:
-        self.agent_id: str | None = None
+    is_ignorable = staticmethod(is_ignorable)
+
+    def __init__(self, sidechain: bool | None, memory: dict[str, Any] | None = None) -> None:
         self._sidechain = sidechain
         self._tools = Recent()
         self._files = Recent()
         self._reported = Recent()
         self._last: Report | None = None
+        self.agent_id: str | None = None
         self._compacted_at: float | None = None
         self._post_tokens_known = False
+        if memory is not None:
+            self._tools = Recent(memory["tools"])
+            self._files = Recent(memory["files"])
+            self._reported = Recent(memory["reported"])
+            self._last = None if memory["last"] is None else Report(**memory["last"])
+            self.agent_id, self._sidechain = memory["agentId"], memory["sidechain"]
+            self._compacted_at = memory["compactedAt"]
+            self._post_tokens_known = memory["postTokensKnown"]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "tools": self._tools.to_json(),
+            "files": self._files.to_json(),
+            "reported": self._reported.to_json(),
+            "last": None if self._last is None else vars(self._last),
+            "agentId": self.agent_id,
+            "sidechain": self._sidechain,
+            "compactedAt": self._compacted_at,
+            "postTokensKnown": self._post_tokens_known,
+        }
 
     def read(self, entry: dict[str, Any]) -> Iterable[Record]:
         """Return the facts of one line; raise ValueError when it makes no sense."""
