@@ -9,7 +9,7 @@ from helpers.transcript_lines import line, prompt, reply
 
 from ultramon.cli.replay.player import replay
 from ultramon.cli.replay.plot import plot
-from ultramon.cli.replay.recordings import find_recordings
+from ultramon.transcripts.recordings import find_recordings
 
 COMPACTED = CAPTURES / "claude-code-2.1.330" / "transcript_r3_main.jsonl"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"

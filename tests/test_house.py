@@ -33,6 +33,8 @@ MAY_IMPORT = {
     "monitor": STORES | {"routing", "signals"},
     "fleet": STORES | {"routing", "signals", "monitor.handoff"},
     "hosts": GROUND | {"backends.local"},
+    "transcripts": GROUND | {"hosts"},
+    "pictures": {"system"},
     "alerts": {"errors", "system", "state", "context", "backends.local"},
     "integrations": SIDES,
     "metrics": SIDES,

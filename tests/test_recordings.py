@@ -8,7 +8,7 @@ from helpers.program import CAPTURES, run
 from helpers.recordings import only, timeline, written
 
 from ultramon.cli.replay.player import replay
-from ultramon.cli.replay.recordings import Recording, find_recordings, read_records
+from ultramon.transcripts.recordings import Recording, find_recordings, read_records
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 SESSION = ROOT / "tests" / "data" / "replay" / "session.jsonl"

@@ -3,7 +3,7 @@
 from helpers.transcript_lines import line
 from ultramon import ContextConfig
 from ultramon.cli.replay.player import replay
-from ultramon.cli.replay.recordings import find_recordings
+from ultramon.transcripts.recordings import find_recordings
 
 
 def only(path):

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ultramon.cli.replay.recordings import Skipped
     from ultramon.cli.replay.timeline import Compaction, Crossing, Overflow, Timeline
+    from ultramon.transcripts.recordings import Skipped
 
 _MAX_ROWS = 24
 _MAX_SOURCES = 12
@@ -76,8 +76,8 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
     Files of any size are streamed. Files that are no recordings are named on stderr.
     """
     from ultramon.cli.replay.player import replay
-    from ultramon.cli.replay.recordings import find_recordings
     from ultramon.context.config import ContextConfig
+    from ultramon.transcripts.recordings import find_recordings
 
     found = find_recordings(paths)
     if not found.recordings:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.replay import timeline
-from ultramon.cli.replay.recordings import read_records
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import CLAUDE_CODE_LADDER
 from ultramon.context.limits import window_for_model
@@ -15,12 +14,13 @@ from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
+from ultramon.transcripts.recordings import read_records
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ultramon.cli.replay.recordings import Recording
     from ultramon.hosts.records import Record
+    from ultramon.transcripts.recordings import Recording
 
 _THRESHOLDS = (
     "warning_threshold",
@@ -266,7 +266,7 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> timelin
     correction of its usage stays counted, the correction then shows in the peak only.
 
     Args:
-        recording: From `ultramon.cli.replay.find_recordings`.
+        recording: From `ultramon.transcripts.find_recordings`.
         config: Limits and thresholds; None = from environment, file and defaults. A model named
             here outranks the recorded one; thresholds that it leaves out are those of the host that
             wrote the recording.

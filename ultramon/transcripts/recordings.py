@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ultramon.context.provider_usage import usage_from_response
 from ultramon.hosts.jsonl import bounded_lines, decode_object, read_lines, text_or_none, token_count
 from ultramon.hosts.records import Content, Record, Report
+from ultramon.hosts.transcript_files import files_below
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ultramon.hosts.records import TranscriptIdentity
+    from ultramon.hosts.port import Host
 
 JSON_LINES = "json-lines"
 TEXT = "text"
 
-_HEAD_BYTES = 64 * 1024
+HEAD_BYTES = 64 * 1024
+"""Enough of a file to know what wrote it."""
 _TEXT_CHUNK_BYTES = 16 * 1024
 _JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 _MAX_FILE_SOURCES = 24
@@ -71,7 +73,7 @@ def find_recordings(paths: Iterable[str]) -> Found:
     seen: set[str] = set()
     for path in paths:
         is_directory = os.path.isdir(path)
-        files = _sorted_files(path) if is_directory else _with_subagents(path)
+        files = files_of(path)
         recognised = {file: _recognise(file) for file in files}
         texts = []
         for file, one in recognised.items():
@@ -94,20 +96,13 @@ def find_recordings(paths: Iterable[str]) -> Found:
     return found
 
 
-def _with_subagents(path: str) -> Iterator[str]:
-    yield path
-    for file in _sorted_files(os.path.join(os.path.splitext(path)[0], "subagents")):
-        if file.endswith(".jsonl"):
-            yield file
-
-
-def _sorted_files(directory: str) -> Iterator[str]:
-    for folder, folders, names in os.walk(directory):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            if not name.startswith(".") and not os.path.islink(path):
-                yield path
+def files_of(path: str) -> Iterator[str]:
+    """Yield the files below a directory; of a session's transcript also those of its subagents."""
+    if os.path.isdir(path):
+        yield from files_below(path)
+    else:
+        yield path
+        yield from files_below(os.path.join(os.path.splitext(path)[0], "subagents"), ".jsonl")
 
 
 def _recognise(path: str) -> Recording | Skipped:
@@ -116,25 +111,23 @@ def _recognise(path: str) -> Recording | Skipped:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return Skipped(path, "not a regular file")
         with open(path, "rb") as stream:
-            head = stream.read(_HEAD_BYTES)
+            head = stream.read(HEAD_BYTES)
             return _recognise_head(path, head)
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
 
 
 def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
-    from ultramon.hosts.registry import find_hosts
-
     if not head:
         return Skipped(path, "empty")
     name = os.path.splitext(os.path.basename(path))[0]
-    for host in find_hosts().usable:
-        if host.looks_like_transcript(head):
-            with open(path, "rb") as stream:
-                identity: TranscriptIdentity | None = host.identify(bounded_lines(stream))
-            if identity is None:
-                return Recording(name, host.name, (path,))
-            return Recording(identity.qualified_id, host.name, (path,), identity.model)
+    host = host_of(head)
+    if host is not None:
+        with open(path, "rb") as stream:
+            identity = host.identify(bounded_lines(stream))
+        if identity is None:
+            return Recording(name, host.name, (path,))
+        return Recording(identity.qualified_id, host.name, (path,), identity.model)
     first = _first_objects(head)
     if first and (isinstance(first[0].get("text"), str) or isinstance(first[0].get("usage"), dict)):
         return Recording(name, JSON_LINES, (path,), text_or_none(first[0].get("model")))
@@ -150,6 +143,17 @@ def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
     return Recording(os.path.basename(path), TEXT, (path,))
 
 
+def host_of(head: bytes) -> Host | None:
+    """Return the host whose transcripts begin like this; None = no host knows it.
+
+    Args:
+        head: The first `HEAD_BYTES` of a file, or all of it.
+    """
+    from ultramon.hosts.registry import find_hosts
+
+    return next((host for host in find_hosts().usable if host.looks_like_transcript(head)), None)
+
+
 def _first_objects(head: bytes) -> list[dict[str, Any]]:
     """Return up to two objects that open a file of JSON lines; a long first line may be cut."""
     objects: list[dict[str, Any]] = []
@@ -159,7 +163,7 @@ def _first_objects(head: bytes) -> list[dict[str, Any]]:
             objects.append(decode_object(line))
         except ValueError:
             break
-    is_cut = not objects and lines and len(lines[0]) >= _HEAD_BYTES - 1
+    is_cut = not objects and lines and len(lines[0]) >= HEAD_BYTES - 1
     if is_cut and lines[0].lstrip().startswith((b'{"text":"', b'{"text": "')):
         return [{"text": ""}]
     return objects
