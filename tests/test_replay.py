@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ultramon import ConfigurationError, Ladder, Rung
 from ultramon.cli.replay.player import ReplayClock
-from ultramon.cli.replay.timeline import MAX_EVENTS, MAX_POINTS, Series
+from ultramon.cli.replay.timeline import MAX_EVENTS, MAX_POINTS
+from ultramon.transcripts.series import Series
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
 CODEX = CAPTURES / "codex-0.169.0"
@@ -333,7 +334,7 @@ def test_the_clock_follows_the_recording_and_never_goes_back():
 @given(st.lists(st.integers(0, 10**9), max_size=3_000))
 def test_a_series_is_bounded_and_keeps_the_highest_of_each_stretch(readings):
     """However many readings, at most 512 points; each is the highest of its readings."""
-    series = Series()
+    series = Series(MAX_POINTS)
     for tokens in readings:
         series.add(tokens)
     assert series.count == len(readings)

@@ -15,6 +15,7 @@ from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, 
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.transcripts.recordings import read_records
+from ultramon.transcripts.series import Series
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -69,7 +70,7 @@ class _Replay:
         self._fixed_model = config.model is not None
         self._model = config.model or recording.model
         self._gauge = MonitorGauge(config, self._clock)
-        self._series = timeline.Series()
+        self._series = Series(timeline.MAX_POINTS)
         self._held: Report | None = None
         self._last_report_tokens = 0
         self._highest_report_tokens = 0

@@ -98,24 +98,3 @@ class Timeline(Model):
     """Tokens in the window, highest of each stretch."""
     readings: int
     readings_per_point: int
-
-
-class Series:
-    """A curve of bounded length: when it is full, neighbours merge and the higher one stays."""
-
-    def __init__(self) -> None:
-        self.points: list[int] = []
-        self.stride = 1
-        self.count = 0
-
-    def add(self, tokens: int) -> None:
-        """Take one reading."""
-        if self.count % self.stride == 0:
-            self.points.append(tokens)
-        else:
-            self.points[-1] = max(self.points[-1], tokens)
-        self.count += 1
-        if len(self.points) > MAX_POINTS:
-            pairs = zip(self.points[::2], [*self.points[1::2], 0], strict=False)
-            self.points = [max(pair) for pair in pairs]
-            self.stride *= 2
