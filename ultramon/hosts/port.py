@@ -12,7 +12,7 @@ from ultramon.hosts.records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext
@@ -289,13 +289,14 @@ class Host:
         """
         return None
 
-    def transcript_files(self, environ: Mapping[str, str]) -> Iterator[str]:
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
         """Yield the paths of all transcripts that the client keeps, those of subagents included.
-
-        What cannot be listed is left out.
 
         Args:
             environ: Variables that move the client's directory.
+            on_error: Called for each folder that is there and cannot be listed.
         """
         return iter(())
 

@@ -14,7 +14,7 @@ from ultramon.hosts.transcript_files import files_below
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ultramon.hosts.port import Host
 
@@ -96,10 +96,15 @@ def find_recordings(paths: Iterable[str]) -> Found:
     return found
 
 
-def files_of(path: str) -> Iterator[str]:
-    """Yield the files below a directory; of a session's transcript also those of its subagents."""
+def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> Iterator[str]:
+    """Yield the files below a directory; of a session's transcript also those of its subagents.
+
+    Args:
+        path: A file or a directory.
+        on_error: Called for each folder that cannot be listed.
+    """
     if os.path.isdir(path):
-        yield from files_below(path)
+        yield from files_below(path, on_error=on_error)
     else:
         yield path
         yield from files_below(os.path.join(os.path.splitext(path)[0], "subagents"), ".jsonl")

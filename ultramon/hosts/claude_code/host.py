@@ -16,7 +16,7 @@ from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.doctor import DoctorContext
@@ -179,12 +179,14 @@ class ClaudeCode(Host):
         """Return a reader whose first line says whether it is a subagent's own file."""
         return reader.LineReader(None, memory)
 
-    def transcript_files(self, environ: Mapping[str, str]) -> Iterator[str]:
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
         """Yield the files of ``projects`` in ``CLAUDE_CONFIG_DIR``, else in ``~/.claude``."""
         from ultramon.hosts.transcript_files import files_below
 
         folder = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
-        return files_below(os.path.join(folder, "projects"), ".jsonl")
+        return files_below(os.path.join(folder, "projects"), ".jsonl", on_error)
 
     def plan_installation(self, request: SetupRequest) -> Plan:
         """Plan hooks and a status line in a layer of the client's settings, or a plugin."""

@@ -9,7 +9,7 @@ from ultramon.hosts.port import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from ultramon.hosts.jsonl import TranscriptReader
@@ -28,12 +28,14 @@ class Codex(Host):
         """Return a reader of one rollout."""
         return transcript.LineReader(memory)
 
-    def transcript_files(self, environ: Mapping[str, str]) -> Iterator[str]:
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
         """Yield the files of ``sessions`` in ``CODEX_HOME``, else in ``~/.codex``."""
         from ultramon.hosts.transcript_files import files_below
 
         folder = environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
-        return files_below(os.path.join(folder, "sessions"), ".jsonl")
+        return files_below(os.path.join(folder, "sessions"), ".jsonl", on_error)
 
 
 CODEX = Codex()

@@ -1,0 +1,70 @@
+"""The transcripts that the clients of this user keep, by the hosts that know where."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ultramon.hosts.registry import find_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_LEAST_ID_CHARS = 4
+
+
+def client_files(
+    environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+) -> Iterator[str]:
+    """Yield the transcripts of every host.
+
+    Args:
+        environ: Variables that move a client's directory.
+        on_error: Called for each folder that is there and cannot be listed.
+    """
+    for host in find_hosts().usable:
+        yield from host.transcript_files(environ, on_error)
+
+
+def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
+    """Find the transcripts whose file names hold an id that begins with `name`.
+
+    Args:
+        name: At least four characters of the id of a session or subagent.
+        environ: As for `client_files`.
+    """
+    if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").isalnum():
+        return []
+    return [path for path in client_files(environ) if f"-{name}" in f"-{os.path.basename(path)}"]
+
+
+def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[str]]:
+    """Split files into those that a report since a time needs, and the others.
+
+    A session that went on later needs its older files too: those of its first subagents.
+
+    Args:
+        paths: Files that may be gone.
+        since: Epoch seconds.
+    """
+    recent: list[str] = []
+    older: list[str] = []
+    for path in paths:
+        (recent if _changed_at(path) >= since else older).append(path)
+    sessions = {os.path.splitext(path)[0] for path in recent}
+    needed = [path for path in older if not sessions.isdisjoint(_folders(path))]
+    skipped = set(older).difference(needed)
+    return recent + needed, sorted(skipped)
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return float("inf")  # who reads it says what is wrong
+
+
+def _folders(path: str) -> Iterator[str]:
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder
