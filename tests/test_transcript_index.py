@@ -221,23 +221,33 @@ def test_a_row_that_makes_no_sense_is_read_anew(memory, tmp_path, kept):
     assert summaries(growing, index=kept)[1] == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_without_rights_nothing_is_kept_and_everything_is_read(tmp_path):
-    """A cache directory that cannot be written is named, and costs only time."""
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    with TranscriptIndex(str(locked / "cache" / "i.sqlite3")) as index:
+def test_without_a_place_nothing_is_kept_and_everything_is_read(tmp_path):
+    """What stands in the way of the cache directory is named, and costs only time."""
+    (tmp_path / "cache").touch()
+    with TranscriptIndex(str(tmp_path / "cache" / "i.sqlite3")) as index:
         assert len(list(index.summarize([str(SESSION)]))) == 1
-    assert str(locked) in index.problem
+    assert str(tmp_path / "cache") in index.problem
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_rights_is_named(tmp_path, kept):
-    """It is in no count."""
-    path = tmp_path / "s.jsonl"
-    path.touch(mode=0o000)
+def test_an_index_that_stays_locked_costs_only_time(kept, monkeypatch):
+    """Another process holds it longer than a person waits: nothing is kept this time."""
+    first = summaries(SESSION, index=kept)
+    monkeypatch.setattr(index_module, "_BUSY_SECONDS", 0.01)
+    holder = sqlite3.connect(kept)
+    holder.execute("BEGIN IMMEDIATE")
     with TranscriptIndex(kept) as index:
-        assert list(index.summarize([str(path)])) == [Unreadable(str(path), "Permission denied")]
+        found = list(index.summarize(map(str, [SESSION, ROLLOUT])))
+    assert found[0].summary == first[0][0]
+    assert len(found) == 2
+    assert "locked" in index.problem
+    holder.close()
+
+
+def test_a_file_that_vanished_is_named(tmp_path, kept):
+    """It is in no count."""
+    path = str(tmp_path / "s.jsonl")
+    with TranscriptIndex(kept) as index:
+        assert list(index.summarize([path])) == [Unreadable(path, "No such file or directory")]
 
 
 def test_others_cannot_read_the_index(kept):

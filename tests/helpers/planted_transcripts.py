@@ -24,6 +24,7 @@ class Machine:
             "CLAUDE_CONFIG_DIR": str(root / "claude"),
             "CODEX_HOME": str(root / "codex"),
             "XDG_CACHE_HOME": str(root / "cache"),
+            "ULTRAMON_REPORT_DAYS": "36500",  # what is planted here has fixed times
         }
 
     def write(self, session, *entries, agent=None, project=PROJECT):
@@ -53,11 +54,12 @@ def used(message_id, tokens, output=10, text="Done.", at="2026-11-21T20:28:51Z",
     return reply(message_id, usage, content, timestamp=at, **entry)
 
 
-def read_file(path, call_id="t1", chars=8_000):
+def read_file(path, call_id="t1", chars=8_000, at="2026-11-21T20:28:51Z"):
     """A call that opens a file, and its result."""
     call = {"type": "tool_use", "id": call_id, "name": "Read", "input": {"file_path": path}}
     result = {"type": "tool_result", "tool_use_id": call_id, "content": "word " * (chars // 5)}
-    return reply(f"msg_{call_id}", {"input_tokens": 9_000}, [call]), prompt([result])
+    called = reply(f"msg_{call_id}", {"input_tokens": 9_000}, [call], timestamp=at)
+    return called, prompt([result])
 
 
 def returned(agent, content):
@@ -70,6 +72,43 @@ def returned(agent, content):
 def boundary():
     """A compaction."""
     return {"type": "system", "subtype": "compact_boundary"}
+
+
+def example_machine(root):
+    """What docs/report.md shows: seven sessions in three projects, some of them in trouble."""
+    machine = Machine(root)
+    for number, (project, peak, at) in enumerate(
+        (
+            ("/home/dev/shop", 171_200, "2026-11-20T16:20:00Z"),
+            ("/home/dev/shop", 158_900, "2026-11-19T09:05:00Z"),
+            ("/home/dev/shop", 188_400, "2026-11-18T14:44:00Z"),
+            ("/home/dev/web", 121_000, "2026-11-17T11:30:00Z"),
+            ("/home/dev/web", 96_400, "2026-11-12T08:15:00Z"),
+            ("/home/dev/infra", 64_000, "2026-11-09T18:00:00Z"),
+            ("/home/dev/infra", 31_500, "2026-11-03T10:10:00Z"),
+        )
+    ):
+        session = f"{0x3F2A91C4 * (number + 1) % 2**32:08x}-77aa-4c3e-9d10-5be0c1d2e3f4"
+        files = ("src/orders.py", "src/api/routes.py", "tests/test_orders.py", "README.md")
+        entries = [prompt("Look into it.", timestamp=at)]
+        for name in range(len(files)):
+            path, chars = f"{project}/{files[name]}", peak * 5 // (2 + 2 * name)
+            entries += read_file(path, f"t{name}", chars, at)
+        call = {"type": "tool_use", "id": "b", "name": "Bash", "input": {"command": "make test"}}
+        log = [{"type": "tool_result", "tool_use_id": "b", "content": "ok " * (peak // 9)}]
+        bash = reply("m0", {"input_tokens": peak // 2}, [call], timestamp=at)
+        entries += [bash, prompt(log)]
+        entries.append(used("m1", peak, output=900, at=at))
+        if number in (0, 2):
+            entries += [boundary(), used("m2", 34_000, at=at)]
+        for agent in range(max(0, 5 - number)):
+            name, is_lost = f"a{number}{agent}", number == 0 and agent < 2
+            entries.append(returned(name, [] if is_lost else "Found it."))
+            tokens = 196_300 if is_lost else 48_000 + 9_000 * agent
+            task = used("s1", tokens, text="" if is_lost else "Found it.", at=at)
+            machine.write(session, prompt("A part of it."), task, agent=name, project=project)
+        machine.write(session, *entries, project=project)
+    return machine
 
 
 def busy_machine(root):

@@ -94,7 +94,9 @@ class TranscriptIndex:
         if path is not None:
             try:
                 self._connection = _open(path)
-            except (OSError, StateError, sqlite3.Error) as error:
+            except StateError as error:
+                self.problem = f"{error.path}: {error.reason}"
+            except (OSError, sqlite3.Error) as error:
                 self.problem = f"{path}: {error}"
         self._known = self._load()
 

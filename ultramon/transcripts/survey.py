@@ -226,7 +226,7 @@ def survey(
         for path, tokens in agent.summary.tokens_by_file.items():
             files[_absolute(path, agent.summary.project)] += round(tokens)
     total = sum(sources.values())
-    names = _project_names({one.project for one in sessions if one.project is not None})
+    names = short_names({one.project for one in sessions if one.project is not None})
     shortest = _id_lengths(sessions) if by_id else {}
     worst = sorted(sessions, key=lambda one: (one.badness, one.ended_at), reverse=True)
     return Survey(
@@ -371,7 +371,7 @@ def _shares(counts: Counter[str], total: int) -> tuple[Share, ...]:
 
 
 def _share(tokens: float, total: float) -> float:
-    return round(tokens / total, 4) if total else 0.0
+    return round(tokens / total, 6) if total else 0.0
 
 
 def _ratio(tokens: int | None, limit: int | None) -> float | None:
@@ -386,12 +386,17 @@ def _absolute(path: str, project: str | None) -> str:
     return path if project is None else os.path.join(project, path)
 
 
-def _project_names(paths: set[str]) -> dict[str, str]:
-    """Name each project by the end of its path, as long as no other one has the same."""
+def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
+    """Return the end of each path, long enough that no other one ends alike.
+
+    Args:
+        paths: What is to be told apart.
+        least: The fewest parts of a path to show.
+    """
     names = {}
     for path in paths:
         parts = [part for part in path.replace("\\", "/").split("/") if part] or [path]
-        count = 1
+        count = least
         while count < len(parts) and any(_ends(other, parts[-count:]) for other in paths - {path}):
             count += 1
         names[path] = "/".join(parts[-count:])
