@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "demo",
+    "report",
     "replay",
     "status",
     "watch",
@@ -88,7 +89,7 @@ SHORT_NAMES = (
     "alert", "check", "clear", "context-monitor", "handoff", "hook", "messages", "statusline",
 )  # fmt: skip
 """Commands of groups that scripts may call without the group; not listed in `--help`."""
-_ROOMS = ("demo", "chaos", "replay")
+_ROOMS = ("demo", "chaos", "replay", "report")
 _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from ultramon.cli.output import (
     CommandFailed,
+    SeveralFound,
     action_style,
     field,
     make_console,
@@ -39,7 +41,7 @@ _TOKENS = click.IntRange(min=1, max=1_000_000_000)
 
 
 @click.command("replay")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--limit", "context_limit_tokens", type=_TOKENS, help="Cap on the context limit, in tokens."
 )
@@ -71,7 +73,8 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
 
     PATH is a transcript of Claude Code (with its subagents), a rollout of Codex, JSON lines of
     {"text": ...} and {"usage": {...}}, a text, or a directory: all recordings in it or, without
-    any, its text files as one agent would read them.
+    any, its text files as one agent would read them. The beginning of a session's id, as
+    `ultramon report` shows it, finds the transcript where its client keeps it.
 
     Files of any size are streamed. Files that are no recordings are named on stderr.
     """
@@ -79,7 +82,7 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
     from ultramon.context.config import ContextConfig
     from ultramon.transcripts.recordings import find_recordings
 
-    found = find_recordings(paths)
+    found = find_recordings([path if os.path.exists(path) else _find(path) for path in paths])
     if not found.recordings:
         _say_skipped(found.skipped)
         raise CommandFailed("nothing to replay: no recording, no text")
@@ -97,6 +100,20 @@ def command(*, paths: tuple[str, ...], no_plot: bool, json: bool, **settings: An
             console.print()
         _print_timeline(console, timeline, with_plot=not no_plot)
     _say_skipped(found.skipped)
+
+
+def _find(name: str) -> str:
+    """Return the one transcript whose id begins like this."""
+    from ultramon.transcripts.clients import find_by_id
+
+    found = find_by_id(name, os.environ)
+    if not found:
+        reason = f"{name!r} is no path, and no transcript on this machine has an id like it."
+        raise click.BadParameter(reason, param_hint="'PATH...'")
+    if len(found) > 1:
+        names = first_of([os.path.basename(path) for path in found])
+        raise SeveralFound(f"id {name} fits {len(found)} transcripts: {names}")
+    return found[0]
 
 
 def _say_skipped(skipped: list[Skipped]) -> None:

@@ -1,0 +1,1 @@
+"""`ultramon report`: what the transcripts on this machine say about context windows."""
