@@ -24,6 +24,7 @@ PARTS = [
     ("Hooks", "hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
+    ("Report", "report.py", []),
     ("Server", "server.py", []),
     ("PostgreSQL", "postgres.py", []),
 ]
