@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections import Counter
@@ -30,7 +31,17 @@ def test_the_demo_proves_that_every_item_was_done_once(tmp_path):
     assert "handed off: " in done.stdout
     assert "Context warning (70%+)" in done.stdout
     assert "\x1b" not in done.stdout
+    assert done.stderr.endswith("`ultramon demo --state-dir DIR` keeps them\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_ends_with_the_line_that_shows_its_agents_again(tmp_path):
+    """What it prints is run as it stands, also for a directory with a space in its name."""
+    done = run("demo", "--items", "9", "--state-dir", tmp_path / "my states")
+    assert done.returncode == 0, done.stderr
+    line = done.stderr.splitlines()[-1].partition("the records stay: ultramon ")[2]
+    again = run(*shlex.split(line))
+    assert re.search(r"^demo-[0-9a-f]{4}", again.stdout, re.MULTILINE)
 
 
 def test_the_demos_records_agree_with_its_summary(tmp_path):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from helpers.hooked_session import SESSION, TRANSCRIPTS, HookedSession
-from helpers.program import draw, environment, run, run_process
+from helpers.program import NOTHING, draw, environment, run, run_process
 
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -301,8 +301,10 @@ def test_a_shared_label_is_ambiguous(tmp_path):
 def test_an_empty_directory_has_no_agents(tmp_path):
     """A directory that does not exist yet is as good as an empty one, and is not created."""
     done = run("status", "--state-dir", tmp_path / "none")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no agents\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", NOTHING)
     assert not (tmp_path / "none").exists()
+    for command in re.findall(r"`ultramon ([a-z]+)", done.stderr):
+        assert run(command, "--help").returncode == 0
 
 
 def test_garbage_in_the_directory_hides_nobody(crowd):

@@ -10,7 +10,7 @@ import time
 import pexpect
 import pyte
 import pytest
-from helpers.program import PROGRAM, environment, run
+from helpers.program import NOTHING, PROGRAM, environment, run
 from test_cli_status import HOSTILE, store
 
 from ultramon import ContextConfig, create_context_monitor
@@ -327,7 +327,7 @@ def test_once_prints_what_status_prints_and_the_heartbeats(tmp_path):
     assert without == [line.split() for line in same.stdout.splitlines()]
     assert done.stderr == same.stderr == "1 ended, shown with --all\n"
     assert "past" in run("watch", "--once", "--all", "--state-dir", tmp_path).stdout
-    assert run("watch", "--once", "--run", "other", "--state-dir", tmp_path).stderr == "no agents\n"
+    assert run("watch", "--once", "--run", "other", "--state-dir", tmp_path).stderr == NOTHING
 
 
 def test_a_dumb_terminal_gets_plain_text(watch, tmp_path):

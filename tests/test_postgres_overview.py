@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from helpers.program import run
+from helpers.program import NOTHING, run
 from test_cli_watch import Terminal
 
 from ultramon import ContextConfig, create_context_monitor
@@ -128,7 +128,7 @@ def test_json_has_the_same_agents(ask, backend):
 
 def test_an_empty_store_has_nobody(ask):
     """The words and the document are those of every other store."""
-    assert ask("status").stderr == "no agents\n"
+    assert ask("status").stderr == NOTHING
     empty = {"agents": [], "unreadable": []}
     assert ask("status", "--json").stdout == json.dumps(empty, indent=2) + "\n"
     assert ask("watch", "--format", "tmux").stdout == "um 0 agents\n"

@@ -11,6 +11,8 @@ from helpers.program import CAPTURES
 from helpers.recordings import timeline
 from helpers.transcript_lines import line, prompt, reply
 
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
+from ultramon.hosts.port import Host
 from ultramon.transcripts import index as index_module
 from ultramon.transcripts.index import Summarized, TranscriptIndex, Unreadable
 
@@ -125,6 +127,28 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path, kept):
     assert (found.reports, found.peak_tokens) == (3, 100)
     path.write_bytes(replies[0])
     assert summaries(path, index=kept)[0][0].reports == 1
+
+
+class PlainHost(Host):
+    """A host of another package that reads a transcript only as a whole."""
+
+    name = "plain"
+    looks_like_transcript = staticmethod(CLAUDE_CODE.looks_like_transcript)
+    identify = staticmethod(CLAUDE_CODE.identify)
+    read_transcript = staticmethod(CLAUDE_CODE.read_transcript)
+
+
+def test_a_host_without_a_reader_is_read_as_a_whole(tmp_path, kept, monkeypatch):
+    """Its transcripts are kept as well; one that grew is read anew."""
+    monkeypatch.setattr(index_module, "host_of", lambda head: PlainHost())
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(line(reply("m1", {"input_tokens": 5_000})))
+    summaries(path, index=kept)
+    with path.open("ab") as file:
+        file.write(line(reply("m2", {"input_tokens": 6_000})))
+    (found,), read = summaries(path, index=kept)
+    assert (found.host, found.reports, found.peak_tokens, read) == ("plain", 2, 6_000, 1)
+    assert summaries(path, index=kept) == ([found], 0)
 
 
 HOSTILE = [

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from helpers import DATA
+from ultramon.cli.commands.status import NO_AGENTS
 
 CAPTURES = DATA / "captures"
 PROGRAM = str(Path(sys.executable).parent / "ultramon")
 """The installed script, as people call it."""
+NOTHING = f"{NO_AGENTS}\n"
+"""What stderr says where there are no agents."""
 
 
 def environment(**changes):

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 MAX_ROWS = 200
 """The default limit on a terminal: more rows scroll away unread."""
 
+NO_AGENTS = (
+    "no agents; `ultramon report` shows what sessions did so far, `ultramon install claude-code` "
+    "has the next ones report themselves, `ultramon demo` starts some"
+)
+"""What to do next where there is nothing to show."""
 _WIDE = 100
 
 
@@ -108,7 +113,7 @@ def print_agents(
     if hidden:
         say(f"{hidden} ended, shown with --all")
     elif not seen and not unreadable:
-        say("no agents")
+        say(NO_AGENTS)
 
 
 def print_left_out(agent_list: AgentList) -> None:

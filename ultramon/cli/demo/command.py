@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from typing import TYPE_CHECKING
 
 import click
 
 from ultramon.cli.output import CommandFailed, ExitCode, plural, print_json, say
-from ultramon.cli.selection import json_option, open_store, state_dir_option
-from ultramon.system.terminal_text import sanitize
+from ultramon.cli.selection import json_option, open_store, state_dir_given, state_dir_option
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
@@ -77,10 +77,18 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
         print_json(summary)
     else:
         print_proof(result, summary["problems"])
-        if state_dir is not None:
-            where = sanitize(backend.url)
-            say(f"the records stay: ultramon status --all --run {result.run} ({where})")
+        if state_dir is None:
+            say("the records are gone; `ultramon demo --state-dir DIR` keeps them")
+        else:
+            say(f"the records stay: {_line_that_shows(result.run, state_dir)}")
     return ExitCode.FAILURE if summary["problems"] else ExitCode.OK
+
+
+def _line_that_shows(run: str, state_dir: str) -> str:
+    """Return the command that shows the agents of a run again."""
+    given = state_dir_given(state_dir)
+    where = "" if given is None else f" --state-dir {shlex.quote(given)}"
+    return f"ultramon status --all --run {run}{where}"
 
 
 def open_shared_store(state_dir: str | None) -> Backend:
