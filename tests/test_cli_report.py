@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from helpers.html import HOSTILE, Parsed
 from helpers.planted_transcripts import (
     OTHER,
     PROJECT,
@@ -19,7 +20,6 @@ from helpers.planted_transcripts import (
 from helpers.program import CAPTURES, PROGRAM, draw, environment, run, run_process
 from helpers.requirements import as_nobody, directory_of_nobody
 from helpers.transcript_lines import prompt
-from test_pictures import HOSTILE, Parsed
 
 from ultramon import ContextConfig
 from ultramon.cli.report.screen import print_report

@@ -18,14 +18,15 @@ body { margin: 0 auto; max-width: 68rem; padding: 1rem; background: var(--paper)
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 1.75rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 0; } p { margin: .25rem 0; } .dim { color: var(--dim); }
 .bad { color: var(--bad); font-weight: 600; }
-.grid { display: grid; gap: .75rem; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); }
+.grid { display: grid; gap: .75rem; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr));
+  margin-bottom: .75rem; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
   padding: .75rem; min-width: 0; margin-bottom: .75rem; }
 .grid .card { margin-bottom: 0; }
 .number { font-size: 1.6rem; font-weight: 600; line-height: 1.2; }
 dl { display: grid; grid-template-columns: 1fr auto; gap: .1rem .75rem; margin: .5rem 0 0; }
 dt, dd { margin: 0; min-width: 0; } dd { text-align: right; color: var(--dim); }
-svg { display: block; width: 100%; } .bar { grid-column: 1 / -1; height: .4rem; }
+svg { display: block; width: 100%; } .bar { height: .4rem; } .wide { grid-column: 1 / -1; }
 .timeline { height: 5rem; margin: .5rem 0; }
 .track { fill: var(--line); } .fill { fill: var(--fill); }
 .limit, .rung, .mark { vector-effect: non-scaling-stroke; stroke-width: 1.5; }

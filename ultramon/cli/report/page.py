@@ -89,7 +89,7 @@ def _shares(title: str, shares: Sequence[Share], names: Sequence[str]) -> Elemen
             [
                 element("dt", name),
                 element("dd", f"{short_tokens(one.estimated_tokens)} · {share}"),
-                bar(one.share_ratio, f"{name}: {share}"),
+                element("dd", bar(one.share_ratio, f"{name}: {share}"), class_="wide"),
             ]
         )
     none = None if shares else element("p", "none named", class_="dim")
