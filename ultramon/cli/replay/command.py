@@ -229,7 +229,7 @@ def _sources_table(timeline: Timeline, *, ascii_only: bool) -> Table:
     """List what filled the window, the largest source first."""
     from rich.text import Text
 
-    from ultramon.cli.replay.timeline import UNRECORDED
+    from ultramon.transcripts.summary import UNRECORDED
 
     table = make_table()
     table.add_column("what filled the window", overflow="fold" if ascii_only else "ellipsis")

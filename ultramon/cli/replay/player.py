@@ -16,6 +16,7 @@ from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.transcripts.recordings import read_records
 from ultramon.transcripts.series import Series
+from ultramon.transcripts.summary import UNRECORDED
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -181,7 +182,7 @@ class _Replay:
         known = Counter(state.by_source)
         known["summary"] += self._left_by_compaction
         if state.anchor is not None and state.anchor["isReport"]:
-            known[timeline.UNRECORDED] = max(0, state.estimated_tokens - known.total())
+            known[UNRECORDED] = max(0, state.estimated_tokens - known.total())
         self._by_source.update(known)
         self._highest_estimate_tokens = max(self._highest_estimate_tokens, state.estimated_tokens)
 

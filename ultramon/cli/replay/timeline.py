@@ -10,8 +10,6 @@ MAX_POINTS = 512
 """The most points of a timeline."""
 MAX_EVENTS = 1_000
 """The most crossings and compactions listed; all are counted."""
-UNRECORDED = "unrecorded"
-"""Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
 
 
 class Event(Model):

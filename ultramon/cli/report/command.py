@@ -46,7 +46,7 @@ def command(
     anonymous: bool,
     json: bool,
 ) -> None:
-    """Show what your agents' transcripts say about their context windows.
+    """Show what your agents did to their context windows.
 
     Reads what Claude Code and Codex have written on this machine, before anything is installed:
     which sessions and subagents ran out of room, what compactions threw away, and what filled the
