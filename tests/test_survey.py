@@ -1,5 +1,8 @@
 """What many transcripts say together: known, lower bounds, or said to be unknown."""
 
+import os
+import time
+
 import pytest
 from helpers.planted_transcripts import (
     OTHER,
@@ -147,9 +150,19 @@ def test_an_old_subagent_belongs_to_a_session_that_goes_on(busy):
     for path in paths:
         if OTHER in path or "subagents" in path:
             busy.age(path, 40)
-    recent, older = split_by_age(paths, NOW - 30 * 86_400)
+    recent, older = split_by_age(paths, time.time() - 30 * 86_400)
     assert [path for path in older if OTHER not in path] == []
     assert sorted(recent + older) == paths
+
+
+def test_an_old_session_is_read_with_a_subagent_that_goes_on(busy):
+    """Its own file says how the subagent came back."""
+    paths = sorted(client_files(busy.environ))
+    for path in paths:
+        if not path.endswith("agent-a3.jsonl"):
+            busy.age(path, 40)
+    recent, _ = split_by_age(paths, time.time() - 30 * 86_400)
+    assert [os.path.basename(path) for path in recent] == ["agent-a3.jsonl", f"{SESSION}.jsonl"]
 
 
 def test_a_projects_name_is_as_long_as_needed(tmp_path):

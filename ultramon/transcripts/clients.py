@@ -41,7 +41,8 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
 def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[str]]:
     """Split files into those that a report since a time needs, and the others.
 
-    A session that went on later needs its older files too: those of its first subagents.
+    A session that went on later needs its older files too: its first subagents, or its own file
+    where only a subagent went on. What belongs to a session lies in a folder of its file's name.
 
     Args:
         paths: Files that may be gone.
@@ -52,7 +53,12 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
     for path in paths:
         (recent if _changed_at(path) >= since else older).append(path)
     sessions = {os.path.splitext(path)[0] for path in recent}
-    needed = [path for path in older if not sessions.isdisjoint(_folders(path))]
+    folders = {folder for path in recent for folder in _folders(path)}
+    needed = [
+        path
+        for path in older
+        if os.path.splitext(path)[0] in folders or not sessions.isdisjoint(_folders(path))
+    ]
     skipped = set(older).difference(needed)
     return recent + needed, sorted(skipped)
 
