@@ -18,7 +18,6 @@ from ultramon.backends.toolkit import find_agent, load_permitted
 from ultramon.context.levels import as_ladder
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
-from ultramon.notices.models import Notice, Registration
 from ultramon.notices.registration import StoredRegistration
 from ultramon.notices.rules import check_recipient, resolve_target
 from ultramon.state.liveness import ENDED, LOST, judge
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.context.ladder import Ladder
     from ultramon.notices.message import Cancelled
+    from ultramon.notices.models import Notice, Registration
     from ultramon.system.clock import Clock
 
     Handler = TypeVar("Handler", bound=Callable[[Notice], Any])
@@ -105,7 +105,7 @@ def register(
         now,
     )
     registry_of(store).register(registration)
-    return Registration.of(registration)
+    return _as_models([registration])[0]
 
 
 def unregister(
@@ -156,7 +156,13 @@ def check_notify(
 
 def registrations(*, backend: Backend | str | None = None) -> list[Registration]:
     """Return all registrations, by agent id."""
-    return [Registration.of(one) for one in registry_of(as_backend(backend)).registrations()]
+    return _as_models(registry_of(as_backend(backend)).registrations())
+
+
+def _as_models(stored: list[StoredRegistration]) -> list[Registration]:
+    from ultramon.notices.models import Registration
+
+    return [Registration.of(one) for one in stored]
 
 
 def cancel_notices(
@@ -260,6 +266,8 @@ class Inbox:
 
     def peek(self, limit: int = 100, *, after: int = 0) -> list[Notice]:
         """Return notices after a message id, in the order of sending, without receiving them."""
+        from ultramon.notices.models import Notice
+
         waiting = self._queue.peek(self.agent_id, now=self._clock.now(), after=after, limit=limit)
         return [Notice.of(message) for message in waiting]
 
@@ -270,6 +278,8 @@ class Inbox:
             limit: At most so many, 50 at the most.
             lease_seconds: After so long they come again.
         """
+        from ultramon.notices.models import Notice
+
         messages = self._queue.claim(
             self.agent_id,
             now=self._clock.now(),

@@ -9,15 +9,15 @@ method of a temporary; `on` keeps strong ones.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blinker import ANY, Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    import asyncio
+    from collections.abc import Callable
 
     from blinker import NamedSignal, Signal
 
@@ -109,7 +109,7 @@ def emit(signal: Signal, agent_id: str, event: object) -> None:
     for receiver in signal.receivers_for(agent_id):
         try:
             result = receiver(agent_id, event=event)
-            if inspect.iscoroutine(result):
+            if isinstance(result, CoroutineType):
                 _run(result, receiver)
         except Exception:  # noqa: BLE001 - foreign code must not reach the agent's turn
             _log_failure(receiver)
@@ -121,7 +121,9 @@ def _log_failure(receiver: object) -> None:
     _log.exception("signal receiver %s.%s raised", module, name)
 
 
-def _run(coroutine: Coroutine[Any, Any, Any], receiver: object) -> None:
+def _run(coroutine: CoroutineType[Any, Any, Any], receiver: object) -> None:
+    import asyncio
+
     async def guarded() -> None:
         try:
             await coroutine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,6 +17,8 @@ async def to_its_end(
     call: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Result:
     """Make a blocking call in a thread, to its end even when the task is cancelled meanwhile."""
+    import asyncio
+
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments, **named))
     cancelled: asyncio.CancelledError | None = None
     while not running.done():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.compact_json import dumps
 from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
+from ultramon.system.processes import working_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -297,24 +297,14 @@ def look_at_workspace(cwd: str | None = None) -> Workspace:
     return Workspace(cwd=cwd, branch=status.branch, head=status.head, dirty_files=dirty)
 
 
-def working_directory() -> str | None:
-    """Return the working directory, None where it is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
-
-
 def end_of_replaced(record: StateRecord, run: str, now: float) -> list[dict[str, Any]]:
-    """Return the events that end a life whose state an agent of another run replaces.
+    """Return the events that end an active life whose state an agent of another run replaces.
 
     Args:
         record: Its last state.
         run: Of the agent that replaces it.
         now: Epoch seconds.
     """
-    if not record.active or record.run == run:
-        return []
     n, reason = round(record.last_heartbeat * 1000), f"its id went on in run {run}"
     lost = record.event("agent_lost", at=now, n=n, outcome="lost", reason=reason)
     if state_of(record) is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
+import sys
 from contextlib import contextmanager
-from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Self
 
@@ -14,27 +13,16 @@ from typing import TYPE_CHECKING, Self
 import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.context.config import ContextConfig
-from ultramon.context.explanation import Explanation, explain
 from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.monitor.async_twins import in_thread, to_its_end
-from ultramon.monitor.handoff import (
-    REASONS,
-    HandoffRecord,
-    Resume,
-    Workspace,
-    bounded_list,
-    bounded_text,
-    look_at_workspace,
-)
 from ultramon.monitor.lifecycle import CREATED
 from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
-from ultramon.state.models import AgentState
 from ultramon.state.plan import Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -45,13 +33,17 @@ from ultramon.system.settings import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime
     from os import PathLike
     from typing import Never
 
     from ultramon.backends.base import Backend
+    from ultramon.context.explanation import Explanation
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
     from ultramon.context.monitor_gauge import Fit
+    from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
+    from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock
 
     Item = str | PathLike[str]
@@ -143,6 +135,8 @@ class ContextMonitor:
 
     async def start_async(self) -> Self:
         """Do what `start` does in a thread; one that is cancelled ends the agent as cancelled."""
+        import asyncio
+
         try:
             return await to_its_end(self.start)
         except asyncio.CancelledError:
@@ -177,7 +171,7 @@ class ContextMonitor:
             return
         if kind is None:
             self.stop("returned" if self._has_handed_off else "completed")
-        elif issubclass(kind, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
+        elif _cancels(kind):
             self.stop("cancelled")
         else:
             self._record.exit = {"error": kind.__qualname__}
@@ -509,6 +503,14 @@ class ContextMonitor:
             LifecycleError: The monitor is not started, or already stopped.
             ConfigurationError: There is no such reason.
         """
+        from ultramon.monitor.handoff import (
+            REASONS,
+            HandoffRecord,
+            bounded_list,
+            bounded_text,
+            look_at_workspace,
+        )
+
         self._lifecycle.require("hand_off")
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
@@ -592,10 +594,14 @@ class ContextMonitor:
 
     def get_state(self) -> AgentState:
         """Return the state as it is now, whether saved yet or not. A pure read."""
+        from ultramon.state.models import AgentState
+
         return AgentState.from_record(self._session.snapshot())
 
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""
+        from ultramon.context.explanation import explain
+
         record = self._session.snapshot()
         now = self._session.clock.now()
         return explain(record, judge(record, now, now, this_host()), now)
@@ -610,6 +616,8 @@ class ContextMonitor:
     def _stamp(self, at: float | datetime | None) -> float | None:
         if at is None:
             return None
+        from datetime import datetime
+
         seconds = at.timestamp() if isinstance(at, datetime) else at
         if not isfinite(seconds):
             raise ValueError(f"agent {self.agent_id}: at={at!r} is not a time")
@@ -703,6 +711,14 @@ def create_context_monitor(
         notify_ladder=rungs,
     )
     return ContextMonitor(session=session, gauge=gauge, plan=plan, goal=goal)
+
+
+def _cancels(kind: type[BaseException]) -> bool:
+    """Return whether an exception of this type means that the agent is cancelled."""
+    # A program without asyncio has no such error, and does not pay for the import.
+    asyncio = sys.modules.get("asyncio")
+    cancelled = () if asyncio is None else (asyncio.CancelledError,)
+    return issubclass(kind, (KeyboardInterrupt, GeneratorExit, *cancelled))
 
 
 def _unknown_keyword(name: str) -> ConfigurationError:

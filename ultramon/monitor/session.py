@@ -7,8 +7,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from ultramon import signals
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
@@ -21,14 +19,11 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.monitor.background import background_saver_for
-from ultramon.monitor.handoff import working_directory
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
-from ultramon.state.events import parse_event
-from ultramon.state.models import AgentState
 from ultramon.state.record import SDK_HOST
-from ultramon.system.processes import process_started_at
+from ultramon.system.processes import process_started_at, working_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,6 +108,9 @@ class Session:
     def start(self) -> None:
         """Claim the handoff, take the agent, register its notices; see `ContextMonitor.start`."""
         self.lifecycle.require("start")
+        if any(signal.receivers for signal in signals.FRIENDLY_NAMES.values()):
+            # Now: what pydantic takes to load, a receiver's first crossing would have to wait.
+            import ultramon.state.events  # noqa: F401
         before = self.predecessor
         if before is not None:
             # As a set: the record may come from elsewhere.
@@ -239,6 +237,8 @@ class Session:
         for event in events:
             signal = getattr(signals, event["type"])
             if signal.receivers:
+                from ultramon.state.events import parse_event
+
                 signals.emit(signal, self.agent_id, parse_event({**event, "stored": stored}))
 
     def snapshot(self, after: StateRecord | None = None) -> StateRecord:
@@ -321,6 +321,10 @@ class Session:
 
 def _is_sound(stored: StateRecord) -> bool:
     """Whether a state has a meaning for this version, and not only a valid checksum."""
+    from pydantic import ValidationError
+
+    from ultramon.state.models import AgentState
+
     try:
         AgentState.from_record(stored)
     except ValidationError as error:

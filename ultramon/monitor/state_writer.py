@@ -17,7 +17,6 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.monitor.background import AGENT_WAIT_SECONDS
-from ultramon.monitor.handoff import end_of_replaced
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
@@ -302,6 +301,14 @@ class StateWriter:
             self._outbox[:0] = waiting
         return True
 
+    def _end_of_replaced(self, stored: StateRecord) -> list[dict[str, Any]]:
+        """Return the events that end a life whose state this agent, of another run, replaces."""
+        if not stored.active or stored.run == self.record.run:
+            return []
+        from ultramon.monitor.handoff import end_of_replaced
+
+        return end_of_replaced(stored, self.record.run, self._clock.now())
+
     def _register(self) -> None:
         inherited: list[dict[str, Any]] = []
         own: list[dict[str, Any]] = []
@@ -315,7 +322,7 @@ class StateWriter:
                     self.record.extra = stored.extra
                     self.record.seq = stored.seq + 1
                     inherited[:] = stored.pending or []
-                    inherited.extend(end_of_replaced(stored, self.record.run, self._clock.now()))
+                    inherited.extend(self._end_of_replaced(stored))
                     found = stored.generation, stored.seq
                     # A start that was refused has come after this state already.
                     after = stored if self._resumed_from != found else None

@@ -52,6 +52,14 @@ def this_host() -> HostIdentity:
     return HostIdentity(hostname, boot_id + _pid_namespace()[3:])
 
 
+def working_directory() -> str | None:
+    """Return the working directory, None where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
 def process_started_at(pid: int) -> str | None:
     """Return an opaque mark of a process's start, None when it does not run.
 
