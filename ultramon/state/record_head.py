@@ -7,7 +7,7 @@ state that `encode_state` would have written differently is decoded whole.
 from __future__ import annotations
 
 from ultramon.state.record import FIELDS, SCHEMA, StateRecord, check_sum, decode_state
-from ultramon.system.timestamps import parse_time
+from ultramon.system.timestamps import parse_minute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _LAST_IN_FRONT = "epoch"
 # Odd characters in a text that is wanted mean a full decode; other texts may hold what they like.
 _WANTED = {
     "str": r'"([ !#-\[\]-~]*)"',
-    "time": r'"([-0-9]{10}T[0-9:.]{12}Z)"',
+    "time": r'"([-0-9]{10}T[0-9:]{6})([0-5][0-9])(\.[0-9]{3})Z"',
     "bool": r"(true|false)",
     "int": r"([1-9][0-9]{0,17}|0)",
     "number": r"((?:[1-9][0-9]{0,17}|0)(?:\.[0-9]{1,17})?)",
@@ -99,8 +99,12 @@ def decode_head(data: bytes, path: str) -> StateRecord:
         active,
         record.phase,
         record.outcome,
-        started_at,
-        last_heartbeat,
+        start_minute,
+        start_second,
+        start_fraction,
+        beat_minute,
+        beat_second,
+        beat_fraction,
         interval,
         lost_after,
         pid,
@@ -110,13 +114,13 @@ def decode_head(data: bytes, path: str) -> StateRecord:
         generation,
         epoch,
     ) = found.groups()
-    began, beat = parse_time(started_at), parse_time(last_heartbeat)
+    began, beat = parse_minute(start_minute), parse_minute(beat_minute)
     if began is None or beat is None:
         return decode_state(data, path)
     record.schema = SCHEMA
     record.active = active == "true"
-    record.started_at = began
-    record.last_heartbeat = beat
+    record.started_at = began + int(start_second) + float(start_fraction)
+    record.last_heartbeat = beat + int(beat_second) + float(beat_fraction)
     record.heartbeat_interval_seconds = None if interval is None else _number(interval)
     record.lost_after_seconds = None if lost_after is None else _number(lost_after)
     record.pid = None if pid is None else int(pid)

@@ -54,19 +54,22 @@ def parse_time(value: object) -> float | None:
         return None
     # The states of a fleet hold thousands of times of few minutes, as `format_time` writes them.
     if len(value) == 24 and value[19] == "." and value[23] == "Z" and value[17] < "6":
-        minute_at = _minutes.get(value[:17])
+        minute_at = parse_minute(value[:17])
         if minute_at is not None and (value[17:19] + value[20:23]).isdigit():
             return minute_at + int(value[17:19]) + float(value[19:23])
-        _keep_minute(value[:17])
     return _parse_any(value)
 
 
-def _keep_minute(minute: str) -> None:
-    at = _parse_any(minute + "00Z")
-    if at is not None:
-        if len(_minutes) >= _KEPT_MINUTES:
-            _minutes.clear()
-        _minutes[minute] = at
+def parse_minute(minute: str) -> float | None:
+    """Return the epoch seconds of a beginning like ``2026-11-21T20:28:``, None for any other."""
+    at = _minutes.get(minute)
+    if at is None:
+        at = _parse_any(minute + "00Z")
+        if at is not None:
+            if len(_minutes) >= _KEPT_MINUTES:
+                _minutes.clear()
+            _minutes[minute] = at
+    return at
 
 
 def _parse_any(value: str) -> float | None:
