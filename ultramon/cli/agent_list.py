@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.toolkit import observe_stored
+from ultramon.cli.output import indent_item, json_text
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.state.liveness import ENDED, judge
-from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
+from ultramon.state.observed import (
+    ObservedAgent,
+    Unreadable,
+    checked_json,
+    sort_observed,
+    verdict_json,
+)
 from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.overview import Overview
+
+    Shown = TypeVar("Shown")
 
 
 def open_agent_list(
@@ -80,18 +89,20 @@ class AgentList:
             The agents that reached a rung since the last look, shown or not, each with the rung.
             Empty at the first look, and where no news are asked for.
         """
-        self.seen = [one for one, _ in self._look(limit)]
+        self.seen = [one for one, _ in self._look(limit, checked_json)]
         return list(self._news()) if self._with_news else []
 
-    def stream(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Look again and yield the agents shown as JSON, none of them kept.
+    def stream(self, limit: int | None = None) -> Iterator[str]:
+        """Look again and yield the agents shown as `agent_text`, none of them kept.
 
         At its end, or at the limit, all attributes but `seen` are up to date.
         """
         self.seen = []
-        return (shown for _, shown in self._look(limit))
+        return (shown for _, shown in self._look(limit, agent_text))
 
-    def _look(self, limit: int | None) -> Iterator[tuple[ObservedAgent, dict[str, Any]]]:
+    def _look(
+        self, limit: int | None, show: Callable[[ObservedAgent], Shown | Unreadable]
+    ) -> Iterator[tuple[ObservedAgent, Shown]]:
         """Yield what is shown; count the rest."""
         self.unreadable = []
         present, self.left_out = self._present(limit)
@@ -103,7 +114,7 @@ class AgentList:
             if isinstance(one, Unreadable):
                 self.unreadable.append(one)
                 continue
-            checked = checked_json(one)
+            checked = show(one)
             if isinstance(checked, Unreadable):
                 self.unreadable.append(checked)
                 self.verdicts[one.liveness.verdict] -= 1
@@ -180,6 +191,17 @@ class PagedAgentList(AgentList):
                     with suppress(UltramonError):  # gone, or unreadable
                         seen, _ = look_at([self._backend.load(event["agentId"])])
                         yield from ((one, event["level"]) for one in seen)
+
+
+def agent_text(one: ObservedAgent) -> str | Unreadable:
+    """Return an agent as an item of `print_json_list`, or why it cannot be shown."""
+    from ultramon.state.record_text import state_text
+
+    text = state_text(one.record, verdict_json(one.liveness))
+    if text is not None:
+        return text
+    checked = checked_json(one)
+    return checked if isinstance(checked, Unreadable) else indent_item(json_text(checked))
 
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:

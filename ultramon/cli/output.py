@@ -28,6 +28,7 @@ MAX_FIELD_CHARS = 200
 """A label or task name is cut here before its width is measured."""
 _PIPE_WIDTH = 160
 _CHECK_SECONDS = 0.1
+_ITEMS_AT_ONCE = 50
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -103,22 +104,30 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
-def print_json_list(name: str, items: Iterable[Any], others: Callable[[], dict[str, Any]]) -> None:
+def indent_item(text: str) -> str:
+    """Indent a JSON document by the depth of an item of `print_json_list`."""
+    return text.replace("\n", "\n    ")
+
+
+def print_json_list(name: str, items: Iterable[str], others: Callable[[], dict[str, Any]]) -> None:
     """Print a JSON object whose first member is a list too long to keep in memory.
 
     Args:
         name: The name of that member.
-        items: The list; each item is printed as it comes.
+        items: The list, indented as by `indent_item`; some are printed at once.
         others: Called after the last item; returns the other members, at least one.
     """
     # Nothing is printed before the first item is there: until then a command can fail.
     before, after = f'{{\n  "{name}": [', "]"
-    for item in items:
-        text = json_text(item).replace("\n", "\n    ")
-        click.echo(f"{before}\n    {text}", nl=False)
+    waiting: list[str] = []
+    for text in items:
+        waiting.append(f"{before}\n    {text}")
         before, after = ",", "\n  ]"
-    head = before if after == "]" else ""
-    click.echo(f"{head}{after},{json_text(others())[1:]}")
+        if len(waiting) == _ITEMS_AT_ONCE:
+            click.echo("".join(waiting), nl=False)
+            waiting.clear()
+    waiting.append(before if after == "]" else "")
+    click.echo(f"{''.join(waiting)}{after},{json_text(others())[1:]}")
 
 
 def json_line(value: Any) -> str:

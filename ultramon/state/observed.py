@@ -55,12 +55,16 @@ class ObservedAgent(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as in its file, and the verdict."""
-        return {
-            **self.record.to_json(),
-            "liveness": self.liveness.verdict,
-            "livenessReason": self.liveness.reason,
-            "heartbeatAgeSeconds": self.liveness.heartbeat_age_seconds,
-        }
+        return {**self.record.to_json(), **verdict_json(self.liveness)}
+
+
+def verdict_json(liveness: Liveness) -> dict[str, Any]:
+    """Return a verdict as commands and routes show it beside the state."""
+    return {
+        "liveness": liveness.verdict,
+        "livenessReason": liveness.reason,
+        "heartbeatAgeSeconds": liveness.heartbeat_age_seconds,
+    }
 
 
 class Unreadable(NamedTuple):

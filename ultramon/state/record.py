@@ -127,6 +127,11 @@ class StateRecord:
         record._path = path
         return record
 
+    @property
+    def undecoded_body(self) -> bytes:
+        """The result of `check_sum` of a record that is not decoded yet, else nothing."""
+        return self._body
+
     def decode(self) -> None:
         """Decode the remaining fields.
 

@@ -14,6 +14,8 @@ from ultramon.cli.output import (
     age,
     field,
     held_tokens,
+    indent_item,
+    json_text,
     make_console,
     make_table,
     percent,
@@ -87,7 +89,9 @@ def command(
     agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = chain(agent_list.stream(limit), (one.to_json() for one in earlier))
+        agents = chain(
+            agent_list.stream(limit), (indent_item(json_text(one.to_json())) for one in earlier)
+        )
         print_json_list(
             "agents", islice(agents, limit), lambda: unreadable_json(agent_list.unreadable)
         )
