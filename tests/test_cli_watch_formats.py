@@ -133,6 +133,14 @@ def test_the_line_counts_what_it_cannot_read(tmp_path):
     assert shown == "um 1 agent · quiet 10% normal · 1 stale · 2 unreadable\n"
 
 
+def test_the_line_names_no_agent_that_cannot_be_shown(tmp_path):
+    """The heads of the states decide; the nearest one is decoded before it is named."""
+    store(tmp_path, "hollow", usage_ratio=0.6, forecast={"rungs": {"warning": 7}})
+    store(tmp_path, "calm")
+    shown = run("watch", "--format", "tmux", "--state-dir", tmp_path).stdout
+    assert shown == "um 1 agent · calm 10% normal · 1 unreadable\n"
+
+
 def test_the_line_finds_the_states_where_the_others_do(tmp_path):
     """By option, by variable, by backend, else in the platform's directory."""
     places = {"option": tmp_path / "a", "variable": tmp_path / "b", "url": tmp_path / "c"}

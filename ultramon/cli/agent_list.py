@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ultramon.backends.base import StoredAgent
 from ultramon.backends.toolkit import observe_stored
 from ultramon.cli.output import indent_item, json_text
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
@@ -25,7 +26,7 @@ from ultramon.system.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.base import Backend
     from ultramon.backends.overview import Overview
 
     Shown = TypeVar("Shown")
@@ -130,8 +131,8 @@ class AgentList:
         self._stored.update((agent.agent_id, agent) for agent in changes.changed)
         beats = changes.heartbeats
         agents = (
-            agent._replace(heartbeat_at=beats.get(agent.agent_id))
-            for agent in self._stored.values()
+            StoredAgent(agent_id, agent.record, beats.get(agent_id), agent.problem)
+            for agent_id, agent in self._stored.items()
         )
         self._everyone, self.unreadable = sort_observed(
             observe_stored(agents, SYSTEM_CLOCK.now(), whole=self._with_news)

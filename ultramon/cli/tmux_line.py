@@ -8,16 +8,18 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ultramon.backends.toolkit import observe_stored
 from ultramon.cli.agent_list import look_at, without_ended
 from ultramon.cli.output import action_style, field
 from ultramon.cli.selection import open_store
 from ultramon.state.liveness import ALIVE, LOST, STALE
-from ultramon.state.observed import ObservedAgent
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
 from ultramon.state.record import short_id
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.overview import Overview
@@ -39,24 +41,30 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     """
     backend = open_store(state_dir)
     overview: Overview | None = getattr(backend, "overview", None)
-    survey = _list(backend.list_agents(run)) if overview is None else _ask(overview, run)
+    survey = _list(backend.changes(run, {}).changed) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
         _written(text, colour if color else "") for text, colour in _parts(*survey)
     )
 
 
-def _list(agents: list[StoredAgent]) -> Survey:
-    seen, unreadable = look_at(agents)
+def _list(agents: Iterable[StoredAgent]) -> Survey:
+    """Judge all agents by the heads of their states; decode only the nearest one."""
+    seen, unreadable = sort_observed(observe_stored(agents, SYSTEM_CLOCK.now(), whole=False))
     living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
-    verdicts = Counter(one.liveness.verdict for one in seen)
-    return verdicts, min(living, key=_pressure, default=None), len(unreadable)
+    verdicts, problems = Counter(one.liveness.verdict for one in seen), len(unreadable)
+    while living:
+        nearest = min(living, key=_pressure)
+        if not isinstance(checked_json(nearest), Unreadable):
+            return verdicts, nearest, problems
+        living.remove(nearest)
+        verdicts[nearest.liveness.verdict] -= 1
+        problems += 1
+    return verdicts, None, problems
 
 
 def _ask(overview: Overview, run: str | None) -> Survey:
     """Read only two agents: the nearest is the first one that lives, or the first one beating."""
-    from ultramon.system.clock import SYSTEM_CLOCK
-
     page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
     verdicts = page().counts
     lost, silent = verdicts[LOST], verdicts[LOST] + verdicts[STALE]

@@ -159,8 +159,10 @@ def judge(
     """
     # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start is
     # ignored: it is by the clock of the agent's host, which may be ahead.
-    beats = [beat for beat in (record.last_heartbeat, heartbeat_at) if beat]
-    last = max(beats, default=record.started_at or now)
+    last = record.last_heartbeat
+    if heartbeat_at and (not last or heartbeat_at > last):
+        last = heartbeat_at
+    last = last or record.started_at or now
     if not record.active:
         return Liveness(ENDED, record.outcome or "ended", last, now, beats=False)
     age = max(0.0, now - last)
