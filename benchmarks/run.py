@@ -18,9 +18,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PARTS = [
     ("Start-up", "startup.py", []),
+    ("Ratios", "ratios.py", []),
     ("Monitors", "monitors.py", []),
     ("Killed writers", "kills.py", []),
     ("Fleet", "fleet.py", []),
+    ("Lists", "lists.py", []),
     ("Hooks", "hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
