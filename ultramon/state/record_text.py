@@ -29,9 +29,9 @@ _DEEPEST = f"{_INMOST}  "
 # Without quotes, backslashes and braces inside, and no comma at the end, text can be taken apart
 # at its quotes, commas and braces.
 _PLAIN = r"[ !#-\[\]-z|~]"
-_STRING = rf'"(?:{_PLAIN}*[ !#-+\--\[\]-z|~])?"'
+_STRING = rf'"{_PLAIN}*+(?<!,)"'
 # Of few digits, so that there is no shorter way to write it.
-_NUMBER = r"(?:[1-9][0-9]{0,9}|0)(?:\.(?:0|[0-9]{0,3}[1-9]))?"
+_NUMBER = r"(?:[1-9][0-9]{0,9}|0)(?:\.(?:[0-9]{0,3}[1-9]|0))?"
 _PAIR = f"{_STRING}:(?:{_STRING}|{_NUMBER}|true|false|null)"
 _PAIRS = f"{_PAIR}(?:,{_PAIR})*+"
 _FLAT = rf"\{{{_PAIRS}\}}"
