@@ -33,19 +33,20 @@ COMMANDS = (
     "events",
     "resume",
     "relay",
-    "pin",
     "install",
     "uninstall",
     "doctor",
     "serve",
-    "prune",
     "chaos",
 )
 """What a person runs, in the order of `--help`; each is the `command` of a module of its name."""
 GROUPS = {
     "backend": (
-        "Set up, check or measure the store that agents share.",
-        {name: ("backend", name) for name in ("init", "migrate", "check", "stats")},
+        "Set up, check, measure or clear out the store that agents share.",
+        {
+            **{name: ("backend", name) for name in ("init", "migrate", "check", "stats")},
+            "prune": ("prune", "command"),
+        },
     ),
     "context": (
         "One agent's window: for scripts and for agents.\n\n"
@@ -78,15 +79,20 @@ GROUPS = {
         {name: ("token", name) for name in ("mint", "revoke", "admin", "hook")},
     ),
     "host": (
-        "What an installed coding agent runs, to try by hand.",
-        {"hook": ("hook", "command"), "statusline": ("statusline", "command")},
+        "Rules for a coding agent, and what an installed one runs.",
+        {
+            "pin": ("pin", "command"),
+            "hook": ("hook", "command"),
+            "statusline": ("statusline", "command"),
+        },
     ),
 }
 """What programs call: the help of each group, and its commands as module and function."""
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
 SHORT_NAMES = (
-    "alert", "check", "clear", "context-monitor", "handoff", "hook", "messages", "statusline",
+    "alert", "check", "clear", "context-monitor", "handoff", "hook", "messages", "pin", "prune",
+    "statusline",
 )  # fmt: skip
 """Commands of groups that scripts may call without the group; not listed in `--help`."""
 _ROOMS = ("demo", "chaos", "replay", "report")
