@@ -338,3 +338,21 @@ def test_a_program_that_is_not_there_is_refused(tmp_path):
         CommandLauncher("review", [])
     program(tmp_path, "")
     assert CommandLauncher("review", ["./claude"]).check(str(tmp_path)).program.endswith("claude")
+
+
+def test_the_end_of_a_session_is_stored_where_its_hook_was_not_waited_for(tmp_path, home):
+    """As the hook itself would have done; a second time changes nothing."""
+    session = HookedSession(tmp_path)
+    one = ClaudeCodeLauncher("review", str(session.state))
+    one.prepare()
+    folder = run_directory(str(session.state), "review")
+    session.installed = choices_path(folder, "claude-code")
+    session.environ |= {"ULTRAMON_STATE_DIR": str(session.state)}
+    session.environ |= {"ULTRAMON_RELAY": "review", "ULTRAMON_AGENT_ID": "review.1"}
+    session.tool(tokens_at(80))
+    for _ in range(2):
+        one.end_session("review.1", session.environ)
+    (stopped,) = session.events("agent_stopped")
+    assert (stopped["agentId"], stopped["outcome"]) == ("review.1", "completed")
+    one.end_session("review.2", session.environ)
+    assert session.ids() == ["review.1"]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ultramon.errors import StateError
 from ultramon.relay.context_process import ContextProcess, Continuation, find_leader
 
 
@@ -44,6 +45,21 @@ def test_a_context_goes_on_in_another_process():
     context.terminate()
     second.wait()
     assert context.poll() == -signal.SIGTERM
+
+
+def test_an_end_that_cannot_be_stored_is_taken_in_later():
+    """The context is over when it is."""
+    answers = [StateError("journal", "is busy"), None]
+
+    def end(code):
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    process = start()
+    context = ContextProcess(process, end, settled)
+    process.wait()
+    assert [context.poll(), context.poll()] == [None, 0]
 
 
 def refuse():

@@ -38,7 +38,9 @@ def test_a_job_is_carried_into_a_second_context(project, api, states):
     api.play(
         create(20_000, "a", "b b", "c", "d"),
         touch(21_000, "a", "b b"),
-        complete(140_000, 1, 2),
+        # Two calls beyond the rung: the client may write a reply down after the hook of its call.
+        complete(140_000, 1),
+        complete(140_500, 2),
         Reply(141_000, "a and b b are written.\n# Goal\nc comes next."),
         create(20_000, "c", "d"),
         touch(21_000, "c", "d"),
@@ -53,8 +55,8 @@ def test_a_job_is_carried_into_a_second_context(project, api, states):
     counts = result["work"]["counts"]
     assert (counts["assigned"], counts["verified"], len(result["contexts"])) == (4, 4, 2)
     assert result["compactions"] == 0
-    assert api.turns()[3].count(hand_over_note()) == 1
-    first = api.turns()[4].texts
+    assert api.turns()[4].count(hand_over_note()) == 1
+    first = api.turns()[5].texts
     (prompt,) = [text for text in first if "## Where the work stands" in text]
     assert f"# Goal\n{GOAL}\n\n## Rules of the user\n1. Write empty files.\n" in prompt
     assert "> a and b b are written.\n> # Goal\n> c comes next." in prompt
@@ -241,8 +243,8 @@ def test_a_comparison_runs_the_same_job_without_relay(project, api, states):
     for _ in range(2):
         api.play(
             create(20_000, "a"),
-            touch(21_000, "a"),
-            complete(140_000, 1),
+            touch(140_000, "a"),
+            complete(140_500, 1),
             Reply(141_000, "Done."),
         )
     code, result, told = project.run(
@@ -297,8 +299,8 @@ def test_a_context_that_does_not_return_is_ended(project, api):
     gate = threading.Event()
     api.play(
         create(20_000, "a", "b"),
-        touch(21_000, "a"),
-        complete(160_000, 1),
+        touch(160_000, "a"),
+        complete(160_500, 1),
         Reply(161_000, "Never.", gate=gate),
         create(20_000, "b"),
         touch(21_000, "b"),

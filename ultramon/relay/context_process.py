@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ultramon.errors import StateError
 from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
@@ -88,8 +89,11 @@ class ContextProcess:
         self._ended_at = self._ended_at or now
         if not self._has_settled(code, now - self._ended_at):
             return
+        try:
+            self._next = self._at_end(code)
+        except StateError:
+            return  # a store that is busy now may take the end at the next look
         self._ended_at = None
-        self._next = self._at_end(code)
         if self._next is None:
             self.returncode = NEVER_KNOWN if code is None else code
 

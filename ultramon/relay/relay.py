@@ -63,8 +63,8 @@ MAX_RESTARTS = 3
 FIRST_LIMIT_PAUSE_SECONDS = 60.0
 LONGEST_LIMIT_PAUSE_SECONDS = 900.0
 """Where the provider does not say when its limit ends: doubled each time."""
-LAST_HOOK_SECONDS = 5.0
-"""So long the end of a session may be stored after its client has ended."""
+LAST_HOOK_SECONDS = 2.0
+"""So long the hook of its end may run on after a client; then the relay stores the end."""
 _POLL_SECONDS = 0.5
 _GO_ON = "Go on where you were: the provider takes requests again."
 _MAX_ERROR_CHARS = 500
@@ -294,6 +294,8 @@ class Relay:
             self._files.save(record)
         if outcome.end == LIMITED and outcome.limit is not None and not self._is_stopping:
             return self._pause(record, agent_id, environ, outcome.limit)
+        if outcome.ended_well:
+            self._launcher.end_session(agent_id, environ)
         state = self._state(agent_id)
         if not self._launcher.uses_sdk:
             if not self._is_stopping:

@@ -16,6 +16,7 @@ from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.compaction_trigger import compaction_limits
+from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
@@ -27,6 +28,7 @@ from ultramon.hosts.claude_code.setup.interpreter import this_interpreter
 from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
+from ultramon.hosts.store import HookStore
 from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.relay.launchers.claude_code_output import read_outcome
 from ultramon.relay.launchers.port import (
@@ -36,6 +38,7 @@ from ultramon.relay.launchers.port import (
     run_directory,
 )
 from ultramon.state.record import StateRecord
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled
 from ultramon.system.files import make_private_directory
 
@@ -282,6 +285,19 @@ class ClaudeCodeLauncher:
             *self._arguments,
         )  # fmt: skip
         return ContextCommand(arguments, given, cwd)
+
+    def end_session(self, agent_id: str, environ: Mapping[str, str]) -> None:
+        """Store the end in the place of the hook; see `AgentLauncher.end_session`."""
+        environ = {**environ, "ULTRAMON_RELAY": self._run}
+        store = HookStore(
+            CLAUDE_CODE,
+            self._state_directory,
+            self._choices_path,
+            environ,
+            event="SessionEnd",
+            now=SYSTEM_CLOCK.now(),
+        )
+        store.update(agent_id, lambda agent: agent.finish("other"), create=False)
 
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how a context ended; see `AgentLauncher.read_outcome`."""

@@ -73,6 +73,9 @@ class CommandLauncher:
         """Return the command in the relay's environment; see `AgentLauncher.command`."""
         return ContextCommand(self._command, {**environ, "ULTRAMON_RELAY": self._run}, cwd)
 
+    def end_session(self, agent_id: str, environ: Mapping[str, str]) -> None:
+        """Store nothing: the program stores its end itself."""
+
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how the process ended: what it printed is its own affair."""
         if exit_code == 0:

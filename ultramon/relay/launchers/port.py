@@ -162,6 +162,19 @@ class AgentLauncher(Protocol):
             ConfigurationError: The prompt is too long for a command line.
         """
 
+    def end_session(self, agent_id: str, environ: Mapping[str, str]) -> None:
+        """Store the end of a session that ended well and whose last hook did not get to it.
+
+        A client does not wait long for the hook of its end. Repeating it is harmless.
+
+        Args:
+            agent_id: The agent of the context.
+            environ: The environment that the relay gave it.
+
+        Raises:
+            StateError: The state could not be stored.
+        """
+
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how a context ended; never raises, whatever it printed.
 
