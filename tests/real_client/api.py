@@ -11,6 +11,7 @@ import gzip
 import itertools
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -111,6 +112,11 @@ class Request:
     def texts(self) -> list[str]:
         """All texts in the messages, oldest first."""
         return list(_texts(self.body.get("messages", [])))
+
+    @property
+    def session_id(self) -> str:
+        """The client's session."""
+        return self.headers["x-claude-code-session-id"]
 
     def count(self, text: str) -> int:
         """Return how often a text stands in the messages."""
@@ -245,16 +251,20 @@ class Api:
         with self._changed:
             self.requests.append(request)
             self._changed.notify_all()
-            if kind == COMPACTION:
-                return Reply(
-                    100, f"<summary>{marked('All that was said.', conversation)}</summary>"
-                )
-            if kind == OTHER:
-                return Reply(100, "Fine.")
-            if steps := self._steps.get(conversation):
+        return self.choose_step(request)
+
+    def choose_step(self, request: Request) -> Step:
+        """Return what answers a request: the next step of its conversation."""
+        name = request.conversation
+        if request.kind == COMPACTION:
+            return Reply(100, f"<summary>{marked('All that was said.', name)}</summary>")
+        if request.kind == OTHER:
+            return Reply(100, "Fine.")
+        with self._changed:
+            if steps := self._steps.get(name):
                 return steps.pop(0)
-            if conversation in self._afterwards:
-                return self._afterwards[conversation]
+            if name in self._afterwards:
+                return self._afterwards[name]
             self.unscripted.append(request)
             return Reply(100, "Nothing is left to say.")
 
@@ -268,6 +278,11 @@ def _kind_of(path: str, body: dict[str, Any], texts: list[str]) -> str:
 class _Server(ThreadingHTTPServer):
     api: Api
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that was killed between two requests."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
