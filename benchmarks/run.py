@@ -1,4 +1,4 @@
-"""Runs every benchmark side by side and writes RESULTS.md. By hand: `make bench`.
+"""Runs every benchmark side by side and writes its sections of RESULTS.md. By hand: `make bench`.
 
 The estimator's rows need a corpus of texts with true token counts, which is not part of the
 project: `python benchmarks/run.py --corpus corpus.jsonl.gz`.
@@ -14,6 +14,8 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+from results import replace_head, replace_section
 
 HERE = Path(__file__).resolve().parent
 PARTS = [
@@ -54,11 +56,11 @@ def main() -> None:
     parts = list(PARTS)
     if corpus:
         parts.append(("Estimator", "estimator.py", [corpus]))
-    sections = [
+    replace_head(
         "# Measurements\n\n"
         f"Machine: {machine()}. Shared and noisy: trust ratios within a table, not absolute times. "
-        "Written by `make bench`; every table is one run, its rows measured in turn, medians.\n"
-    ]
+        "Written by `make bench`; every table is one run, its rows measured in turn, medians."
+    )
     for title, script, arguments in parts:
         sys.stderr.write(f"{title} …\n")
         done = subprocess.run(
@@ -67,8 +69,7 @@ def main() -> None:
             text=True,
             check=True,
         )
-        sections.append(f"## {title}\n\n{done.stdout.strip()}\n")
-    (HERE / "RESULTS.md").write_text("\n".join(sections), encoding="utf-8")
+        replace_section(title, done.stdout)
 
 
 if __name__ == "__main__":
