@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations mutants ci-full lint types bench soak docs
+.PHONY: run test test-all durations mutants ci-full lint types bench bench-relay soak docs
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -34,6 +34,9 @@ types: .venv
 
 bench: .venv
 	$(PYTHON) benchmarks/run.py
+
+bench-relay: .venv
+	$(PYTHON) benchmarks/relay_arms.py $(ARGS)
 
 soak: .venv
 	$(PYTHON) benchmarks/soak.py $(ARGS)

@@ -29,13 +29,14 @@ SUMMARY = (
 )
 """What it makes of a conversation: the gist, without the user's rules and the list of tasks."""
 _SUMMARISED = "This session is being continued from a previous conversation"
+_ASKS_FOR_LIST = "Keep these items in the task list"
 _BILLING = "x-anthropic-billing-header:"
 _ITEMS = re.compile(r"^(?:## )?Items\b[^\n]*\n((?:- [^\n]+(?:\n|\Z))+)", re.MULTILINE)
 _CODE_WORD = re.compile(r"code word: (\w+)")
 _CREATED = re.compile(r"^Task #(\d+) created successfully: ([^\n]+)")
 _LISTED = re.compile(r"^#(\d+) \[(\w+)\] ([^\n]+)", re.MULTILINE)
 _READ = re.compile(r"^cat 'source/(.+)\.txt'$")
-_WROTE = re.compile(r" > 'notes/(.+)\.md'$")
+_WROTE = re.compile(r" > 'notes/([^']+)\.md'$")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Talk:
     written: set[str] = field(default_factory=set)
     is_summarised: bool = False
     hands_over: bool = False
+    is_asked_for_list: bool = False
     has_task_list: bool = False
 
     @classmethod
@@ -127,6 +129,7 @@ class Talk:
     def _hear(self, text: str) -> None:
         self.is_summarised |= text.startswith(_SUMMARISED)
         self.hands_over |= hand_over_note() in text
+        self.is_asked_for_list |= _ASKS_FOR_LIST in text
         for found in _ITEMS.finditer(text):
             names = (line.removeprefix("- ") for line in found[1].splitlines())
             self.items += [name for name in names if name not in self.items]
@@ -152,7 +155,8 @@ class Talk:
 class ItemAgent(Api):
     """The model behind the client.
 
-    A turn begins with a list of tasks, one for each item of the prompt, where there are several.
+    A turn begins with a list of tasks, one for each item of the prompt, where there are several or
+    the prompt asks for it.
     An item takes two replies: read its source, write its note; it is marked as completed in the
     same reply in which the next one is begun. After a compaction the model asks for the task list.
     When it is told to hand over, it finishes the item in hand and ends its turn.
@@ -233,7 +237,8 @@ class ItemAgent(Api):
 
     def _act(self, talk: Talk) -> tuple[str, list[Call]]:
         """Return what the agent says and calls next."""
-        if talk.has_task_list or not (talk.is_summarised or len(talk.items) > 1):
+        wants_list = talk.is_summarised or talk.is_asked_for_list or len(talk.items) > 1
+        if talk.has_task_list or not wants_list:
             tasks = list(talk.tasks.values()) or [_only(talk, name) for name in talk.items]
             return self._work(talk, tasks)
         if talk.is_summarised:
