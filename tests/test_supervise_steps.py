@@ -12,6 +12,7 @@ from helpers.requirements import require_root_mount, unmount
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.monitor.handoff import HandoffRecord
 from ultramon.testing import FakeClock, fill
 
 CONFIG = ContextConfig(context_limit_tokens=10_000)
@@ -56,6 +57,7 @@ class Steps:
 
     def __init__(self, backend, clock, items, **options):
         self.clock = self.child_clock = clock
+        self.child = Child
         self.children = {}
         self.jobs = []
         self.told = []
@@ -66,7 +68,7 @@ class Steps:
 
     def start(self, job):
         self.jobs.append(job)
-        self.children[job.agent_id] = Child(job, self.fleet.backend, self.child_clock)
+        self.children[job.agent_id] = self.child(job, self.fleet.backend, self.child_clock)
         return self.children[job.agent_id]
 
     def __call__(self, count=1):
@@ -117,6 +119,47 @@ def test_what_is_claimed_is_told_before_its_context_ends(steps):
     run.children["job.1"].end(-9)
     assert run(2).left == 1
     assert run.told == ["started", "claimed", "ended", "restarted"]
+
+
+class Client(Child):
+    """What stands for a client that knows no handoffs: it stores one when it sees the end."""
+
+    looks = 0
+    """So many times the process still runs after the end of its agent."""
+
+    def __init__(self, job, backend, clock):
+        super().__init__(job, backend, clock)
+        self.agent_id, self.backend, self.clock = job.agent_id, backend, clock
+
+    def poll(self):
+        state = self.backend.load(self.agent_id).record
+        if self.returncode is None and not state.active:
+            self.looks -= 1
+            if self.looks < 0:
+                self.leave_handoff(state)
+                self.returncode = 0
+        return self.returncode
+
+    def leave_handoff(self, state):
+        now = self.clock.now()
+        tasks = [{"name": "a", "status": "done", "result": None}]
+        handoff = HandoffRecord.of(state, tasks, now=now, reason="task_complete", suffix="-end")
+        event = state.event("handoff_ready", source="it", at=now, n=1, handoff=handoff.to_json())
+        self.backend.append_events([event])
+
+
+@pytest.mark.parametrize("looks", range(8))
+def test_what_a_process_leaves_at_its_end_is_claimed(steps, looks):
+    """At whichever look within a step its end is seen."""
+    run = steps(["a"])
+    run.child = Client
+    run()
+    (client,) = run.running
+    client.looks = looks
+    client.monitor.stop("completed")
+    run(8)
+    assert run.supervisor.pool.counts.claimed == 1
+    assert run.told == ["started", "claimed", "ended"]
 
 
 class AtOnce(Executor):

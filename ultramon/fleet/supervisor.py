@@ -182,6 +182,7 @@ class Supervisor:
             grace_seconds=grace_seconds,
             deadline_seconds=deadline_seconds,
         )
+        self._ended_children: set[str] = set()
         # With the end that each was read after: an agent that was lost may stop after all.
         self._final: dict[str, tuple[dict[str, Any], StateRecord | None]] = {}
         self._assigned = 0
@@ -294,6 +295,8 @@ class Supervisor:
     def _round(self) -> Iterator[_Call]:
         """Bring journal, states and processes together; yields the calls of the user's code."""
         self._stepped_at = self._clock.monotonic()
+        # Before the journal: what stands for a process may store a handoff as it sees the end.
+        self._ended_children = set(self._children.ended)
         self._is_holder = self._deliveries.holds_lease()
         yield from self._read()
         if not self._is_holder:
@@ -410,7 +413,12 @@ class Supervisor:
 
     def _has_ended(self, context: Context) -> bool:
         """Whether a context is over: its agent, our child for it, and what that left running."""
-        return context.end is not None and not self._children.is_running(context.agent_id)
+        agent_id = context.agent_id
+        if agent_id in self._children:
+            is_gone = agent_id in self._ended_children
+        else:
+            is_gone = not self._children.is_running(agent_id)
+        return context.end is not None and is_gone
 
     def _has_settled(self, context: Context) -> bool:
         """Whether a context is over, and all that it claims is known."""
