@@ -68,6 +68,18 @@ def until(condition, process=None):
         os.sched_yield()
 
 
+def test_tasks_in_an_agents_own_words_are_claims_of_items(fleet, tmp_path):
+    """`item_of` says which item a task is about; one about none claims nothing."""
+    result = fleet.supervise(
+        spawner(tmp_path, "own_words"),
+        ["a", "b"],
+        item_of=lambda name: name.removeprefix("read ") if name.startswith("read ") else None,
+    )
+    assert result.ok
+    assert effects(tmp_path) == ["read a", "read b", "sum up"]
+    assert add_up(result).claimed == 2
+
+
 @pytest.mark.parametrize("mode", ["obey", "by_hand"])
 def test_items_are_carried_across_contexts_and_verified(mode, shared_store, tmp_path):
     """Windows fill and are handed over, whether the agent knows `worker` or not."""

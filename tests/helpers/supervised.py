@@ -78,6 +78,16 @@ def by_hand():
                 return
 
 
+def own_words():
+    """An agent that has words of its own for its items, and a task that is none."""
+    tasks = [*(f"read {item}" for item in json.loads(os.environ["WORK"])["items"]), "sum up"]
+    with create_context_monitor(config=CONFIG) as monitor:
+        monitor.plan(tasks)
+        for name in monitor.pending():
+            with monitor.task(name):
+                do(name)
+
+
 def poison():
     with worker(CONFIG) as agent:
         for item in agent.pending():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
@@ -202,7 +202,12 @@ def read_ledger(backend: Backend, run: str) -> Ledger:
     return ledger
 
 
-def unproven(backend: Backend, run: str, finished: Collection[str]) -> tuple[str, ...]:
+def unproven(
+    backend: Backend,
+    run: str,
+    finished: Collection[str],
+    item_of: Callable[[str], str | None] = str,
+) -> tuple[str, ...]:
     """Return the items that are counted as finished and that no state or handoff shows as done."""
-    proven = set(read_ledger(backend, run).completed)
+    proven = set(map(item_of, read_ledger(backend, run).completed))
     return tuple(name for name in finished if name not in proven)

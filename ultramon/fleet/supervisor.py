@@ -39,7 +39,7 @@ from ultramon.state.plan import DONE, IN_PROGRESS, INTERRUPTED
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
     from ultramon.fleet.deliveries import Deliveries
@@ -73,6 +73,8 @@ class SupervisorOptions(TypedDict, total=False):
         adopt: Called once for each context that an orchestrator before this one has left open, with
             its agent id; returns what stands for its process, running or ended, as `spawn` does,
             or None: then it is watched by its pid. Default None.
+        item_of: Called with the name of each task that an agent records; returns the item it is
+            about, None = none. Default: the name is the item.
     """
 
     workers: int
@@ -84,6 +86,7 @@ class SupervisorOptions(TypedDict, total=False):
     deadline_seconds: float | None
     on_event: Callable[[SupervisorEvent], object] | None
     adopt: Callable[[str], Any] | None
+    item_of: Callable[[str], str | None]
 
 
 class _Call:
@@ -150,6 +153,7 @@ class Supervisor:
         deadline_seconds: float | None = None,
         on_event: Callable[[SupervisorEvent], object] | None = None,
         adopt: Callable[[str], Any] | None = None,
+        item_of: Callable[[str], str | None] = str,
     ) -> None:
         if workers < 1:
             raise ConfigurationError("workers", workers, ">= 1")
@@ -168,6 +172,7 @@ class Supervisor:
         self._max_contexts = max_contexts
         self._on_event = on_event
         self._adopt_by = adopt
+        self._item_of = item_of
         self._offered: set[str] = set()
         self._cursor: str | None = None
         self._has_read = False
@@ -287,7 +292,7 @@ class Supervisor:
             repeated=tuple(pool.repeated),
             set_aside={name: item.reason or "" for name, item in pool.with_status(SET_ASIDE)},
             left=tuple(name for name, _ in pool.with_status(OPEN, ASSIGNED)),
-            lost=unproven(self._backend, self._run, finished),
+            lost=unproven(self._backend, self._run, finished, self._item_of),
             verify_errors=dict(self._verification.errors) if self._verification else {},
             stopped=self.stopped,
         )
@@ -378,7 +383,10 @@ class Supervisor:
         done = list((context.left or {}).get("completed", ()))
         if record is not None and is_whole(record):
             done += [task["name"] for task in record.tasks or () if task["status"] == DONE]
-        return done
+        return self._items_of(done)
+
+    def _items_of(self, names: Iterable[str]) -> list[str]:
+        return [item for name in names if (item := self._item_of(name)) is not None]
 
     def _late_handoff(self, context: Context) -> dict[str, Any] | None:
         """Make the event of a handoff whose own was not stored: one was rebuilt under its key.
@@ -434,9 +442,9 @@ class Supervisor:
                 continue
             _, record = self._final[context.agent_id]
             tasks = (record.tasks or ()) if record is not None and is_whole(record) else ()
-            in_work = [
+            in_work = self._items_of(
                 task["name"] for task in tasks if task["status"] in (IN_PROGRESS, INTERRUPTED)
-            ]
+            )
             facts, given_up = self.pool.closing(context, in_work)
             events = [self._event(context.agent_id, "context_closed", **facts)]
             if given_up:
