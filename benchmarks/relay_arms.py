@@ -19,7 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,16 @@ class Plan:
         false_claims: Items that the model says are done without doing them, the first time.
         killed_in: Items during whose tool call the client is killed.
         relay_killed_in: The item during whose tool call the relay is killed.
+        task_words: What the model writes before the name of an item in its task list.
+        lists_one: Whether it puts a single item into its task list when it is asked to.
     """
 
     count: int
-    false_claims: Mapping[str, str]
+    false_claims: Mapping[str, str] = field(default_factory=dict)
     killed_in: tuple[str, ...] = ()
     relay_killed_in: str | None = None
+    task_words: str = ""
+    lists_one: bool = True
 
 
 UNDISTURBED = Plan(40, {"part 09": STUB, "part 23": NO_FILE})
@@ -219,6 +223,7 @@ def relayed(bench: Bench) -> Outcome:
     while result is None:
         bench.by_hand += 1
         result = bench.relay("--resume", RUN, "--json")
+    assert not result["work"]["lost"], result
     reported = frozenset((*result["work"]["left"], *result["work"]["set_aside"]))
     done = frozenset(bench.job.items) - reported
     return Outcome(done, reported, bench.state / "relay" / RUN / "worktree")
@@ -243,7 +248,14 @@ def run_arm(name: str, plan: Plan) -> dict[str, str]:
         for pause in pauses.values():
             pause.mkdir()
             os.mkfifo(pause / "gate")
-        agent = ItemAgent(folder / "configuration", RULES, plan.false_claims, pauses)
+        agent = ItemAgent(
+            folder / "configuration",
+            RULES,
+            plan.false_claims,
+            pauses,
+            task_words=plan.task_words,
+            lists_one=plan.lists_one,
+        )
         try:
             client = Client(folder, agent)
             job = ItemJob(client.project, plan.count)

@@ -99,6 +99,7 @@ class Task:
 class Talk:
     """What a request says about the work."""
 
+    task_words: str = ""
     items: list[str] = field(default_factory=list)
     tasks: dict[str, Task] = field(default_factory=dict)
     code_words: dict[str, str] = field(default_factory=dict)
@@ -109,9 +110,9 @@ class Talk:
     has_task_list: bool = False
 
     @classmethod
-    def read(cls, request: Request) -> Talk:
+    def read(cls, request: Request, task_words: str) -> Talk:
         """Read the messages in their order."""
-        talk = cls()
+        talk = cls(task_words)
         calls: dict[str, dict[str, Any]] = {}
         for message in request.body["messages"]:
             for block in _blocks(message):
@@ -138,18 +139,24 @@ class Talk:
         name, given = call["name"], call["input"]
         if name == "TaskCreate" and (found := _CREATED.search(answer)):
             self.has_task_list = True
-            self.tasks[found[1]] = Task(given["subject"], found[1])
+            self.tasks[found[1]] = Task(self._item(given["subject"]), found[1])
         elif name == "TaskUpdate" and given["taskId"] in self.tasks:
             self.tasks[given["taskId"]].status = given["status"]
         elif name == "TaskList":
             self.has_task_list = True
             listed = _LISTED.findall(answer)
-            self.tasks = {task_id: Task(subject, task_id, is_) for task_id, is_, subject in listed}
+            self.tasks = {
+                task_id: Task(self._item(subject), task_id, status)
+                for task_id, status, subject in listed
+            }
         elif name == "Bash" and (read := _READ.search(given["command"])):
             if word := _CODE_WORD.search(answer):
                 self.code_words[read[1]] = word[1]
         elif name == "Bash" and (wrote := _WROTE.search(given["command"])):
             self.written.add(wrote[1])
+
+    def _item(self, subject: str) -> str:
+        return subject.removeprefix(self.task_words)
 
 
 class ItemAgent(Api):
@@ -167,6 +174,8 @@ class ItemAgent(Api):
         false_claims: Items that it says are done without doing them, each once: `NO_FILE`, `STUB`.
         pauses: Items at which its tool writes half a note and waits, each once: the directory with
             a pipe ``gate`` to wait at, and where the tool leaves its ``pid``.
+        task_words: What it writes before the name of an item in its task list.
+        lists_one: Whether it puts a single item into its task list when it is asked to.
 
     Attributes:
         measured: Every request of a conversation, oldest first.
@@ -180,6 +189,9 @@ class ItemAgent(Api):
         rules: Sequence[str] = (),
         false_claims: Mapping[str, str] | None = None,
         pauses: Mapping[str, Path] | None = None,
+        *,
+        task_words: str = "",
+        lists_one: bool = True,
     ) -> None:
         self.measured: list[MeasuredRequest] = []
         self.begun: Counter[str] = Counter()
@@ -188,6 +200,8 @@ class ItemAgent(Api):
         self._rules = rules
         self._false_claims = dict(false_claims or {})
         self._pauses = dict(pauses or {})
+        self._task_words = task_words
+        self._lists_one = lists_one
         self._before: dict[str, list[str]] = {}
         self._was_compacted: set[str] = set()
         self._heads: set[str] = set()
@@ -204,7 +218,7 @@ class ItemAgent(Api):
             if request.kind == COMPACTION:
                 text, calls = f"<summary>{SUMMARY}</summary>", []
             else:
-                text, calls = self._act(Talk.read(request))
+                text, calls = self._act(Talk.read(request, self._task_words))
             # A run has hundreds of them.
             request.body.update(messages=[], tools=[], system=[])
         return MeasuredReply(measured.tokens, text, tuple(calls), cached=measured.cached)
@@ -237,13 +251,14 @@ class ItemAgent(Api):
 
     def _act(self, talk: Talk) -> tuple[str, list[Call]]:
         """Return what the agent says and calls next."""
-        wants_list = talk.is_summarised or talk.is_asked_for_list or len(talk.items) > 1
+        is_asked = talk.is_asked_for_list and self._lists_one
+        wants_list = talk.is_summarised or is_asked or len(talk.items) > 1
         if talk.has_task_list or not wants_list:
             tasks = list(talk.tasks.values()) or [_only(talk, name) for name in talk.items]
             return self._work(talk, tasks)
         if talk.is_summarised:
             return "", [Call("TaskList", {})]
-        return "", [_create(name) for name in talk.items]
+        return "", [_create(f"{self._task_words}{name}") for name in talk.items]
 
     def _work(self, talk: Talk, tasks: list[Task]) -> tuple[str, list[Call]]:
         calls: list[Call] = []
@@ -300,8 +315,8 @@ def _only(talk: Talk, name: str) -> Task:
     return Task(name, status="in_progress" if name in talk.code_words else "pending")
 
 
-def _create(name: str) -> Call:
-    return Call("TaskCreate", {"subject": name, "description": name, "activeForm": name})
+def _create(subject: str) -> Call:
+    return Call("TaskCreate", {"subject": subject, "description": subject, "activeForm": subject})
 
 
 def _update(task: Task) -> list[Call]:

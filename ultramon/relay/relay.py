@@ -15,7 +15,7 @@ from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import AgentNotFoundError, StateError, WorkspaceError
 from ultramon.fleet.children import process_facts
 from ultramon.fleet.fleet import Fleet
-from ultramon.fleet.item_pool import VERIFIED
+from ultramon.fleet.item_pool import ASSIGNED, VERIFIED
 from ultramon.fleet.jobs import make_event
 from ultramon.monitor.handoff import HandoffRecord, bounded_text
 from ultramon.relay.briefing import Briefing
@@ -27,6 +27,7 @@ from ultramon.relay.context_process import (
     find_leader,
 )
 from ultramon.relay.context_record import ContextRecord, ContextRecords
+from ultramon.relay.item_names import ItemNames
 from ultramon.relay.launchers.outcome import (
     COMPLETED,
     CUT_OFF,
@@ -162,6 +163,7 @@ class Relay:
                 deadline_seconds=choices.deadline_seconds,
                 on_event=self._follow,
                 adopt=self._adopt,
+                item_of=ItemNames(self._items).find,
             )
             return RelayResult(
                 run=self._run,
@@ -349,6 +351,8 @@ class Relay:
         is_reached = self._choices.items is None and self._has_reached_goal(record, outcome, state)
         if is_reached:
             tasks.append({"name": GOAL, "status": DONE, "result": None})
+        elif name := self._lone_item(record, outcome, state):
+            tasks.append({"name": name, "status": DONE, "result": None})
         own = state.handoff.get("notes") if isinstance(state.handoff, dict) else None
         # Words alone are no progress: an agent that only talks would go on for ever. What was
         # denied is no item's fault, and counted by itself.
@@ -372,6 +376,23 @@ class Relay:
             "handoff_ready", source=f"relay:{self._run}", at=now, n=1, handoff=handoff.to_json()
         )
         self._backend.append_events([event])
+
+    def _lone_item(
+        self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
+    ) -> str | None:
+        """Return the one item of a context that worked and ended its turn without a task list.
+
+        Models keep none for a single step: the end of the turn is the claim.
+        """
+        if self._choices.items is None or state.tasks or record.is_idle:
+            return None
+        # Asked to hand over, or refused what it needs, it has not said that it is done.
+        if outcome.end != COMPLETED or state.action != "none" or outcome.refused_count:
+            return None
+        self._view.read()
+        context = self._view.pool.contexts.get(state.agent_id)
+        held = list(self._view.pool.held_by(context, ASSIGNED)) if context is not None else []
+        return held[0][0] if len(held) == 1 else None
 
     def _has_reached_goal(
         self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
