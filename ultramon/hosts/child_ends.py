@@ -16,9 +16,7 @@ from ultramon.hosts.hosted_agent import (
     LEFT_TASKS,
     PENDING_ENDS,
     STOP_REASON,
-    is_gone,
     one_line,
-    this_process,
 )
 from ultramon.system.terminal_text import sanitize
 from ultramon.system.timestamps import clock_time
@@ -97,7 +95,7 @@ class ChildEnds:
             if len(texts) == MAX_TOLD_AT_ONCE:
                 break
             teller = pending.get(name)
-            if teller is not None and not is_gone(teller):
+            if teller is not None and not self._store.is_untold(teller):
                 continue
             child = self._store.find(name)
             text = None
@@ -106,7 +104,7 @@ class ChildEnds:
             if child is None or text is None:
                 pending.pop(name, None)
                 continue
-            pending[name] = this_process()
+            pending[name] = self._store.teller()
             self._claimed[name] = child.generation
             texts.append(text)
         if not pending:

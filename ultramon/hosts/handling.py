@@ -116,6 +116,19 @@ class HookCall:
         except StateError as error:
             self._store.fail(self.agent_id, f"the warning will be repeated: {error}")
 
+    def put_back(self) -> None:
+        """Leave the notices in the answer to the next call: the client did not get it.
+
+        Ends and a warning come again by themselves, since the process that was to tell them ended.
+        """
+        for delivery in self._deliveries:
+            delivery.put_back()
+
+    @property
+    def bytes_behind(self) -> int | None:
+        """What came after the last reply in the transcript; None when that was not read."""
+        return self._readings.bytes_behind
+
     # --- sessions
 
     def _start(self) -> str | None:

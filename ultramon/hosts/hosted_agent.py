@@ -409,7 +409,7 @@ class HostedAgent:
             warned = {"epoch": record.epoch, "level": base, "silentCalls": 0, "messageId": None}
             memory["warned"] = warned
         rank = self.gauge.rank
-        if rank(level) <= rank(warned["level"]) and not is_gone(warned.get("teller")):
+        if rank(level) <= rank(warned["level"]) and not self._call.is_untold(warned.get("teller")):
             is_same_batch = message_id is not None and message_id == warned["messageId"]
             if is_call and not is_same_batch and rank(level) == rank(warned["level"]):
                 warned["silentCalls"] += 1
@@ -417,13 +417,13 @@ class HostedAgent:
                 warned.update(level=level, silentCalls=0)
             if warned["silentCalls"] <= SILENT_CALLS:
                 return False
-        warned.update(level=level, silentCalls=0, messageId=message_id, teller=this_process())
+        warned.update(level=level, silentCalls=0, messageId=message_id, teller=self._call.teller())
         return True
 
     def has_warned(self) -> None:
         """The client has the answer with the warning."""
         warned = self.memory.get("warned")
-        if isinstance(warned, dict) and warned.get("teller") == this_process():
+        if isinstance(warned, dict) and warned.get("teller") == self._call.teller():
             del warned["teller"]
             asked = self.memory.get(ASKED)
             is_new = not isinstance(asked, dict) or asked.get("epoch") != self.record.epoch

@@ -107,6 +107,16 @@ class Delivery:
         finally:
             inbox.journal.close()
 
+    def put_back(self) -> None:
+        """Leave what was claimed to the next call; for when the client did not get the answer."""
+        try:
+            if self._is_claimed:
+                self._inbox.put_back(time.time())
+        except StateError as error:
+            self._fail(f"notices wait for the end of their lease: {error}")
+        finally:
+            self._inbox.journal.close()
+
     def _remember(self, agent: HostedAgent) -> None:
         agent.memory[_TOLD] = self._inbox.notified
 

@@ -15,7 +15,7 @@ from ultramon.errors import (
     StateCorruptError,
     StateError,
 )
-from ultramon.hosts.hosted_agent import HostedAgent
+from ultramon.hosts.hosted_agent import HostedAgent, is_gone, this_process
 from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
@@ -25,6 +25,7 @@ from ultramon.system.processes import this_host
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from ultramon.hosts.port import Host
 
@@ -45,7 +46,12 @@ class HookStore:
         environ: The client's environment.
         event: The client's name for the event, for the failure log.
         now: Epoch seconds.
+
+    Attributes:
+        is_retry: Whether a resident may have begun to handle this call, and did not answer it.
     """
+
+    is_retry = False
 
     def __init__(
         self,
@@ -79,6 +85,14 @@ class HookStore:
         """Return the id of the agent that a session is: in a relay the context that it runs."""
         name = self.environ.get("ULTRAMON_AGENT_ID") if self.in_relay else None
         return name or session_id
+
+    def teller(self) -> list[Any]:
+        """Return the process that prints the answer, as `is_untold` knows it."""
+        return this_process()
+
+    def is_untold(self, teller: object) -> bool:
+        """Return whether the process that was to tell something has not, and will not."""
+        return is_gone(teller) or (self.is_retry and teller == self.teller())
 
     def find(self, agent_id: str) -> StateRecord | None:
         """Return an agent's state as it is now; None without one that can be read."""
@@ -131,7 +145,11 @@ class HookStore:
             durable = journals and self._append(agent)
             record.seq += 1
             self.directory.replace(record, durable=durable)
+            self._stored(agent)
             return agent
+
+    def _stored(self, agent: HostedAgent) -> None:
+        """Take notice of a state that was just stored; called inside the lock."""
 
     def _read(self, agent_id: str) -> StateRecord:
         """Return what is stored, else a state of generation 0."""

@@ -13,6 +13,7 @@ from ultramon.backends.local.message_rows import (
     claim_ready,
     end_claimed,
     priorities,
+    put_back,
     refuse,
 )
 from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
@@ -147,3 +148,15 @@ class HookInbox:
         if self.notices or self.senders:
             with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
                 self._reset_flag(connection)
+
+    def put_back(self, now: float) -> None:
+        """Leave the claimed notices to the next call: the client did not get these.
+
+        Raises:
+            StateError: The journal is busy, or refused; they come again after the lease.
+        """
+        with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
+            for notice in self.notices:
+                put_back(connection, notice.id, notice.claim_token, now)
+        with self.journal.transaction(AGENT_TIMEOUT_SECONDS) as connection:
+            self._reset_flag(connection)

@@ -285,6 +285,17 @@ def give_back(
     return True
 
 
+def put_back(connection: sqlite3.Connection, message_id: int, claim_token: str, now: float) -> None:
+    """Make a claimed message ready as if it had not been claimed, within a transaction."""
+    held = "WHERE id = ? AND claim_token = ? AND state"
+    connection.execute(f"DELETE FROM messages {held} = 3", (message_id, claim_token))
+    connection.execute(
+        "UPDATE messages SET state = 0, claim_token = NULL, attempts = attempts - 1,"
+        f" available_at = ? {held} = 1",
+        (now, message_id, claim_token),
+    )
+
+
 def refuse(
     connection: sqlite3.Connection, message_id: int, claim_token: str, error: str, now: float
 ) -> None:
