@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.port import Host
+    from ultramon.hosts.resident.forwarder import Unanswered
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """A larger payload is read to its end and known only by its first and last part."""
@@ -25,7 +26,11 @@ RELAY_FOLDER = "relay"
 
 
 def run(
-    load_host: Callable[[], Host], choices_path: str, environ: Mapping[str, str] = os.environ
+    load_host: Callable[[], Host],
+    choices_path: str,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    unanswered: Unanswered | None = None,
 ) -> int:
     """Handle one call: the payload on standard input, the answer on standard output.
 
@@ -35,6 +40,7 @@ def run(
         load_host: Returns the host; not called where ultramon is switched off.
         choices_path: The installed choices, ``<host>.json``; without the file the defaults hold.
         environ: The client's environment.
+        unanswered: What the forwarder left of this call, where a resident was installed.
 
     Returns:
         0.
@@ -46,19 +52,34 @@ def run(
     try:
         host = load_host()
         from ultramon.hosts.handling import HookCall
+        from ultramon.hosts.port import SESSION_STARTED
         from ultramon.hosts.store import HookStore
+        from ultramon.system.locks import LockedError
 
-        payload, tail = read_payload(0)
+        payload, tail = read_payload(0, unanswered)
         event = host.read_event(payload, environ, tail)
         name, agent_id = event.name, event.session_id
         now = time.time()
         store = HookStore(host, directory, choices_path, environ, event=name, now=now)
+        store.is_retry = unanswered is not None and unanswered.was_asked
         call = HookCall(event, store)
         agent_id = call.agent_id
-        answer = call.answer()
+        try:
+            answer = call.answer()
+        except LockedError:
+            from ultramon.hosts.resident.starter import end_hung
+
+            if unanswered is None or not end_hung(store):
+                raise
+            call = HookCall(event, store)
+            answer = call.answer()
         if answer:
             os.write(1, answer)
         call.acknowledge()
+        if unanswered is not None and unanswered.may_start and event.kind == SESSION_STARTED:
+            from ultramon.hosts.resident.starter import start
+
+            start(store)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
         try:
             from ultramon.hosts.failure_log import record
@@ -93,8 +114,12 @@ def stands_down(environ: Mapping[str, str], choices_path: str) -> bool:
     return bool(run) and not os.path.dirname(choices_path).endswith(folder)
 
 
-def read_payload(fd: int) -> tuple[dict[str, Any], bytes]:
+def read_payload(fd: int, begun: Unanswered | None = None) -> tuple[dict[str, Any], bytes]:
     """Read one payload.
+
+    Args:
+        fd: Where it comes from.
+        begun: What the forwarder has read of it; None = nothing.
 
     Returns:
         Its members; of one above 1 MiB the first members, and its last 4 KiB.
@@ -104,7 +129,7 @@ def read_payload(fd: int) -> tuple[dict[str, Any], bytes]:
     """
     from ultramon.system.compact_json import leading_members
 
-    data, tail = read_bounded(fd)
+    data, tail = read_bounded(fd, begun)
     if tail is None:
         return decode_payload(data), b""
     # The cut may lie within a character. Nothing is left out: that would make two ids the same.
@@ -125,18 +150,27 @@ def decode_payload(data: bytes) -> dict[str, Any]:
     return value
 
 
-def read_bounded(fd: int) -> tuple[bytes, bytes | None]:
+def read_bounded(fd: int, begun: Unanswered | None = None) -> tuple[bytes, bytes | None]:
     """Read a stream to its end, for 2 s at most, keeping its first MiB.
+
+    Args:
+        fd: The stream.
+        begun: As for `read_payload`.
 
     Returns:
         The beginning, and the last bytes when that is not all of it; else None.
     """
+    if begun is not None and begun.is_ended:
+        return begun.data, None
     import select
 
     deadline = time.monotonic() + INPUT_SECONDS
-    chunks: list[bytes] = []
-    size = 0
+    chunks: list[bytes] = [] if begun is None else [begun.data]
+    size = sum(map(len, chunks))
     tail: bytes | None = None
+    if size > MAX_PAYLOAD_BYTES:
+        tail = chunks[0][-_TAIL_BYTES:]
+        chunks[0] = chunks[0][:MAX_PAYLOAD_BYTES]
     waiting = select.poll() if hasattr(select, "poll") else None
     if waiting is not None:
         waiting.register(fd, select.POLLIN | select.POLLHUP)

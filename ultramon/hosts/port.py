@@ -133,11 +133,14 @@ class Host:
             docs/state-file.md. Default: the name in camel case.
         own_options: Options of ``ultramon install`` beyond those of every host, see
             `ultramon.hosts.setup.Choices`.
+        resident_script: Path of the program that answers hook calls over a socket, started with
+            the state directory and the process of a session; None = there is none.
     """
 
     name = ""
     memory_field = ""
     own_options: tuple[str, ...] = ()
+    resident_script: str | None = None
 
     def __init_subclass__(cls) -> None:
         if "memory_field" not in cls.__dict__:

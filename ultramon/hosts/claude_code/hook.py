@@ -1,21 +1,53 @@
 """The hook of Claude Code, run by its path (``python -I -S hook.py CHOICES``) or by a launcher.
 
-Kept tiny: the file that is run is compiled anew each time, what it imports is not.
+Kept tiny: the file that is run is compiled anew each time, what it imports is not. A third argument
+says that a resident may answer; then nothing is imported here that its forwarder does not need.
 """
 
-import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.hosts.port import Host
 
+FORWARDED = (
+    "HOME",
+    "CLAUDE_PID",
+    "CLAUDE_PROJECT_DIR",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_CODE_AUTO_COMPACT_WINDOW",
+    "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE",
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS",
+    "CLAUDE_CODE_DISABLE_1M_CONTEXT",
+    "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
+    "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE",
+    "DISABLE_AUTO_COMPACT",
+    "DISABLE_COMPACT",
+    "ULTRAMON_AUDIENCE",
+    "ULTRAMON_PARENT_ID",
+    "ULTRAMON_RUN",
+    "ULTRAMON_STATE_DIR",
+    "TMUX_PANE",
+    "NO_COLOR",
+)
+"""The environment variables that a resident is sent: all that a hook or a status line reads."""
+
 
 def main(argv: list[str]) -> int:
-    """Handle one hook call: the program, and the path of the installed choices."""
+    """Handle one hook call: the program, the path of the installed choices, maybe ``resident``."""
+    if len(argv) < 2:
+        return 0
+    unanswered = None
+    if len(argv) > 2:
+        from ultramon.hosts.resident.forwarder import forward
+
+        unanswered = forward("hook", argv[1], FORWARDED)
+        if unanswered is None:
+            return 0
     from ultramon.hosts.hook_program import run
 
-    return run(load_host, argv[1]) if len(argv) > 1 else 0
+    return run(load_host, argv[1], unanswered=unanswered)
 
 
 def load_host() -> "Host":
@@ -26,6 +58,11 @@ def load_host() -> "Host":
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit(os.sep, 4)[0])
+    if sys.platform == "win32":
+        from nt import _exit
+    else:
+        from posix import _exit  # `os` takes a bare Python a seventh of its time
+
+    sys.path.insert(0, __file__.rsplit("\\" if sys.platform == "win32" else "/", 4)[0])
     # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
-    os._exit(main(sys.argv))
+    _exit(main(sys.argv))

@@ -59,8 +59,10 @@ class ClaudeCode(Host):
 
     name = NAME
     own_options = (
-        "plugin", "status_line", "via", "url", "secret_in", "enforce", "enforce_dry_run",
+        "plugin", "status_line", "via", "url", "secret_in", "resident",
+        "enforce", "enforce_dry_run",
     )  # fmt: skip
+    resident_script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "resident.py")
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.port import HookEvent
+    from ultramon.hosts.resident.forwarder import Unanswered
     from ultramon.state.record import StateRecord
 
 STATUS_LINE = "statusLine"
@@ -36,47 +38,73 @@ INSIDE = "ULTRAMON_STATUS_LINE"
 """Set for a chained status line: one that runs ultramon's must not be run by it in turn."""
 CHAINED_SECONDS = 5.0
 """How long another tool's status line may take; the client itself gives up on slow ones."""
+_CHAINING, _SHOWING = ("chained", "both"), ("own", "both")
 _BAR_CELLS = 10
 _COLOURS = {"prepare_handoff": "33", "force_return": "31"}
 
 
-def main(argv: list[str], environ: Mapping[str, str] = os.environ) -> int:
+def main(
+    argv: list[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    unanswered: Unanswered | None = None,
+) -> int:
     """Take one call of the client and print the line; never fails.
 
     Args:
         argv: The program, and the path of the installed choices.
         environ: The client's environment.
+        unanswered: What the forwarder left of this call, where a resident was installed.
 
     Returns:
         0.
     """
     if len(argv) < 2 or INSIDE in environ or stands_down(environ, argv[1]):
         return 0
-    data, _ = read_bounded(0)
+    data, _ = read_bounded(0, unanswered)
     directory = state_directory(environ, argv[1])
     store = HookStore(CLAUDE_CODE, directory, argv[1], environ, event=STATUS_LINE, now=time.time())
-    show, chained = store.installed.status_line_show, store.installed.status_line_chained
-    shown = b""
-    if chained and show in ("chained", "both"):
-        shown = _run(chained, data, store)
-    own = ""
+    chained = chained_line(store)
+    shown = b"" if chained is None else _run(chained, data, store)
+    own = b""
     if not is_off(environ):
         try:
-            record = _take(decode_payload(data), store)
-            if record is not None and show in ("own", "both"):
-                own = write_line(record, color="NO_COLOR" not in environ)
+            fields = decode_payload(data)
+            event = CLAUDE_CODE.read_event(fields, environ)
+            own = show(take(event, fields, read_tail(event.transcript_path), store), store)
         except (UltramonError, OSError, ValueError) as error:
             store.fail("", f"{type(error).__name__}: {error}")
     lines = shown.rstrip(b"\n") + b"\n" if shown.strip() else b""
-    lines += own.encode("utf-8") + b"\n" if own else b""
+    lines += own
     if lines:
         os.write(1, lines)
     return 0
 
 
-def _take(fields: dict[str, Any], store: HookStore) -> StateRecord | None:
-    """Store what is new about the session; return the agent's state as it is then."""
-    event = CLAUDE_CODE.read_event(fields, store.environ)
+def chained_line(store: HookStore) -> dict[str, Any] | None:
+    """Return another tool's status line that is to be shown too, or instead."""
+    installed = store.installed
+    return installed.status_line_chained if installed.status_line_show in _CHAINING else None
+
+
+def show(record: StateRecord | None, store: HookStore) -> bytes:
+    """Return ultramon's own line as it is printed; empty where it is not to be shown."""
+    if record is None or store.installed.status_line_show not in _SHOWING:
+        return b""
+    return write_line(record, color="NO_COLOR" not in store.environ).encode("utf-8") + b"\n"
+
+
+def take(
+    event: HookEvent, fields: dict[str, Any], tail: LastReading | None, store: HookStore
+) -> StateRecord | None:
+    """Store what is new about the session; return the agent's state as it is then.
+
+    Args:
+        event: The call.
+        fields: Its payload.
+        tail: What the end of the transcript says, see `read_tail`.
+        store: Where the agents are.
+    """
     agent_id = check_agent_id(event.session_id)
     stored = store.find(agent_id)
     reported, window = fields.get("model"), fields.get("context_window")
@@ -86,7 +114,6 @@ def _take(fields: dict[str, Any], store: HookStore) -> StateRecord | None:
     window_tokens = window.get("context_window_size")
     if model and type(window_tokens) is int and window_tokens > 0:
         store.learn_window(model, window_tokens)
-    tail = _read_tail(event.transcript_path)
     # The transcript says when: the client's own count has no time.
     tokens = _count_tokens(window.get("current_usage")) if tail is None else None
 
@@ -119,7 +146,8 @@ def _take(fields: dict[str, Any], store: HookStore) -> StateRecord | None:
     return None if agent is None else agent.record
 
 
-def _read_tail(path: str | None) -> LastReading | None:
+def read_tail(path: str | None) -> LastReading | None:
+    """Return what the end of a session's transcript says; None when it cannot be read."""
     try:
         return CLAUDE_CODE.read_last_reading(path, is_subagent=False) if path else None
     except (OSError, ValueError):

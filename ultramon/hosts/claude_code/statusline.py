@@ -1,20 +1,33 @@
 """The status line of Claude Code, run by its path (``python -I -S statusline.py CHOICES``).
 
-Kept tiny: the file that is run is compiled anew each time, what it imports is not.
+Kept tiny: the file that is run is compiled anew each time, what it imports is not. A third argument
+says that a resident may answer, as in `ultramon.hosts.claude_code.hook`.
 """
 
-import os
 import sys
 
 
 def main(argv: list[str]) -> int:
     """Show one status line; see `ultramon.hosts.claude_code.status_line.main`."""
+    unanswered = None
+    if len(argv) > 2:
+        from ultramon.hosts.claude_code.hook import FORWARDED
+        from ultramon.hosts.resident.forwarder import forward
+
+        unanswered = forward("statusline", argv[1], FORWARDED)
+        if unanswered is None:
+            return 0
     from ultramon.hosts.claude_code.status_line import main
 
-    return main(argv)
+    return main(argv, unanswered=unanswered)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, __file__.rsplit(os.sep, 4)[0])
+    if sys.platform == "win32":
+        from nt import _exit
+    else:
+        from posix import _exit  # `os` takes a bare Python a seventh of its time
+
+    sys.path.insert(0, __file__.rsplit("\\" if sys.platform == "win32" else "/", 4)[0])
     # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
-    os._exit(main(sys.argv))
+    _exit(main(sys.argv))

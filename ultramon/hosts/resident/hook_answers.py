@@ -1,0 +1,123 @@
+"""Answers hook calls within the resident: by the code that every hook process runs.
+
+Far from a rung the client is answered at once, and the reading is taken afterwards; near one, or
+where somebody has something to tell the agent, it waits as it does for a process of its own.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ultramon.hosts import port
+from ultramon.hosts.handling import HookCall
+from ultramon.hosts.hook_program import decode_payload
+from ultramon.hosts.resident.exchange import Exchange, GoneError, Request
+from ultramon.hosts.resident.forwarder import REFUSED
+from ultramon.hosts.resident.store import OvertakenError, ResidentStore, mark_of
+from ultramon.hosts.resident.turns import Knowledge, Turn, Turns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.hosts.port import HookEvent, Host
+
+_KINDS = (port.TOOL_STARTED, port.TOOL_ENDED, port.TOOLS_ENDED, port.PROMPT, port.WAITING)
+"""What is answered here. To handle one of these twice changes nothing, so that a call may go on in
+its own process at any moment; the others, which are rare, are left to that from the start."""
+
+
+class HookAnswers:
+    """The hook calls of one host.
+
+    Args:
+        host: The host.
+        directory: The state directory.
+        turns: The agents.
+
+    Attributes:
+        at_once_count: How many calls were answered before their reading was taken.
+    """
+
+    def __init__(self, host: Host, directory: str, turns: Turns) -> None:
+        self._host = host
+        self._directory = directory
+        self._turns = turns
+        self.at_once_count = 0
+
+    def answer(self, request: Request, exchange: Exchange) -> None:
+        """Handle one call.
+
+        Raises:
+            GoneError: The forwarder has gone, and handles the call itself.
+        """
+        try:
+            event = self._host.read_event(decode_payload(request.payload), request.environ)
+        except ValueError:
+            exchange.end(REFUSED)  # its own process says what is wrong with it
+            return
+        if not event.kind:
+            exchange.end()
+            return
+        if event.kind not in _KINDS or event.launched or event.returned or event.tasks:
+            exchange.end(REFUSED)
+            return
+        with self._turns.taken(event, exchange) as turn:
+            self._handle(turn, event, request, exchange)
+
+    def _handle(self, turn: Turn, event: HookEvent, request: Request, exchange: Exchange) -> None:
+        host, choices_mark = self._host, mark_of(request.choices_path)
+        store = ResidentStore(
+            host, self._directory, request, exchange.process_id, event=event.name, now=time.time()
+        )
+        path = host.transcript_path(event, event.subagent_id, event.session_id)
+        transcript_mark = mark_of(path) if path else None
+        knowledge, turn.knowledge = turn.knowledge, None
+        if (
+            event.kind in (port.TOOL_STARTED, port.TOOL_ENDED)
+            and knowledge is not None
+            and knowledge.has_time(store, choices_mark, transcript_mark, len(request.payload))
+        ):
+            exchange.check_peer()
+            exchange.end()
+            self.at_once_count += 1
+            store.is_late, event.can_answer = True, False
+        else:
+            exchange.take()
+        call = self._run(event, store, exchange)
+        if call is not None and store.stored is not None and call.bytes_behind is not None:
+            turn.knowledge = Knowledge(
+                *store.stored, choices_mark, transcript_mark, call.bytes_behind
+            )
+
+    def _run(self, event: HookEvent, store: ResidentStore, exchange: Exchange) -> HookCall | None:
+        """Handle a call to its end; return None where its own process is to do that."""
+        try:
+            call = HookCall(event, store)
+            store.own_id = call.agent_id
+            answer = call.answer()
+        except OvertakenError:
+            answer = None
+        except Exception as error:  # noqa: BLE001 - as in a process of its own: the client goes on
+            if store.is_late:
+                store.fail(event.session_id, f"{type(error).__name__}: {error}")
+            answer = None
+        if answer is None:
+            if not store.is_late:
+                exchange.end(REFUSED)
+            return None
+        # What follows is about this very answer, whatever else is stored meanwhile.
+        store.own_id = None
+        if answer and not exchange.answer(answer):
+            call.put_back()
+            return None
+        if not answer and not store.is_late:
+            try:
+                exchange.end()
+            except GoneError:
+                call.put_back()
+                return None
+        call.acknowledge()
+        if answer:
+            exchange.confirm()
+        return call

@@ -1,0 +1,274 @@
+"""The resident: takes calls over its socket, and ends when nobody needs it any more.
+
+One for each state directory: whoever holds the lock file. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ultramon import __version__
+from ultramon.errors import StateError
+from ultramon.hosts import failure_log
+from ultramon.hosts.hook_program import state_directory
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+from ultramon.hosts.resident.exchange import Exchange, GoneError, Request
+from ultramon.hosts.resident.forwarder import OLDER, REFUSED
+from ultramon.hosts.resident.place import FACTS_PROGRAM, Place
+from ultramon.system import compact_json
+from ultramon.system.files import (
+    delete_quietly,
+    make_private_directory,
+    open_private,
+    replace_file,
+)
+from ultramon.system.locks import Lock, LockedError
+from ultramon.system.processes import process_started_at
+from ultramon.system.timestamps import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ultramon.hosts.port import Host
+
+    Program = Callable[[Request, Exchange], None]
+
+IDLE_SECONDS = 15 * 60.0
+"""So long after the last session, or the last call, it ends."""
+TICK_SECONDS = 5.0
+"""How often it looks whether it is still needed."""
+SUCCESSION_SECONDS = 5.0
+"""How long a newer version waits for the older one to end."""
+MAX_CALLS = 32
+"""At a time; further ones are handled by their own processes."""
+MAX_SESSIONS = 1_024
+_BACKLOG = 64
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+class Resident:
+    """The resident of a state directory.
+
+    Args:
+        host: Its choices say whether there shall be a resident.
+        directory: The state directory, absolute.
+        programs: What requests may ask for, by name.
+        environ: The environment, which says where sockets are.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        directory: str,
+        programs: Mapping[str, Program],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._host = host
+        self._directory = directory
+        self._programs = programs
+        self._place = Place(directory, environ)
+        self._environ = environ
+        self._sessions: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._call_count = self._refused_count = 0
+        self._is_retiring = False
+        self._wake, self._woken = socket.socketpair()
+        self._began_at = time.time()
+        self._needed_at = time.monotonic()
+
+    # --- its life
+
+    def run(self, session_pid: int) -> int:
+        """Answer until nobody needs it any more.
+
+        Args:
+            session_pid: The client whose session has started it.
+
+        Returns:
+            0; what goes wrong is a line in the failure log.
+        """
+        os.chdir("/")
+        os.umask(0o077)
+        self._wake.setblocking(False)
+        signal.signal(signal.SIGTERM, self._retire)
+        signal.set_wakeup_fd(self._wake.fileno())
+        self._note_session(session_pid)
+        deadline = time.monotonic() + SUCCESSION_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                with Lock(self._place.lock, open_private, 0.0):
+                    self._serve()
+                return 0
+            except LockedError:
+                running = self._place.running()
+                if running is not None and running.get("version") == __version__:
+                    return 0  # of two that were started at once the other was faster
+                time.sleep(_LOOK_AGAIN_SECONDS)
+            except (OSError, StateError) as error:
+                self._fail(f"the resident does not run: {error}")
+                return 0
+        return 0
+
+    def _retire(self, *_signal: object) -> None:
+        self._is_retiring = True
+        self._wake.send(b"!")
+
+    def _serve(self) -> None:
+        lock_mark, path = os.stat(self._place.lock).st_ino, self._place.socket
+        _make_folder(os.path.dirname(path), self._environ)
+        delete_quietly(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.bind(path)
+            os.chmod(path, 0o600)
+            socket_mark = os.lstat(path).st_ino
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+            self._place.end_pause()
+            replace_file(self._place.facts, compact_json.dumps(self._describe()).encode("ascii"))
+            looked_at = time.monotonic()
+            while not self._is_retiring:
+                ready, _, _ = select.select([listening, self._woken], (), (), TICK_SECONDS)
+                if listening in ready:
+                    self._accept(listening)
+                if time.monotonic() - looked_at < TICK_SECONDS:
+                    continue
+                looked_at = time.monotonic()
+                is_known = _is_at(self._place.lock, lock_mark) and _is_at(path, socket_mark)
+                if not (is_known and self._is_wanted()):
+                    break
+            if _is_at(path, socket_mark):
+                delete_quietly(path)
+        deadline = time.monotonic() + SUCCESSION_SECONDS
+        while self._calls and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        delete_quietly(self._place.facts)
+
+    def _is_wanted(self) -> bool:
+        """Return whether the installation wants a resident, and a session lives or did just now."""
+        try:
+            installed = InstalledChoices.load(choices_path(self._directory, self._host.name))
+        except (StateError, OSError):
+            return True  # it is not known; a call says so in the failure log
+        with self._lock:
+            for pid, mark in list(self._sessions.items()):
+                if process_started_at(pid) != mark:
+                    del self._sessions[pid]
+            if self._sessions:
+                self._needed_at = time.monotonic()
+        return installed.resident and time.monotonic() - self._needed_at < IDLE_SECONDS
+
+    def _note_session(self, pid: int) -> None:
+        mark = process_started_at(pid)
+        with self._lock:
+            self._needed_at = time.monotonic()
+            if mark is not None and len(self._sessions) < MAX_SESSIONS:
+                self._sessions[pid] = mark
+
+    # --- calls
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return  # the forwarder has gone, or no descriptor is left
+        with self._lock:
+            is_too_much = self._calls >= MAX_CALLS
+            self._calls += not is_too_much
+        if is_too_much:
+            connection.close()
+            return
+        connection.setblocking(True)
+        threading.Thread(target=self._take_call, args=(connection,), daemon=True).start()
+
+    def _take_call(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                exchange = Exchange(connection)
+                if exchange.user_id == os.geteuid():
+                    self._answer(exchange.read_request(), exchange)
+        except GoneError:
+            return  # its own process handles the call
+        except Exception as error:  # noqa: BLE001 - the other sessions must go on
+            self._fail(f"the resident: {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._calls -= 1
+
+    def _answer(self, request: Request, exchange: Exchange) -> None:
+        if request.program == FACTS_PROGRAM:
+            exchange.answer(compact_json.dumps(self._describe()).encode("ascii"))
+            return
+        self._call_count += 1
+        self._note_session(self._host.process_id(request.environ) or request.parent_pid)
+        if request.version != __version__:
+            self._refused_count += 1
+            is_older = _numbers(__version__) < _numbers(request.version)
+            exchange.end(OLDER if is_older else REFUSED)
+            if is_older:
+                self._retire()
+            return
+        program = self._programs.get(request.program)
+        if program is None or not self._is_meant(request):
+            self._refused_count += 1
+            exchange.end(REFUSED)
+            return
+        program(request, exchange)
+
+    def _is_meant(self, request: Request) -> bool:
+        """Return whether a request is about this state directory, with the same home."""
+        directory = os.path.abspath(state_directory(request.environ, request.choices_path))
+        return directory == self._directory and (
+            request.environ.get("HOME") == self._environ.get("HOME")
+        )
+
+    # --- what it says about itself
+
+    def _describe(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "startedAt": process_started_at(os.getpid()),
+            "version": __version__,
+            "python": sys.executable,
+            "socket": self._place.socket,
+            "since": format_time(self._began_at),
+            "sessions": len(self._sessions),
+            "calls": self._call_count,
+            "refused": self._refused_count,
+            "residentBytes": _resident_bytes(),
+        }
+
+    def _fail(self, problem: str) -> None:
+        failure_log.record(self._directory, self._host.name, "", "", problem, now=time.time())
+
+
+def _make_folder(folder: str, environ: Mapping[str, str]) -> None:
+    """Make the folder of sockets where it is ours; that of the system is there or is not."""
+    if folder != (environ.get("XDG_RUNTIME_DIR") or "").rstrip("/"):
+        make_private_directory(folder)
+
+
+def _is_at(path: str, inode: int) -> bool:
+    try:
+        return os.lstat(path).st_ino == inode
+    except OSError:
+        return False
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdecimal()]
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

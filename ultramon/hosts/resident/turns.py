@@ -1,0 +1,136 @@
+"""The agents that a resident knows: one call of each at a time, with what the one before has left.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ultramon.backends.local.inbox_flags import is_raised
+from ultramon.hosts.hosted_agent import IS_CLEARED, PENDING_ENDS
+from ultramon.hosts.readings import BYTES_PER_TOKEN
+from ultramon.hosts.resident.exchange import GoneError
+from ultramon.hosts.resident.store import mark_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.port import HookEvent
+    from ultramon.hosts.resident.exchange import Exchange
+    from ultramon.hosts.resident.store import Mark
+    from ultramon.hosts.store import HookStore
+
+MAX_AGENTS = 256
+"""Of so many agents the last state is remembered; of others the next call waits for its reading."""
+TURN_SECONDS = 2.5
+"""How long a call waits for those of the same agent before it, less than its forwarder does."""
+
+
+class Knowledge:
+    """What the last call of an agent has left: enough to see that the next one has time.
+
+    It decides nothing but that; every change reads the stored state anew, under the agent's lock.
+
+    Args:
+        agent: As the last call has stored it.
+        state_mark: Of its file then.
+        choices_mark: Of the installed choices.
+        transcript_mark: Of its transcript, before the last call has read it.
+        bytes_behind: What came after the last reply then.
+    """
+
+    __slots__ = ("_agent", "_choices_mark", "_read_bytes", "_state_mark", "_transcript_mark")
+
+    def __init__(
+        self,
+        agent: HostedAgent,
+        state_mark: Mark,
+        choices_mark: Mark,
+        transcript_mark: Mark,
+        bytes_behind: int,
+    ) -> None:
+        self._agent = agent
+        self._state_mark = state_mark
+        self._choices_mark = choices_mark
+        self._transcript_mark = transcript_mark
+        self._read_bytes = (transcript_mark[2] if transcript_mark else 0) - bytes_behind
+
+    def has_time(
+        self, store: HookStore, choices_mark: Mark, transcript_mark: Mark, payload_bytes: int
+    ) -> bool:
+        """Return whether the agent cannot have to be told anything at this call.
+
+        Args:
+            store: Of this call.
+            choices_mark: As they are now.
+            transcript_mark: As it is now.
+            payload_bytes: Of the call; what a tool returned comes into the window as well.
+        """
+        agent, record, before = self._agent, self._agent.record, self._transcript_mark
+        if transcript_mark is None or before is None or transcript_mark[0] != before[0]:
+            return False
+        unread_bytes = transcript_mark[2] - self._read_bytes + payload_bytes
+        return (
+            record.active
+            and record.measured_at is not None
+            and record.threshold_status == store.installed.ladder.base
+            and PENDING_ENDS not in agent.memory
+            and IS_CLEARED not in agent.memory
+            and transcript_mark[2] >= before[2]
+            and not agent.gauge.is_near(record.estimated_tokens + unread_bytes // BYTES_PER_TOKEN)
+            and choices_mark == self._choices_mark
+            and mark_of(store.directory.file(record.agent_id)) == self._state_mark
+            and not any(
+                is_raised(store.directory.path, name)
+                for name in (record.agent_id, *agent.predecessors)
+            )
+        )
+
+
+class Turn:
+    """One agent's place: a call at a time, with what the one before has left."""
+
+    __slots__ = ("knowledge", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.knowledge: Knowledge | None = None
+
+
+class Turns:
+    """The places of all agents; those that have called last are kept."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, Turn] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self, event: HookEvent, exchange: Exchange) -> Iterator[Turn]:
+        """Wait until it is this call's turn, and hold it within the block.
+
+        Raises:
+            GoneError: The forwarder has gone meanwhile, or waits in vain.
+        """
+        turn = self._find(f"{event.session_id}.{event.subagent_id or ''}")
+        if not turn.lock.acquire(blocking=False):
+            exchange.take()
+            if not turn.lock.acquire(timeout=TURN_SECONDS):
+                raise GoneError("calls of the same agent take too long")
+        try:
+            yield turn
+        finally:
+            turn.lock.release()
+
+    def _find(self, name: str) -> Turn:
+        with self._lock:
+            turn = self._turns.pop(name, None) or Turn()
+            self._turns[name] = turn
+            if len(self._turns) > MAX_AGENTS:
+                # One that is at work goes as well: the lock of its state file stays.
+                self._turns.popitem(last=False)
+            return turn
