@@ -124,11 +124,6 @@ class HookCall:
         for delivery in self._deliveries:
             delivery.put_back()
 
-    @property
-    def bytes_behind(self) -> int | None:
-        """What came after the last reply in the transcript; None when that was not read."""
-        return self._readings.bytes_behind
-
     # --- sessions
 
     def _start(self) -> str | None:

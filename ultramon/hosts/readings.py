@@ -46,10 +46,6 @@ class Readings:
         event: The call.
         is_patient: Whether to wait for the reply away from a rung too: a request is here before
             the client has written it down, a process seldom.
-
-    Attributes:
-        bytes_behind: What came after the last reply in the transcript that was read last; None
-            when it could not be read.
     """
 
     def __init__(self, store: HookStore, event: HookEvent, *, is_patient: bool) -> None:
@@ -58,7 +54,6 @@ class Readings:
         self._event = event
         self._is_patient = is_patient
         self._problem = ""
-        self.bytes_behind: int | None = None
 
     @property
     def path(self) -> str | None:
@@ -76,15 +71,13 @@ class Readings:
         event = self._event
         subagent_id = subagent_id or event.subagent_id
         path = self._host.transcript_path(event, subagent_id, session_id or event.session_id)
-        self._problem, self.bytes_behind = "", None
+        self._problem = ""
         if path is None:
             return LastReading()
         try:
-            reading = self._host.read_last_reading(
+            return self._host.read_last_reading(
                 path, is_subagent=subagent_id is not None, call_id=event.call_id
             )
-            self.bytes_behind = reading.bytes_behind
-            return reading
         except FileNotFoundError:
             # Before the first reply there is none; when a tool has run there must be one.
             if event.kind in (TOOL_ENDED, TOOLS_ENDED, PROMPT) and event.call_id is not None:

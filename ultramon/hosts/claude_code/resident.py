@@ -17,11 +17,13 @@ def main(argv: list[str]) -> int:
     # What the client had open when it ran the hook must not stay open here.
     os.closerange(3, _MAX_INHERITED)
     directory, session_pid, turns = argv[1], int(argv[2]), Turns()
+    hooks = HookAnswers(CLAUDE_CODE, directory, turns)
     programs = {
-        "hook": HookAnswers(CLAUDE_CODE, directory, turns).answer,
+        "hook": hooks.answer,
         "statusline": StatusLineAnswers(directory, turns).answer,
     }
-    return Resident(CLAUDE_CODE, directory, programs).run(session_pid)
+    resident = Resident(CLAUDE_CODE, directory, programs, lambda: hooks.at_once_count)
+    return resident.run(session_pid)
 
 
 if __name__ == "__main__":

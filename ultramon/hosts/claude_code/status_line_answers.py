@@ -60,18 +60,15 @@ class StatusLineAnswers:
                 exchange.end(REFUSED)  # another tool's program needs the client's environment
                 return
             exchange.take()
-            store.own_id, path = event.session_id, event.transcript_path
-            transcript_mark = mark_of(path) if path else None
-            tail = read_tail(path)
+            store.own_id = event.session_id
+            tail = read_tail(event.transcript_path)
             try:
                 record = take(event, fields, tail, store)
             except Exception:  # noqa: BLE001 - its own process says what is wrong
                 exchange.end(REFUSED)
                 return
-            if store.stored is not None and tail is not None:
-                turn.knowledge = Knowledge(
-                    *store.stored, choices_mark, transcript_mark, tail.bytes_behind
-                )
+            if store.stored is not None:
+                turn.knowledge = Knowledge(*store.stored, choices_mark)
         if line := show(record, store):
             exchange.answer(line)
             exchange.confirm()

@@ -177,7 +177,7 @@ def _ask(path: bytes, request: bytes, own: Unanswered) -> bool:
             return False
         own.was_asked = True
         connection.sendall(request)
-        said = _receive(connection)
+        said = receive(connection)
     except TimeoutError:
         _pause(path)
         return False
@@ -203,7 +203,7 @@ def _hand_over(answer: bytes, connection: "Socket") -> None:
         return
 
 
-def _receive(connection: "Socket") -> bytes:
+def receive(connection: "Socket") -> bytes:
     """Return what the resident says once it is complete; empty when it has gone.
 
     Raises:

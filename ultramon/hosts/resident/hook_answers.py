@@ -1,7 +1,8 @@
 """Answers hook calls within the resident: by the code that every hook process runs.
 
-Far from a rung the client is answered at once, and the reading is taken afterwards; near one, or
-where somebody has something to tell the agent, it waits as it does for a process of its own.
+Far from a rung the client is answered after a look at the transcript, and everything else is done
+afterwards; near one, or where somebody has something to tell the agent, it waits as it does for a
+process of its own. So the agent is told the same, at the same calls.
 
 Standard library only.
 """
@@ -36,7 +37,7 @@ class HookAnswers:
         turns: The agents.
 
     Attributes:
-        at_once_count: How many calls were answered before their reading was taken.
+        at_once_count: How many calls were answered before their reading was stored.
     """
 
     def __init__(self, host: Host, directory: str, turns: Turns) -> None:
@@ -70,13 +71,11 @@ class HookAnswers:
         store = ResidentStore(
             host, self._directory, request, exchange.process_id, event=event.name, now=time.time()
         )
-        path = host.transcript_path(event, event.subagent_id, event.session_id)
-        transcript_mark = mark_of(path) if path else None
         knowledge, turn.knowledge = turn.knowledge, None
         if (
             event.kind in (port.TOOL_STARTED, port.TOOL_ENDED)
             and knowledge is not None
-            and knowledge.has_time(store, choices_mark, transcript_mark, len(request.payload))
+            and knowledge.has_time(store, choices_mark, event)
         ):
             exchange.check_peer()
             exchange.end()
@@ -84,14 +83,12 @@ class HookAnswers:
             store.is_late, event.can_answer = True, False
         else:
             exchange.take()
-        call = self._run(event, store, exchange)
-        if call is not None and store.stored is not None and call.bytes_behind is not None:
-            turn.knowledge = Knowledge(
-                *store.stored, choices_mark, transcript_mark, call.bytes_behind
-            )
+        is_done = self._run(event, store, exchange)
+        if is_done and store.stored is not None:
+            turn.knowledge = Knowledge(*store.stored, choices_mark)
 
-    def _run(self, event: HookEvent, store: ResidentStore, exchange: Exchange) -> HookCall | None:
-        """Handle a call to its end; return None where its own process is to do that."""
+    def _run(self, event: HookEvent, store: ResidentStore, exchange: Exchange) -> bool:
+        """Handle a call; return whether that came to its end, in full."""
         try:
             call = HookCall(event, store)
             store.own_id = call.agent_id
@@ -105,19 +102,19 @@ class HookAnswers:
         if answer is None:
             if not store.is_late:
                 exchange.end(REFUSED)
-            return None
+            return False
         # What follows is about this very answer, whatever else is stored meanwhile.
         store.own_id = None
         if answer and not exchange.answer(answer):
             call.put_back()
-            return None
+            return False
         if not answer and not store.is_late:
             try:
                 exchange.end()
             except GoneError:
                 call.put_back()
-                return None
+                return False
         call.acknowledge()
         if answer:
             exchange.confirm()
-        return call
+        return True

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     Program = Callable[[Request, Exchange], None]
 
 IDLE_SECONDS = 15 * 60.0
-"""So long after the last session, or the last call, it ends."""
 TICK_SECONDS = 5.0
-"""How often it looks whether it is still needed."""
 SUCCESSION_SECONDS = 5.0
 """How long a newer version waits for the older one to end."""
 MAX_CALLS = 32
@@ -60,7 +58,10 @@ class Resident:
         host: Its choices say whether there shall be a resident.
         directory: The state directory, absolute.
         programs: What requests may ask for, by name.
+        count_at_once: Returns how many calls were answered before their reading was stored.
         environ: The environment, which says where sockets are.
+        idle_seconds: So long after the last session, or the last call, it ends.
+        tick_seconds: How often it looks whether it is still needed.
     """
 
     def __init__(
@@ -68,8 +69,15 @@ class Resident:
         host: Host,
         directory: str,
         programs: Mapping[str, Program],
+        count_at_once: Callable[[], int],
         environ: Mapping[str, str] = os.environ,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
+        self._idle_seconds = idle_seconds
+        self._tick_seconds = tick_seconds
+        self._count_at_once = count_at_once
         self._host = host
         self._directory = directory
         self._programs = programs
@@ -135,10 +143,10 @@ class Resident:
             replace_file(self._place.facts, compact_json.dumps(self._describe()).encode("ascii"))
             looked_at = time.monotonic()
             while not self._is_retiring:
-                ready, _, _ = select.select([listening, self._woken], (), (), TICK_SECONDS)
+                ready, _, _ = select.select([listening, self._woken], (), (), self._tick_seconds)
                 if listening in ready:
                     self._accept(listening)
-                if time.monotonic() - looked_at < TICK_SECONDS:
+                if time.monotonic() - looked_at < self._tick_seconds:
                     continue
                 looked_at = time.monotonic()
                 is_known = _is_at(self._place.lock, lock_mark) and _is_at(path, socket_mark)
@@ -163,7 +171,7 @@ class Resident:
                     del self._sessions[pid]
             if self._sessions:
                 self._needed_at = time.monotonic()
-        return installed.resident and time.monotonic() - self._needed_at < IDLE_SECONDS
+        return installed.resident and time.monotonic() - self._needed_at < self._idle_seconds
 
     def _note_session(self, pid: int) -> None:
         mark = process_started_at(pid)
@@ -241,6 +249,8 @@ class Resident:
             "since": format_time(self._began_at),
             "sessions": len(self._sessions),
             "calls": self._call_count,
+            "atOnce": self._count_at_once(),
+            "atWork": self._calls,
             "refused": self._refused_count,
             "residentBytes": _resident_bytes(),
         }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ultramon.hosts.hosted_agent import HostedAgent
-    from ultramon.hosts.port import HookEvent
+    from ultramon.hosts.port import HookEvent, Host
     from ultramon.hosts.resident.exchange import Exchange
     from ultramon.hosts.resident.store import Mark
     from ultramon.hosts.store import HookStore
@@ -40,56 +40,52 @@ class Knowledge:
         agent: As the last call has stored it.
         state_mark: Of its file then.
         choices_mark: Of the installed choices.
-        transcript_mark: Of its transcript, before the last call has read it.
-        bytes_behind: What came after the last reply then.
     """
 
-    __slots__ = ("_agent", "_choices_mark", "_read_bytes", "_state_mark", "_transcript_mark")
+    __slots__ = ("_agent", "_choices_mark", "_state_mark")
 
-    def __init__(
-        self,
-        agent: HostedAgent,
-        state_mark: Mark,
-        choices_mark: Mark,
-        transcript_mark: Mark,
-        bytes_behind: int,
-    ) -> None:
+    def __init__(self, agent: HostedAgent, state_mark: Mark, choices_mark: Mark) -> None:
         self._agent = agent
         self._state_mark = state_mark
         self._choices_mark = choices_mark
-        self._transcript_mark = transcript_mark
-        self._read_bytes = (transcript_mark[2] if transcript_mark else 0) - bytes_behind
 
-    def has_time(
-        self, store: HookStore, choices_mark: Mark, transcript_mark: Mark, payload_bytes: int
-    ) -> bool:
+    def has_time(self, store: HookStore, choices_mark: Mark, event: HookEvent) -> bool:
         """Return whether the agent cannot have to be told anything at this call.
 
         Args:
             store: Of this call.
             choices_mark: As they are now.
-            transcript_mark: As it is now.
-            payload_bytes: Of the call; what a tool returned comes into the window as well.
+            event: The call, one of a tool.
         """
-        agent, record, before = self._agent, self._agent.record, self._transcript_mark
-        if transcript_mark is None or before is None or transcript_mark[0] != before[0]:
-            return False
-        unread_bytes = transcript_mark[2] - self._read_bytes + payload_bytes
+        agent, record = self._agent, self._agent.record
         return (
             record.active
             and record.measured_at is not None
             and record.threshold_status == store.installed.ladder.base
             and PENDING_ENDS not in agent.memory
             and IS_CLEARED not in agent.memory
-            and transcript_mark[2] >= before[2]
-            and not agent.gauge.is_near(record.estimated_tokens + unread_bytes // BYTES_PER_TOKEN)
             and choices_mark == self._choices_mark
             and mark_of(store.directory.file(record.agent_id)) == self._state_mark
             and not any(
                 is_raised(store.directory.path, name)
                 for name in (record.agent_id, *agent.predecessors)
             )
+            and not self._is_near(store.host, event)
         )
+
+    def _is_near(self, host: Host, event: HookEvent) -> bool:
+        """Return whether the next rung may be reached, by what the transcript says already."""
+        path = host.transcript_path(event, event.subagent_id, event.session_id)
+        try:
+            reading = host.read_last_reading(
+                path or "", is_subagent=event.subagent_id is not None, call_id=event.call_id
+            )
+        except (OSError, ValueError):
+            return True
+        if reading.report is None:
+            return True
+        tokens = max(reading.report.tokens, self._agent.record.estimated_tokens)
+        return self._agent.gauge.is_near(tokens + reading.bytes_behind // BYTES_PER_TOKEN)
 
 
 class Turn:
