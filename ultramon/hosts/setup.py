@@ -19,7 +19,9 @@ from ultramon.system.files import delete_file, replace_file
 
 MAX_HANDOFF_NOTE_CHARS = 2_000
 NO_LEVEL = "none"
-OPTIONAL = ("plugin", "status_line", "via", "url", "secret_in", "enforce", "enforce_dry_run")
+OPTIONAL = (
+    "plugin", "status_line", "via", "url", "secret_in", "resident", "enforce", "enforce_dry_run",
+)  # fmt: skip
 """Options that only those hosts take which name them in `Host.own_options`."""
 
 
@@ -49,6 +51,8 @@ class Choices(NamedTuple):
     """Where the hook secret is kept: ``settings`` (default) or ``environment``."""
     critical_note: str | None = None
     """Made one printable line; empty takes an earlier one away."""
+    resident: bool | None = None
+    """Have one process answer the hooks of all sessions; default no."""
     pins: bool | None = None
     """Give rules, the last prompt and open tasks back after a compaction; default no."""
     enforce: str | None = None
@@ -217,6 +221,8 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
         installed.handoff_note = choices.handoff_note or None
     if choices.critical_note is not None:
         installed.critical_note = check_critical_note(choices.critical_note)
+    if choices.resident is not None:
+        installed.resident = choices.resident
     if choices.pins is not None:
         installed.pins = choices.pins
     if choices.warning is not None or choices.critical is not None:

@@ -234,6 +234,13 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     " then, or in ULTRAMON_HOOK_SECRET where the client is started."
     "  [default: as before, else settings]",
 )
+@click.option(
+    "--resident/--no-resident",
+    default=None,
+    help="Have one process answer the hooks of all sessions over a Unix socket, so that a tool call"
+    " waits for less. The first session starts it, it ends 15 minutes after the last."
+    "  [default: as before, else no]",
+)
 @state_dir_option()
 @json_option
 def command(

@@ -18,6 +18,9 @@ LAUNCHERS = {
 VERBS = {HOOK_SCRIPT: ["hook", "claude-code"], STATUS_LINE_SCRIPT: ["statusline"]}
 """What `ultramon` is called with to run the same, by script."""
 
+RESIDENT = "resident"
+"""Third argument of a script, where a resident may answer."""
+
 _FOLDER = os.path.join("ultramon", "hosts", "claude_code")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPERATORS = frozenset("();<>|&")
@@ -73,13 +76,14 @@ def script_path(name: str, package: str | None = None) -> str:
     return os.path.join(package or package_directory(), _FOLDER, name)
 
 
-def command_line(interpreter: str, script: str, installed: str) -> str:
+def command_line(interpreter: str, script: str, installed: str, *, resident: bool = False) -> str:
     """Return the shell command of a hook or status line, for where no launcher can be used.
 
     Without the tests in front, Python would leave with 2 where the script is gone, and 2 is what
     blocks tools and erases prompts: a package removed by hand must not do that.
     """
-    run = shlex.join((interpreter, "-I", "-S", script, installed))
+    more = (RESIDENT,) if resident else ()
+    run = shlex.join((interpreter, "-I", "-S", script, installed, *more))
     tests = f"[ ! -r {shlex.quote(script)} ] || [ ! -x {shlex.quote(interpreter)} ]"
     return f"{tests} || exec {run}"
 

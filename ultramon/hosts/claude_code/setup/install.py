@@ -81,9 +81,11 @@ class Installation(PlannedChange):
             script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
         """
         interpreter = self.record["interpreter"]
-        launcher = Launcher(script, interpreter, self.installed.path)
+        installed = self.installed
+        launcher = Launcher(script, interpreter, installed.path, resident=installed.resident)
         if not launcher.can_run:
-            return command_line(interpreter, script_path(script), self.installed.path)
+            path = script_path(script)
+            return command_line(interpreter, path, installed.path, resident=installed.resident)
         self.launchers.append(launcher)
         # Without exec a shell such as dash stays behind and waits: one process more for each call.
         return f"exec {shlex.quote(launcher.path)}"

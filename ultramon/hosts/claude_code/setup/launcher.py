@@ -13,6 +13,7 @@ import os
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code.setup.commands import (
     LAUNCHERS,
+    RESIDENT,
     OurCommand,
     package_directory,
     script_path,
@@ -29,16 +30,16 @@ _IMPORT = "    from ultramon.hosts.claude_code.{module} import main"
 _TEXT = """\
 #!{interpreter}{options}
 # Written by `ultramon install claude-code`, deleted by `ultramon uninstall claude-code`.
-import os
 import sys
+from posix import _exit
 
 {paths}{package}, {choices}
 sys.path.insert(0, PACKAGE)
 try:
 {import_line}
 except ImportError:  # the package was removed without uninstall: the client must go on
-    os._exit(0)
-os._exit(main([__file__, CHOICES]))
+    _exit(0)
+_exit(main([__file__, CHOICES{resident}]))
 """
 
 
@@ -49,12 +50,15 @@ class Launcher:
         script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
         interpreter: Absolute path of the Python that runs it.
         installed: Path of the stored choices; the launcher lies beside them.
+        resident: Whether a resident may answer.
 
     Attributes:
         path: Where it lies.
     """
 
-    def __init__(self, script: str, interpreter: str, installed: str) -> None:
+    def __init__(
+        self, script: str, interpreter: str, installed: str, *, resident: bool = False
+    ) -> None:
         self.path = os.path.join(os.path.dirname(installed), LAUNCHERS[script])
         self._interpreter = interpreter
         self._data = _TEXT.format(
@@ -64,6 +68,7 @@ class Launcher:
             package=ascii(package_directory()),
             choices=ascii(installed),
             import_line=_import_line(script),
+            resident=f", {RESIDENT!r}" if resident else "",
         ).encode("ascii", "replace")
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+
+from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup import install, plugin, uninstall
 from ultramon.hosts.claude_code.setup.interpreter import (
     check_interpreter,
@@ -20,6 +23,9 @@ def plan_installation(request: SetupRequest) -> Plan:
     """
     if not request.force:
         check_lasting(request.cwd)
+    if request.choices.resident and not hasattr(socket, "SO_PEERCRED"):
+        allowed = "false here: only Linux says who is at the other end of a socket"
+        raise ConfigurationError("resident", True, allowed, "argument")
     interpreter = this_interpreter()
     check_interpreter(interpreter)
     if request.plugin is None:

@@ -48,6 +48,9 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
             record.pop(name, None)
         restore_mode(plan, record)
         return None
+    if plan.installed.resident:
+        allowed = f"{COMMAND} with --resident; --no-resident allows requests"
+        raise ConfigurationError("via", HTTP, allowed, "argument")
     place = secret_in or record.get("secretIn", SETTINGS)
     check_choice("secret_in", place, SECRET_PLACES, "argument")
     if place == SETTINGS and layer == PROJECT:
