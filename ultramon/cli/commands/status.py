@@ -27,7 +27,13 @@ from ultramon.cli.output import (
     turns,
     usage_bar,
 )
-from ultramon.cli.selection import find_agent, limit_option, open_store, store_options
+from ultramon.cli.selection import (
+    directory_of,
+    find_agent,
+    limit_option,
+    open_store,
+    store_options,
+)
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, agents_json, unreadable_json
 from ultramon.state.record import short_id
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ultramon.backends.base import Backend
     from ultramon.cli.agent_list import AgentList
 
 MAX_ROWS = 200
@@ -93,12 +100,24 @@ def command(
             agent_list.stream(limit), (indent_item(json_text(one.to_json())) for one in earlier)
         )
         print_json_list(
-            "agents", islice(agents, limit), lambda: unreadable_json(agent_list.unreadable)
+            "agents",
+            islice(agents, limit),
+            lambda: unreadable_json(agent_list.unreadable) | resident_json(backend),
         )
     else:
         agent_list.refresh(limit)
         print_agents((agent_list.seen + earlier)[:limit], agent_list.unreadable, agent_list.hidden)
     print_left_out(agent_list)
+    for facts in resident_json(backend).values():
+        say(f"hooks are answered by process {facts['pid']} since {facts['since']}")
+
+
+def resident_json(backend: Backend) -> dict[str, Any]:
+    """Return what the process that answers hooks says about itself, as a member; none without."""
+    from ultramon.hosts.resident.place import Place
+
+    running = Place(directory_of(backend)).running()
+    return {} if running is None else {"resident": running}
 
 
 def print_agents(

@@ -158,6 +158,8 @@ class Resident:
         while self._calls and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_SECONDS)
         delete_quietly(self._place.facts)
+        if _is_at(self._place.lock, lock_mark):
+            delete_quietly(self._place.lock)  # still held: whoever opened it opens it anew
 
     def _is_wanted(self) -> bool:
         """Return whether the installation wants a resident, and a session lives or did just now."""

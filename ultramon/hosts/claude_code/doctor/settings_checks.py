@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, UNINSTALL, Examination
+from ultramon.hosts.claude_code.doctor.resident_checks import check_resident
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
@@ -147,6 +148,7 @@ def check_choices(seen: Examination) -> Iterator[Finding]:
         note += ", pins" if stored.pins else ""
         if stored.enforce is not None:
             note += f", enforces {stored.enforce}{' (dry run)' * stored.enforce_dry_run}"
+        note += ", resident" if stored.resident else ""
         yield ok("choices", f"{path}: audience {stored.audience}, {', '.join(rungs)}{note}")
     elif seen.installed:
         yield warning("choices", f"{path} is gone: the defaults hold", INSTALL)
@@ -180,6 +182,7 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     check_commands,
     check_requests,
     check_server,
+    check_resident,
     check_choices,
     check_status_line,
     check_sessions,
