@@ -20,6 +20,7 @@ VARIABLES = {
     "DISABLED": "`1` turns every call into a no-op that stores nothing.",
     "HOOK_SECRET": "Secret of HTTP hooks that were installed with `--secret-in environment`.",
     "NO_ALERT": "`1` turns alerts off, see `enabled`.",
+    "NO_RESIDENT": "`1` has each hook do everything itself, see `install --resident`.",
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
     "PARENT_ID": "Id of the agent that started this one.",

@@ -202,7 +202,8 @@ class Resident:
         try:
             with connection:
                 exchange = Exchange(connection)
-                if exchange.user_id == os.geteuid():
+                # Of a process in another namespace of ids it could not be seen that it ended.
+                if exchange.user_id == os.geteuid() and exchange.process_id:
                     self._answer(exchange.read_request(), exchange)
         except GoneError:
             return  # its own process handles the call
