@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +111,8 @@ def forecast(
 
 def turns_within(left_tokens: float, tokens_per_turn: float) -> int:
     """Return the number of turns that still end with fewer tokens than are left."""
-    return max(0, ceil(left_tokens / tokens_per_turn) - 1)
+    # Rounded up without `math`, a library that no hook needs besides.
+    return max(0, -int(-(left_tokens / tokens_per_turn) // 1) - 1)
 
 
 def describe_turns(turns: int, rung: str) -> str:

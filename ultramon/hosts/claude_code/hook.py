@@ -45,6 +45,10 @@ def main(argv: list[str]) -> int:
         unanswered = forward("hook", argv[1], FORWARDED)
         if unanswered is None:
             return 0
+    import gc
+
+    # What a call makes is gone with it; to look for circles took a millisecond of seventeen.
+    gc.disable()
     from ultramon.hosts.hook_program import run
 
     return run(load_host, argv[1], unanswered=unanswered)

@@ -17,6 +17,10 @@ def main(argv: list[str]) -> int:
         unanswered = forward("statusline", argv[1], FORWARDED)
         if unanswered is None:
             return 0
+    import gc
+
+    # What a call makes is gone with it; to look for circles took a millisecond of seventeen.
+    gc.disable()
     from ultramon.hosts.claude_code.status_line import main
 
     return main(argv, unanswered=unanswered)
