@@ -177,6 +177,8 @@ def reached_from(start: str, function: str) -> dict[str, str]:
         ("ultramon.hosts.claude_code.host", "read_last_reading"),
         ("ultramon.hosts.claude_code.host", "compaction_limits"),
         ("ultramon.hosts.claude_code.status_line", "main"),
+        ("ultramon.hosts.resident.forwarder", "forward"),
+        ("ultramon.hosts.resident.starter", "start"),
         ("ultramon.alerts", "main"),
     ],
 )

@@ -114,6 +114,8 @@ def command(
 
 def resident_json(backend: Backend) -> dict[str, Any]:
     """Return what the process that answers hooks says about itself, as a member; none without."""
+    if sys.platform == "win32":
+        return {}
     from ultramon.hosts.resident.place import Place
 
     running = Place(directory_of(backend)).running()

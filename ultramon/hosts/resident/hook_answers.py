@@ -89,19 +89,18 @@ class HookAnswers:
 
     def _run(self, event: HookEvent, store: ResidentStore, exchange: Exchange) -> bool:
         """Handle a call; return whether that came to its end, in full."""
+        call = None
         try:
             call = HookCall(event, store)
             store.own_id = call.agent_id
             answer = call.answer()
-        except OvertakenError:
-            answer = None
         except Exception as error:  # noqa: BLE001 - as in a process of its own: the client goes on
-            if store.is_late:
-                store.fail(event.session_id, f"{type(error).__name__}: {error}")
-            answer = None
-        if answer is None:
+            if call is not None:
+                call.put_back()
             if not store.is_late:
                 exchange.end(REFUSED)
+            elif not isinstance(error, OvertakenError):
+                store.fail(event.session_id, f"{type(error).__name__}: {error}")
             return False
         # What follows is about this very answer, whatever else is stored meanwhile.
         store.own_id = None

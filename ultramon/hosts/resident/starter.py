@@ -6,7 +6,6 @@ Standard library only, and cheap: the start of a session pays for it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from ultramon.hosts.resident.place import Place
@@ -54,6 +53,8 @@ def end_hung(store: HookStore) -> bool:
     running = place.running() if place.is_paused else None
     if running is None:
         return False
+    import signal
+
     store.fail("", f"the resident {running['pid']} did not answer and held a lock; it was killed")
     os.kill(running["pid"], signal.SIGKILL)
     place.end_pause()

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination
 from ultramon.hosts.doctor import ok, warning
-from ultramon.hosts.resident.forwarder import OFF_VARIABLE, PAUSE_SECONDS
-from ultramon.hosts.resident.place import Place
 from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ultramon.hosts.resident.place import Place
 
 _NAME = "resident"
 _MEGABYTE = 1_000_000
@@ -23,6 +25,10 @@ def check_resident(seen: Examination) -> Iterator[Finding]:
     """
     if seen.stored is None or not seen.stored.resident:
         return
+    # Not on Windows, where nothing of this can be loaded, nor chosen.
+    from ultramon.hosts.resident.forwarder import OFF_VARIABLE
+    from ultramon.hosts.resident.place import Place
+
     if is_on(OFF_VARIABLE):
         message = f"{OFF_VARIABLE} is set: hooks started from here ask none"
         yield warning(_NAME, message, f"unset {OFF_VARIABLE}")
@@ -45,9 +51,7 @@ def check_resident(seen: Examination) -> Iterator[Finding]:
 
 def _check_answer(place: Place, pid: int, version: str) -> Finding:
     if place.is_paused:
-        message = (
-            f"process {pid} did not answer in time, and is not asked for {PAUSE_SECONDS:.0f} s"
-        )
+        message = f"process {pid} did not answer in time, and is not asked for a minute"
         return warning(_NAME, message, f"if it happens again: kill {pid}; hooks go on without it")
     facts = place.ask()
     if facts is None:
