@@ -16,8 +16,10 @@ from ultramon.backends.local.backend import LocalBackend
 from ultramon.hosts.claude_code import statusline
 from ultramon.hosts.claude_code.hook import FORWARDED
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
+from ultramon.hosts.resident.exchange import Request
 from ultramon.hosts.resident.forwarder import socket_path
 from ultramon.hosts.resident.place import Place
+from ultramon.hosts.resident.store import OvertakenError, ResidentStore
 from ultramon.hosts.resident.turns import MAX_AGENTS, Turns
 from ultramon.hosts.session_environment import OWN_VARIABLES
 
@@ -145,6 +147,60 @@ def test_what_may_not_happen_twice_is_left_to_its_own_process(session, event):
     assert asked.words() == b"+R"
     asked.close()
     assert session.record().seq == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"event": "PreToolUse", "tool_name": "Bash", "tool_use_id": "toolu_x"},
+        {"event": "PostToolUse", "tool_name": "Bash", "tool_use_id": "toolu_x"},
+        {"event": "PostToolUseFailure", "tool_name": "Bash", "tool_use_id": "toolu_x"},
+        {"event": "UserPromptSubmit", "prompt": "do it"},
+        {"event": "Stop", "last_assistant_message": "Done."},
+        {"event": "StopFailure", "error": "overloaded"},
+        {"event": "PermissionRequest"},
+    ],
+    ids=lambda fields: fields["event"],
+)
+def test_what_it_answers_may_happen_twice(session, fields):
+    """A call that goes on in its own process after the resident handled it changes nothing more."""
+    for remaining in (80, 70):
+        session.tool(tokens_at(remaining))
+    session.reply(tokens_at(33), "toolu_x", text="Done.")
+    states = []
+    for _ in range(2):
+        session.call(**fields)
+        record = session.record()
+        memory = {name: value for name, value in session.memory().items() if name != "warned"}
+        names = ("phase", "epoch", "generation", "active", "outcome", "estimated_tokens",
+                 "current_task", "announced")  # fmt: skip
+        states.append([*(getattr(record, name) for name in names), memory])
+    assert states[0] == states[1]
+    assert len(session.events("context_threshold_reached")) == 1
+
+
+def test_an_older_call_does_not_replace_a_newer_state(session):
+    """As of a resident that was stopped within a call, and goes on."""
+    session.tool(tokens_at(80))
+    call = Request([b"0.1.0", b"hook", str(session.installed).encode(), b"1", b"", b"{}"])
+
+    def store(now):
+        made = ResidentStore(
+            CLAUDE_CODE, str(session.state), call, os.getpid(), event="Stop", now=now
+        )
+        made.own_id = session.session_id
+        return made
+
+    changed = []
+    with pytest.raises(OvertakenError):
+        store(time.time() - 60).update(session.session_id, changed.append)
+    assert store(time.time()).update(session.session_id, changed.append) is changed[0]
+    session.call("SessionEnd", reason="other")
+    late = store(time.time() + 1)
+    late.is_late = True
+    with pytest.raises(OvertakenError):
+        late.update(session.session_id, changed.append)
+    assert len(changed) == 1
 
 
 def test_a_subagent_that_ends_empty_is_reported(session):
