@@ -204,6 +204,16 @@ def test_an_older_call_does_not_replace_a_newer_state(session):
     assert len(changed) == 1
 
 
+def test_a_call_that_may_end_its_agent_is_left_to_its_own_process(session):
+    """The checkpoint takes longer than a forwarder waits; far from a rung nobody is ended."""
+    session.freeze(resident=True, installed_at=time.time(), enforce="critical")
+    session.begin()
+    assert said(session, 80, 20) == [None, 80]
+    asked = session.ask("PostToolUse", tool_name="Bash")
+    assert asked.words() == b"+R"
+    asked.close()
+
+
 def test_a_subagent_that_ends_empty_is_reported(session):
     """Its launcher's call is handled by a process, since it changes two agents."""
     session.begin()

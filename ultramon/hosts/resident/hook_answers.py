@@ -81,11 +81,21 @@ class HookAnswers:
             exchange.end()
             self.at_once_count += 1
             store.is_late, event.can_answer = True, False
+        elif self._may_end(event, store):
+            exchange.end(REFUSED)
+            return
         else:
             exchange.take()
         is_done = self._run(event, store, exchange)
         if is_done and store.stored is not None:
             turn.knowledge = Knowledge(*store.stored, choices_mark)
+
+    def _may_end(self, event: HookEvent, store: ResidentStore) -> bool:
+        """Return whether this call may end its agent: that takes longer than a forwarder waits."""
+        if store.installed.enforce is None:
+            return False
+        record = store.find(HookCall(event, store).agent_id)
+        return record is not None and record.threshold_status != store.installed.ladder.base
 
     def _run(self, event: HookEvent, store: ResidentStore, exchange: Exchange) -> bool:
         """Handle a call; return whether that came to its end, in full."""
