@@ -10,8 +10,10 @@ from helpers.fault_writer import answer, finish
 from helpers.queue_worker import BATCH, CATEGORY, LEASE_SECONDS, run_worker
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.errors import StateWriteError
-from ultramon.notices.message_rules import MAX_ATTEMPTS, backoff_seconds
+from ultramon.backends.queue import queue_messages
+from ultramon.errors import QueueFullError, StateWriteError
+from ultramon.notices.message import Draft
+from ultramon.notices.message_rules import MAX_ATTEMPTS, MAX_WAITING, backoff_seconds
 from ultramon.testing.clock import START
 
 KILLS = 200
@@ -38,6 +40,37 @@ def test_backoff_doubles_and_is_capped():
     """2^n seconds, at most five minutes."""
     waits = [backoff_seconds(attempt) for attempt in (1, 2, 3, 4, 5, 8, 9, 2_000)]
     assert waits == [2, 4, 8, 16, 32, 256, 300, 300]
+
+
+def test_several_messages_are_stored_together_or_not_at_all(queue):
+    """Where one of them finds no room none is stored, and no recipient is made to look."""
+    wall = [Draft("boss", str(number)) for number in range(MAX_WAITING)]
+    queue_messages(queue, wall, now=START)
+    with pytest.raises(QueueFullError, match="boss: 1,000 messages wait"):
+        queue_messages(queue, [Draft("other", "fits"), Draft("boss", "does not")], now=START)
+    assert queue.peek("other", now=START) == []
+    assert len(queue.peek("boss", now=START, limit=2 * MAX_WAITING)) == MAX_WAITING
+
+
+def test_a_bound_is_of_messages_and_not_of_ids(queue):
+    """Of two categories that are queued in turn each may fill its own."""
+    for number in range(MAX_WAITING + 2):
+        drafts = [Draft("boss", f"{name}{number}", category=name) for name in "ab"]
+        queue_messages(queue, drafts, now=START)
+    waiting = [m.text for m in queue.peek("boss", now=START, limit=3 * MAX_WAITING)]
+    assert waiting[:2] == ["a2", "b2"]
+    assert len(waiting) == 2 * MAX_WAITING
+
+
+def test_a_stale_message_among_several_is_left_out(backend, queue):
+    """Its sender is in a later epoch: it gets no id, and the others are stored."""
+    backend.directory.prepare()
+    with backend._journal.transaction(1.0) as connection:
+        connection.execute("INSERT INTO senders VALUES ('scout', 0, 1, 3, 0)")
+    drafts = [Draft("boss", "stale", "scout", (1, 2)), Draft("boss", "new", "scout", (1, 3))]
+    stale, new = queue_messages(queue, drafts, now=START)
+    assert stale is None
+    assert [(m.id, m.text) for m in queue.peek("boss", now=START)] == [(new, "new")]
 
 
 def test_a_cancellation_against_a_claim(backend, queue):

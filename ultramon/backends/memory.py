@@ -16,9 +16,9 @@ from ultramon.state.record import decode_state, encode_request, encode_state
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
 
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.level_marks import Mark as LevelMark
     from ultramon.backends.local.state_files import Mark
     from ultramon.state.record import StateRecord
@@ -37,12 +37,12 @@ class _MemoryJournal(Journal):
         """A database in memory is there when it is needed."""
         return True
 
-    def _open(self, timeout_seconds: float, *, to_write: bool) -> sqlite3.Connection:
-        import sqlite3
+    def _open(self, timeout_seconds: float, *, to_write: bool) -> JournalConnection:
+        from ultramon.backends.local.connection import JournalConnection
 
         del timeout_seconds, to_write
         if self._connection is None:
-            self._connection = sqlite3.connect(
+            self._connection = JournalConnection(
                 ":memory:", isolation_level=None, check_same_thread=False
             )
             self._pid = os.getpid()

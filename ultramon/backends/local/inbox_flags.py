@@ -20,7 +20,7 @@ from ultramon.system.ids import is_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
+    from ultramon.backends.local.connection import JournalConnection
 
 FOLDER = "inbox"
 
@@ -65,7 +65,7 @@ def raise_flag(directory: str, agent_id: str) -> None:
         raise refused(path, "cannot be written", error) from error
 
 
-def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
+def raise_beside(connection: JournalConnection, agent_id: str) -> None:
     """Raise a flag within a transaction of the journal beside it.
 
     A journal in memory has no flags, and no hook that reads it.
@@ -73,28 +73,16 @@ def raise_beside(connection: sqlite3.Connection, agent_id: str) -> None:
     Raises:
         StateError: As `raise_flag`.
     """
-    directory = _directory(connection)
+    directory = connection.directory
     # No hook has such a name as an edited state file may hold.
     if directory and is_agent_id(agent_id):
         raise_flag(directory, agent_id)
 
 
-def lower_beside(connection: sqlite3.Connection, agent_id: str) -> None:
+def lower_beside(connection: JournalConnection, agent_id: str) -> None:
     """Lower a flag within a transaction of the journal beside it."""
-    directory = _directory(connection)
-    if directory:
-        delete_quietly(flag_path(directory, agent_id))
-
-
-def _directory(connection: sqlite3.Connection) -> str:
-    # A path need not be UTF-8. To ask the table-valued function for bytes takes five times as long.
-    kept, connection.text_factory = connection.text_factory, os.fsdecode
-    path: str
-    try:
-        _, _, path = connection.execute("PRAGMA database_list").fetchone()
-    finally:
-        connection.text_factory = kept
-    return os.path.dirname(path)
+    if connection.directory:
+        delete_quietly(flag_path(connection.directory, agent_id))
 
 
 def postpone(directory: str, agent_id: str, until: float | None) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.level_marks import Mark
     from ultramon.state.record import StateRecord
 
@@ -94,7 +95,7 @@ class Journal:
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, JOURNAL)
         self._directory = directory
-        self._connection: sqlite3.Connection | None = None
+        self._connection: JournalConnection | None = None
         self._identity: tuple[int, int] | None = None
         self._is_prepared = False
         self._pid = 0
@@ -132,8 +133,8 @@ class Journal:
         if self._connection is not None and self._pid == getpid():
             self._connection.close()
 
-    def _open(self, timeout_seconds: float, *, to_write: bool) -> sqlite3.Connection:
-        import sqlite3
+    def _open(self, timeout_seconds: float, *, to_write: bool) -> JournalConnection:
+        from ultramon.backends.local.connection import JournalConnection
 
         is_ours = self._pid == os.getpid()
         if self._connection is not None and not (is_ours and self._identity == self._find()):
@@ -141,9 +142,10 @@ class Journal:
         if self._connection is None:
             self._create_private()
             self._identity = self._find()
-            self._connection = sqlite3.connect(
+            self._connection = JournalConnection(
                 self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
             )
+            self._connection.directory = self._directory
             self._pid = os.getpid()
             self._is_prepared = False
         # A reader must not shut out an older ultramon that still writes this journal.
@@ -212,19 +214,21 @@ class Journal:
         """
         return Transaction(self, timeout_seconds, kind)
 
-    def begin(self, timeout_seconds: float, kind: str) -> sqlite3.Connection:
+    def begin(self, timeout_seconds: float, kind: str) -> JournalConnection:
         """Begin a transaction, for `Transaction`, which ends it."""
         to_write = kind == "IMMEDIATE"
         connection = self._open(timeout_seconds, to_write=to_write)
         milliseconds = 0 if to_write else int(timeout_seconds * 1000)
-        connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        if milliseconds != connection.busy_milliseconds:
+            connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            connection.busy_milliseconds = milliseconds
         if to_write:
             execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
         else:
             connection.execute("BEGIN DEFERRED")
         return connection
 
-    def read(self, since_version: int, read: Callable[[sqlite3.Connection], Found]) -> Found | None:
+    def read(self, since_version: int, read: Callable[[JournalConnection], Found]) -> Found | None:
         """Read in a transaction, without bringing an older journal up to date.
 
         Args:
@@ -245,7 +249,7 @@ class Journal:
 
     def change(
         self,
-        change: Callable[[sqlite3.Connection], Found],
+        change: Callable[[JournalConnection], Found],
         timeout_seconds: float = TOOL_TIMEOUT_SECONDS,
     ) -> Found | None:
         """Change what is stored, in a transaction; None where there is no journal."""
@@ -429,7 +433,7 @@ class Journal:
             How many events were deleted.
         """
 
-        def prune(connection: sqlite3.Connection) -> int:
+        def prune(connection: JournalConnection) -> int:
             done = connection.execute(
                 "DELETE FROM events WHERE occurred_at < ?", (format_time(before),)
             )

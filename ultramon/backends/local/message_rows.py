@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from ultramon.backends.local.connection import JournalConnection
+
 BELONGINGS = (
     ("messages", "recipient"),
     ("message_losses", "recipient"),
@@ -70,50 +72,89 @@ def is_superseded(connection: sqlite3.Connection, draft: Draft) -> bool:
     return is_of_old_epoch or (said_at is not None and said_at <= cleared_at)
 
 
-def insert_message(connection: sqlite3.Connection, draft: Draft, now: float) -> int:
+def insert_message(connection: JournalConnection, draft: Draft, now: float) -> int:
     """Add a message within a transaction; return its id, or that of the one with its dedupe key.
 
     Raises:
         QueueFullError: The messages without a category are too many; none is ever dropped.
         StateError: The recipient's flag could not be raised.
     """
-    recipient, category = draft.recipient, draft.category
+    (message_id,) = insert_messages(connection, (draft,), now)
+    return message_id or 0
+
+
+def insert_messages(
+    connection: JournalConnection, drafts: Sequence[Draft | None], now: float
+) -> list[int | None]:
+    """Add messages within a transaction; return their ids, None for None. See `insert_message`."""
+    ids: list[int | None] = []
+    newest: dict[tuple[str, str | None], int] = {}
+    for draft in drafts:
+        if draft is None:
+            ids.append(None)
+            continue
+        message_id, is_new = _insert(connection, draft, now)
+        ids.append(message_id)
+        if is_new:
+            newest[draft.recipient, draft.category] = message_id
+    # Once for all messages of a batch: a flag and a bound say the same after each of them.
+    for recipient in {recipient for recipient, _ in newest}:
+        raise_beside(connection, recipient)
+    for (recipient, category), message_id in newest.items():
+        _enforce_bound(connection, recipient, category, message_id)
+    return ids
+
+
+def _insert(connection: sqlite3.Connection, draft: Draft, now: float) -> tuple[int, bool]:
+    """Return the id of a message, and whether it is new."""
+    facts, dedupe_key = draft.facts, draft.dedupe_key
     done = connection.execute(
         "INSERT OR IGNORE INTO messages (recipient, sender, category, priority, text, facts,"
         " dedupe_key, state, attempts, available_at, queued_at, expires_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?)",
         (
-            recipient,
+            draft.recipient,
             draft.sender,
-            category,
+            draft.category,
             DELIVERIES.index(draft.delivery),
             draft.text,
-            compact_json.dumps(draft.facts or {}),
-            draft.dedupe_key,
+            compact_json.dumps(facts) if facts else "{}",
+            dedupe_key,
             now,
             now,
             now + draft.expires_seconds,
         ),
     )
-    if not done.rowcount:
-        row = connection.execute(
-            "SELECT id FROM messages WHERE recipient = ? AND dedupe_key = ?"
-            " AND dedupe_key IS NOT NULL AND state IN (0, 1, 4)",
-            (recipient, draft.dedupe_key),
-        ).fetchone()
-        return int(row[0])
-    raise_beside(connection, recipient)
-    over = connection.execute(
-        "SELECT id FROM messages WHERE recipient = ? AND category IS ? AND state = 0"
-        " ORDER BY id DESC LIMIT 1 OFFSET ?",
-        (recipient, category, MAX_WAITING),
+    if done.rowcount:
+        return int(done.lastrowid or 0), True
+    row = connection.execute(
+        "SELECT id FROM messages WHERE recipient = ? AND dedupe_key = ?"
+        " AND dedupe_key IS NOT NULL AND state IN (0, 1, 4)",
+        (draft.recipient, dedupe_key),
     ).fetchone()
-    if over is not None:
+    return int(row[0]), False
+
+
+def _enforce_bound(
+    connection: sqlite3.Connection, recipient: str, category: str | None, newest_id: int
+) -> None:
+    """Drop the oldest messages of a category that waits too long a line, or refuse new ones."""
+    waiting = "WHERE recipient = ? AND category IS ? AND state = 0 ORDER BY id"
+    found = (recipient, category)
+    (oldest_id,) = connection.execute(
+        f"SELECT id FROM messages {waiting} LIMIT 1", found
+    ).fetchone()
+    # No id is used twice, so that the ids in between bound the messages: that spares a count.
+    if newest_id - oldest_id < MAX_WAITING:
+        return
+    over = connection.execute(
+        f"SELECT id FROM messages {waiting} DESC LIMIT -1 OFFSET ?", (*found, MAX_WAITING)
+    ).fetchall()
+    if over:
         if category is None:
             raise QueueFullError(recipient, MAX_WAITING)
-        connection.execute("DELETE FROM messages WHERE id = ?", over)
-        _count_loss(connection, recipient, "dropped", 1)
-    return int(done.lastrowid or 0)
+        connection.executemany("DELETE FROM messages WHERE id = ?", over)
+        _count_loss(connection, recipient, "dropped", len(over))
 
 
 def delete_messages_from(connection: sqlite3.Connection, sender: str, category: str) -> Cancelled:
@@ -310,7 +351,7 @@ def refuse(
     mark_dead(connection, message_id, held[0], error, now)
 
 
-def forget(connection: sqlite3.Connection, before: float, agents: Sequence[str]) -> None:
+def forget(connection: JournalConnection, before: float, agents: Sequence[str]) -> None:
     """Delete dead messages queued before a time, and the rows of deleted agents."""
     connection.execute("DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before,))
     for table, column in BELONGINGS:

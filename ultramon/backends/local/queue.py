@@ -12,7 +12,7 @@ from ultramon.backends.local.message_rows import (
     delete_messages_from,
     end_claimed,
     give_back,
-    insert_message,
+    insert_messages,
     is_superseded,
     read_message,
 )
@@ -22,8 +22,9 @@ from ultramon.notices.message import Cancelled, Draft
 from ultramon.notices.message_rules import EXPIRY_SECONDS, LEASE_SECONDS, check_message
 
 if TYPE_CHECKING:
-    import sqlite3
+    from collections.abc import Sequence
 
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.journal import Journal
     from ultramon.notices.message import Message
 
@@ -42,12 +43,18 @@ class JournalQueue:
         """See `Queue.queue_message`."""
         draft = Draft(recipient, text, **options)
         check_message(draft)
+        return self.queue_messages((draft,), now=now)[0]
+
+    def queue_messages(self, drafts: Sequence[Draft], *, now: float) -> list[int | None]:
+        """Store messages that were checked. See `ultramon.backends.queue.queue_messages`."""
         if not self._journal.exists():
             self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            if is_superseded(connection, draft):
-                return None
-            return insert_message(connection, draft, now)
+            return insert_messages(
+                connection,
+                [None if is_superseded(connection, draft) else draft for draft in drafts],
+                now,
+            )
 
     def claim(self, recipient: str, *, now: float, **options: Any) -> list[Message]:
         """See `Queue.claim`."""
@@ -119,7 +126,7 @@ class JournalQueue:
     def retry(self, message_id: int, *, now: float) -> bool:
         """See `Queue.retry`."""
 
-        def retry(connection: sqlite3.Connection) -> bool:
+        def retry(connection: JournalConnection) -> bool:
             done = connection.execute(
                 "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?,"
                 " expires_at = ? WHERE id = ? AND state = 2",

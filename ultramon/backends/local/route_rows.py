@@ -15,10 +15,10 @@ from ultramon.notices.texts import category_of, delivery_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
     from typing import Any
 
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.level_marks import Mark
     from ultramon.notices.message import Cancelled
 
@@ -165,7 +165,7 @@ class JournalRows(SqlRows):
         connection: Within a transaction.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: JournalConnection) -> None:
         super().__init__(
             connection.execute, lambda draft, now: insert_message(connection, draft, now)
         )

@@ -6,8 +6,7 @@ from ultramon.errors import StateCorruptError, StateWriteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
-
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.journal import Journal
 
 
@@ -31,7 +30,7 @@ class Transaction:
         self._timeout_seconds = timeout_seconds
         self._kind = kind
 
-    def __enter__(self) -> sqlite3.Connection:
+    def __enter__(self) -> JournalConnection:
         try:
             import sqlite3  # noqa: F401 - to recognise this failure
         except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ultramon.backends.queue import Depth
+from ultramon.backends.queue import Depth, queue_messages
 from ultramon.errors import ConfigurationError, InvalidAgentIdError, QueueFullError
-from ultramon.notices.message import Cancelled
+from ultramon.notices.message import Cancelled, Draft
 from ultramon.testing.clock import START
 
 if TYPE_CHECKING:
@@ -185,6 +185,45 @@ class MessageContract:
         assert len(queue.peek("boss", now=START, limit=2 * MOST_WAITING)) == MOST_WAITING
         claim(queue, limit=1)
         put(queue, "one more")
+
+    def test_several_messages_are_stored_as_one_by_one(self, queue: Queue) -> None:
+        """In their order, each with what makes it differ; a key that is known gives its id."""
+        first = put(queue, "known", dedupe_key="k")
+        drafts = [
+            Draft("boss", "one", "scout", category="c", delivery="important", facts={"n": 1}),
+            Draft("boss", "again", dedupe_key="k"),
+            Draft("other", "two", expires_seconds=60.0),
+            Draft("boss", "three", dedupe_key="l"),
+            Draft("boss", "again", dedupe_key="l"),
+        ]
+        ids = queue_messages(queue, drafts, now=START)
+        assert len(set(ids)) == 4
+        assert ids[1] == first
+        assert ids[3] == ids[4]
+        (important,) = claim(queue, deliveries=("important",))
+        assert (important.id, important.sender, important.facts) == (ids[0], "scout", {"n": 1})
+        assert texts(claim(queue)) == ["known", "three"]
+        assert claim(queue, START + 60, recipient="other") == []
+        assert queue_messages(queue, [], now=START) == []
+
+    def test_several_messages_keep_to_the_bound(self, queue: Queue) -> None:
+        """A category of which too many come at once loses its oldest ones, and they are counted."""
+        for number in range(5):
+            put(queue, f"old {number}", category="c")
+        drafts = [Draft("boss", str(number), category="c") for number in range(MOST_WAITING - 2)]
+        queue_messages(queue, drafts, now=START)
+        waiting = texts(queue.peek("boss", now=START, limit=2 * MOST_WAITING))
+        assert waiting[:3] == ["old 3", "old 4", "0"]
+        assert len(waiting) == MOST_WAITING
+        assert [one.dropped for one in queue.depth(now=START)] == [3]
+
+    def test_one_wrong_message_stops_the_others(self, queue: Queue) -> None:
+        """Each is checked before any is stored, and so is their number."""
+        with pytest.raises(ConfigurationError, match="text"):
+            queue_messages(queue, [Draft("boss", "fine"), Draft("boss", "")], now=START)
+        with pytest.raises(ConfigurationError, match="at most 1,000 messages"):
+            queue_messages(queue, [Draft("boss", "x")] * (MOST_WAITING + 1), now=START)
+        assert queue.depth(now=START) == []
 
     def test_what_nobody_fetches_expires(self, queue: Queue) -> None:
         """After a day, or the time given, it is not delivered, and counted."""
