@@ -15,10 +15,13 @@ import litequeue
 import persistqueue
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.queue import queue_messages
+from ultramon.notices.message import Draft
 
 MESSAGES = 2_000
 REPEATS = 5
 CROSSINGS = 500
+TOGETHER = 100
 POLL_SECONDS = 0.001
 TEXT = "[ultramon] Context window of scout-1 is at 86% (critical), 172,000 of 200,000 tokens. " * 3
 FULL = 2
@@ -139,6 +142,24 @@ def rates(make: Callable[[str], Candidate]) -> tuple[float, float]:
     return taken / (put - began), taken / (ended - put)
 
 
+def together_rate() -> float:
+    """Return messages put a second where each commit is one of many messages."""
+    with tempfile.TemporaryDirectory() as directory:
+        candidate = ultramon(directory)
+        store = LocalBackend(directory)
+        began = time.perf_counter()
+        for first in range(0, MESSAGES // 2, TOGETHER):
+            drafts = [
+                Draft("boss", f"{number} {TEXT}", "scout-1", category="context_monitor")
+                for number in range(first, first + TOGETHER)
+            ]
+            queue_messages(store.queue, drafts, now=time.time())
+        rate = MESSAGES / 2 / (time.perf_counter() - began)
+        store.close()
+        candidate.close()
+    return rate
+
+
 def latencies(make: Callable[[str], Candidate]) -> list[float]:
     """Return milliseconds from before a message is put until a polling thread has taken it."""
     chance = random.Random(20261121)
@@ -166,7 +187,9 @@ def latencies(make: Callable[[str], Candidate]) -> list[float]:
 
 def main() -> None:
     measured: dict[str, list[tuple[float, float]]] = {make.__name__: [] for make in CANDIDATES}
+    together = []
     for _ in range(REPEATS):
+        together.append(together_rate())
         for make in CANDIDATES:
             measured[make.__name__].append(rates(make))
     rows = [
@@ -183,11 +206,15 @@ def main() -> None:
             f"| {candidate.name} | {statistics.median(puts):,.0f} | {statistics.median(takes):,.0f}"
             f" | {waits[49]:.2f} | {waits[98]:.2f} |"
         )
+    rows.append(
+        f"| ultramon, {TOGETHER} messages a commit | {statistics.median(together):,.0f} | | | |"
+    )
     print("\n".join(rows))
     print(
         f"\n{MESSAGES // 2:,} messages of {len(TEXT)} characters, {REPEATS} runs in turn, one "
-        "transaction each; all take one message at a time. ultramon's put also checks bound, key "
-        "and sender, its take sweeps, claims by recipient and priority and acknowledges by token. "
+        "transaction each where no number is given; all take one message at a time. ultramon's put "
+        "also checks bound, key and sender, its take sweeps, claims by recipient and priority and "
+        "acknowledges by token. "
         f"Latency: a thread of the same process that polls every {POLL_SECONDS * 1e3:.0f} ms, "
         f"{CROSSINGS} messages one after the other."
     )
