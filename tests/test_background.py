@@ -12,6 +12,8 @@ import pytest
 from ultramon import ContextConfig, StateWriteError, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.journal import JOURNAL
+from ultramon.backends.memory import MemoryBackend
+from ultramon.monitor.background import SLICE, TOGETHER, BackgroundSaver
 from ultramon.testing import FakeClock, fill
 from ultramon.testing.clock import START
 
@@ -342,3 +344,72 @@ def test_the_background_thread_saves(files):
         fill(monitor, 0.72)
         assert stored(files).threshold_status == "warning"
     assert stored(files).outcome == "completed"
+
+
+def test_the_next_due_time_is_that_of_the_earliest_job(make, ultramon_clock):
+    """However jobs come, move and go, the saver wakes for the first one and for no stale one."""
+    monitors = [
+        make(f"scout-{number}", heartbeat_interval_seconds=5.0 + number % 7, **LIMIT)
+        for number in range(20)
+    ]
+    saver = ultramon_clock.saver
+    for step in range(200):
+        monitor = monitors[step * 7 % len(monitors)]
+        if step % 3 == 0:
+            monitor.track_content("x" * 40)
+        elif step % 11 == 0 and len(monitors) > 5:
+            monitors.remove(monitor)
+            monitor.stop("completed")
+        ultramon_clock.advance(0.37)
+        due = [min(job.beat_at, job.check_at, job.save_at) for job in saver._jobs.values()]
+        assert saver.next_due() == min(due)
+        assert min(due) > ultramon_clock.monotonic()
+
+
+class TogetherBackend(MemoryBackend):
+    """Stores several states in one call, like a database, and notes how many."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def record_together(self, saves):
+        self.sizes.append(len(saves))
+        for save in saves:
+            self.record(save.record, save.events, durable=save.durable)
+        return [None] * len(saves)
+
+
+def test_saves_go_to_a_database_in_steps_of_a_bounded_size():
+    """A writer waits for those of its step, never for all of a large process."""
+    clock, backend = FakeClock(), TogetherBackend()
+    monitors = [
+        create_context_monitor(
+            f"scout-{number}", ContextConfig(**LIMIT), backend=backend, clock=clock
+        )
+        for number in range(2 * TOGETHER + 3)
+    ]
+    for monitor in monitors:
+        monitor.start()
+        monitor.track_content("x" * 40)
+    clock.advance(10)
+    assert max(backend.sizes) == TOGETHER
+    assert {stored(backend, monitor.agent_id).cumulative_chars for monitor in monitors} == {40}
+
+
+def test_a_thread_does_its_work_in_slices():
+    """With more writers due than a slice holds it says that there is more, and then does it."""
+    clock = FakeClock()
+    saver = BackgroundSaver(clock, threaded=True)
+    backend = MemoryBackend()
+    monitors = [
+        create_context_monitor(f"scout-{number}", backend=backend, clock=clock)
+        for number in range(SLICE + 1)
+    ]
+    saver._closing = True  # its thread ends at once: this test is the thread
+    for monitor in monitors:
+        saver.add(monitor._writer)
+    clock.advance(5)
+    assert saver.run_due()
+    assert not saver.run_due()
+    assert saver.next_due() > clock.monotonic()

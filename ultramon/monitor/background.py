@@ -9,9 +9,13 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING
 
 from ultramon.backends.base import RecordsTogether
@@ -32,17 +36,34 @@ AGENT_WAIT_SECONDS = 0.05
 WARN_EVERY_SECONDS = 60.0
 REQUEST_SECONDS = 1.0
 """Time between two checks for a request of an orchestrator."""
+GRID_SECONDS = 0.05
+"""Work that falls due within this time is done together: fewer wakes, fewer steps of a store."""
+SLICE = 100
+"""Writers that are looked after in one go; then whoever waits for the interpreter gets it."""
+TOGETHER = 25
+"""Saves of one step: their writers wait for each other."""
+PAUSE_SECONDS = 0.0005
 _LONGEST_WAIT_SECONDS = 3600.0
 _NEVER = float("inf")
 
 
 class _Job:
-    __slots__ = ("beat_at", "check_at", "save_at")
+    """When something is due for one writer, in monotonic seconds.
+
+    Attributes:
+        queued_at: The time of its entry in the queue that counts; later ones are stale.
+    """
+
+    __slots__ = ("beat_at", "check_at", "queued_at", "save_at")
 
     def __init__(self, beat_at: float, check_at: float) -> None:
         self.beat_at = beat_at
         self.check_at = check_at
-        self.save_at = _NEVER
+        self.save_at = self.queued_at = _NEVER
+
+    @property
+    def due_at(self) -> float:
+        return min(self.beat_at, self.check_at, self.save_at)
 
 
 class BackgroundSaver:
@@ -58,20 +79,26 @@ class BackgroundSaver:
         self._threaded = threaded
         self._condition = threading.Condition()
         self._jobs: weakref.WeakKeyDictionary[StateWriter, _Job] = weakref.WeakKeyDictionary()
+        # By time; the number keeps those of one time in their order.
+        self._queue: list[tuple[float, int, weakref.ref[StateWriter]]] = []
+        self._numbers = count()
         # A writer with an unsaved end must not be collected before its last state is stored.
         self._unsaved: set[StateWriter] = set()
         self._urgent: list[tuple[StateWriter, bool, threading.Event]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._looks_at = _NEVER
+        """Until when the thread waits; never while it works: then it looks when it is done."""
         self._warned_at: float | None = None
 
     def add(self, writer: StateWriter) -> None:
         """Begin to save and beat for a writer."""
         with self._condition:
             now = self._clock.monotonic()
-            interval = writer.heartbeat_interval_seconds
-            self._jobs[writer] = _Job(now + interval, now + REQUEST_SECONDS)
-            self._wake()
+            beat_at = self._align(now + writer.heartbeat_interval_seconds)
+            self._jobs[writer] = job = _Job(beat_at, self._align(now + REQUEST_SECONDS))
+            self._enqueue(writer, job)
+            self._wake(job.due_at)
 
     def discard(self, writer: StateWriter, *, saved: bool) -> None:
         """Stop beating for a writer whose agent ended; retry its last state until it is saved."""
@@ -85,7 +112,8 @@ class BackgroundSaver:
             job.beat_at = job.check_at = _NEVER
             if job.save_at == _NEVER:
                 job.save_at = self._clock.monotonic()
-            self._wake()
+            self._enqueue(writer, job)
+            self._wake(job.save_at)
 
     def schedule(self, writer: StateWriter, delay_seconds: float) -> None:
         """Save a state after a delay, unless it is due earlier anyway."""
@@ -93,8 +121,9 @@ class BackgroundSaver:
             job = self._jobs.get(writer)
             due = self._clock.monotonic() + delay_seconds
             if job is not None and job.save_at > due:
-                job.save_at = due
-                self._wake()
+                job.save_at = self._align(due) if delay_seconds else due
+                self._enqueue(writer, job)
+                self._wake(job.save_at)
 
     def save_now(self, writer: StateWriter, *, durable: bool, wait_seconds: float | None) -> bool:
         """Save a state at once, waiting at most so long (None = until it is done).
@@ -108,7 +137,7 @@ class BackgroundSaver:
         done = threading.Event()
         with self._condition:
             self._urgent.append((writer, durable, done))
-            self._wake()
+            self._wake(-_NEVER)
         return done.wait(wait_seconds)
 
     def run_within(self, work: Callable[[], object], wait_seconds: float | None) -> bool:
@@ -141,8 +170,34 @@ class BackgroundSaver:
             future.result()
         return has_ended
 
-    def _wake(self) -> None:
-        if not self._threaded:
+    def _align(self, due: float) -> float:
+        """Return the time at which work that is due then is done, with all that is due near it."""
+        return ceil(due / GRID_SECONDS) * GRID_SECONDS if self._threaded else due
+
+    def _enqueue(self, writer: StateWriter, job: _Job) -> None:
+        if job.due_at < job.queued_at:
+            job.queued_at = job.due_at
+            heappush(self._queue, (job.due_at, next(self._numbers), weakref.ref(writer)))
+
+    def _first(self) -> tuple[float, StateWriter, _Job] | None:
+        """Return what is due first, and when; None when there is nothing."""
+        while self._queue:
+            at, _, reference = self._queue[0]
+            writer = reference()
+            job = None if writer is None else self._jobs.get(writer)
+            if writer is not None and job is not None and at == job.queued_at:
+                if at == job.due_at:
+                    return at, writer, job
+                job.queued_at = _NEVER
+                heappop(self._queue)
+                self._enqueue(writer, job)
+            else:
+                heappop(self._queue)
+        return None
+
+    def _wake(self, due: float) -> None:
+        """Have the thread look, unless it looks anyway before something is due."""
+        if not self._threaded or due >= self._looks_at:
             return
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._work, name="ultramon", daemon=True)
@@ -165,10 +220,15 @@ class BackgroundSaver:
                         self._thread = None
                         return
                     if due > now:
-                        self._condition.wait(min(due - now, _LONGEST_WAIT_SECONDS))
+                        seconds = min(due - now, _LONGEST_WAIT_SECONDS)
+                        self._looks_at = now + seconds
+                        self._condition.wait(seconds)
+                        self._looks_at = _NEVER
                         continue
             self._save_urgent(urgent)
-            self.run_due()
+            if self.run_due():
+                # Agents that wait for the interpreter get it before the next slice.
+                time.sleep(PAUSE_SECONDS)
 
     @staticmethod
     def _save_urgent(urgent: list[tuple[StateWriter, bool, threading.Event]]) -> None:
@@ -182,26 +242,28 @@ class BackgroundSaver:
 
     def next_due(self) -> float | None:
         """Return the monotonic time of the next thing to do, None when there is nothing."""
-        jobs = list(self._jobs.values())
-        return min((min(job.beat_at, job.check_at, job.save_at) for job in jobs), default=None)
+        first = self._first()
+        return None if first is None else first[0]
 
-    def run_due(self) -> None:
-        """Do everything that is due."""
+    def run_due(self) -> bool:
+        """Do what is due: all of it, in a thread a slice; return whether there may be more."""
         now = self._clock.monotonic()
+        saves, checks = [], []
+        beats: dict[Backend, list[StateWriter]] = {}
         with self._condition:
-            jobs = list(self._jobs.items())
-            saves = [writer for writer, job in jobs if job.save_at <= now]
-            checks = [writer for writer, job in jobs if job.check_at <= now]
-            beats: dict[Backend, list[StateWriter]] = {}
-            for writer, job in jobs:
+            due = self._take_due(now)
+            for writer, job in due:
+                if job.save_at <= now:
+                    saves.append(writer)
+                    job.save_at = _NEVER
+                if job.check_at <= now:
+                    checks.append(writer)
+                    job.check_at = self._align(now + REQUEST_SECONDS)
                 if job.beat_at <= now:
-                    job.beat_at = now + writer.heartbeat_interval_seconds
+                    job.beat_at = self._align(now + writer.heartbeat_interval_seconds)
                     if writer.record.generation:
                         beats.setdefault(writer.backend, []).append(writer)
-            for writer in saves:
-                self._jobs[writer].save_at = _NEVER
-            for writer in checks:
-                self._jobs[writer].check_at = now + REQUEST_SECONDS
+                self._enqueue(writer, job)
         for writer in checks:
             writer.session.check_request()
         for backend, writers in beats.items():
@@ -209,6 +271,18 @@ class BackgroundSaver:
         for writer in save_all([(writer, writer in self._unsaved) for writer in saves]):
             if writer in self._unsaved:
                 self.discard(writer, saved=True)
+        return len(due) >= SLICE
+
+    def _take_due(self, now: float) -> list[tuple[StateWriter, _Job]]:
+        """Take the writers for which something is due out of the queue."""
+        taken: list[tuple[StateWriter, _Job]] = []
+        most = SLICE if self._threaded else len(self._jobs)
+        while len(taken) < most and (first := self._first()) is not None and first[0] <= now:
+            _, writer, job = first
+            heappop(self._queue)
+            job.queued_at = _NEVER
+            taken.append((writer, job))
+        return taken
 
     def _beat(self, backend: Backend, writers: list[StateWriter]) -> None:
         try:
@@ -263,7 +337,9 @@ def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
             alone.append((writer, durable))
     saved = []
     for backend, writers in together.items():
-        saved += _save_together(backend, writers.items())
+        begun = list(writers.items())
+        for start in range(0, len(begun), TOGETHER):
+            saved += _save_together(backend, begun[start : start + TOGETHER])
     saved += [writer for writer, durable in alone if writer.save(durable=durable)]
     return saved
 
