@@ -33,6 +33,8 @@ DRIPPING = 300
 ATTACK_SECONDS = 8.0
 REQUESTS = 150
 HOOKS = 101
+SESSIONS = (0, 1_000, 2_000)
+REST_SECONDS = 5.0
 TIMEOUT_SECONDS = 30.0
 JSON = {"Content-Type": "application/json"}
 OURS, BARE, BARE_THREADS = "ultramon serve", "FastAPI, async def", "FastAPI, def"
@@ -64,6 +66,10 @@ class Server:
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found
         return int(found[1]) / 1024
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(
         self, method: str, path: str, headers: Headers | None = None, body: bytes | None = None
@@ -141,11 +147,11 @@ def serve_bare(kind: str, port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
-def make_agents(server: Server) -> None:
+def make_agents(server: Server, numbers: range = range(AGENTS)) -> None:
     """Make agents known, each with a registration: notices of all go to one recipient."""
     headers = {"Authorization": f"Bearer {server.secret('admin.token')}", **JSON}
     agents: list[dict[str, str]] = [{"agentId": "boss"}]
-    for number in range(AGENTS):
+    for number in numbers:
         agents.append({"agentId": f"agent-{number}", "parentId": "boss", "notify": "parent"})
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_SECONDS)
     for agent in agents:
@@ -156,13 +162,15 @@ def make_agents(server: Server) -> None:
     connection.close()
 
 
-def load(server: Server, secret: str, repeats: int) -> tuple[float, float, float]:
+def load(
+    server: Server, secret: str, repeats: int, agents: int = AGENTS
+) -> tuple[float, float, float]:
     """Return posts a second, and p50 and p99 in milliseconds."""
     done = subprocess.run(
         [
             *("wrk", "-t1", f"-c{CONNECTIONS}", f"-d{LOAD_SECONDS}s", "--latency"),
             *("-s", str(HERE / "posts.lua"), f"http://127.0.0.1:{server.port}"),
-            *("--", secret, str(AGENTS), str(repeats)),
+            *("--", secret, str(agents), str(repeats)),
         ],
         capture_output=True,
         text=True,
@@ -200,12 +208,47 @@ def loads(folder: Path) -> list[str]:
             for name, server, repeats in candidates:
                 measured[name].append(load(servers[server], secret, repeats))
     rates = {name: statistics.median(run[0] for run in runs) for name, runs in measured.items()}
-    best = rates[candidates[3][0]]
-    rows = ["| posts | a second | p50 ms | p99 ms | ÷ bare |", "|---|---|---|---|---|"]
+    in_the_loop, threaded = (rates[name] for name, _, _ in candidates[3:])
+    rows = [
+        "| posts | a second | p50 ms | p99 ms | ÷ `async def` | ÷ `def` |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, runs in measured.items():
         p50, p99 = (statistics.median(run[part] for run in runs) for part in (1, 2))
-        share = rates[name] / best
-        rows.append(f"| {name} | {rates[name]:,.0f} | {p50:.1f} | {p99:.1f} | {share:.2f} |")
+        rate = rates[name]
+        shares = f"{rate / in_the_loop:.2f} | {rate / threaded:.2f}"
+        rows.append(f"| {name} | {rate:,.0f} | {p50:.1f} | {p99:.1f} | {shares} |")
+    return rows
+
+
+def costs(folder: Path) -> list[str]:
+    """Measure what sessions cost the server: memory at rest and under load, CPU of a post."""
+    if shutil.which("wrk") is None:
+        return ["wrk is missing: no load."]
+    rows = [
+        "| sessions | memory MB, at rest | under load | posts/s | CPU ms of a post"
+        " | CPU ms a second, no posts |",
+        "|---|---|---|---|---|---|",
+    ]
+    with ours(folder) as server:
+        secret, made = server.secret("hook.secret"), 0
+        for sessions in SESSIONS:
+            make_agents(server, range(made, sessions))
+            made = sessions
+            time.sleep(REST_SECONDS)
+            memory, cpu = server.memory_mb(), server.cpu_seconds()
+            time.sleep(REST_SECONDS)
+            idle_ms = (server.cpu_seconds() - cpu) / REST_SECONDS * 1000
+            shown = f"| {sessions:,} | {memory:.0f}"
+            if sessions:
+                cpu = server.cpu_seconds()
+                rates = [load(server, secret, 1, sessions)[0] for _ in range(LOADS)]
+                posts = sum(rates) * LOAD_SECONDS
+                post_ms = (server.cpu_seconds() - cpu) / posts * 1000
+                shown += f" | {server.memory_mb():.0f} | {statistics.median(rates):,.0f}"
+                rows.append(f"{shown} | {post_ms:.2f} | {idle_ms:.1f} |")
+            else:
+                rows.append(f"{shown} | | | | {idle_ms:.1f} |")
     return rows
 
 
@@ -341,8 +384,8 @@ def hook_calls(folder: Path) -> list[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        states, hooks = folder / "states", folder / "hooks"
-        for directory in (states, hooks):
+        states, hooks, sessions = folder / "states", folder / "hooks", folder / "sessions"
+        for directory in (states, hooks, sessions):
             directory.mkdir(mode=0o700)
         lines = [
             f"### Posts of {AGENTS:,} registered agents to `POST /hooks/context-usage`",
@@ -354,6 +397,13 @@ def main() -> None:
             "file and brings it down to the disk; in two of a hundred it reaches a rung, which "
             "stores an event and a notice as well. The bare application stores nothing and asks "
             "for no secret.",
+            "",
+            "### What sessions cost the server",
+            "",
+            *costs(sessions),
+            "",
+            f"A session is a registered agent whose readings {CONNECTIONS} connections post, every "
+            "reading new. Resident memory; CPU of all threads of the server.",
             "",
             f"### A good client while {DRIPPING} connections send a byte a second",
             "",
