@@ -18,8 +18,10 @@ from real_client.relaying import (
     finish,
     touch,
 )
+from ultramon.hosts.enforcement import REPLIES_TO_RETURN
 from ultramon.relay.choices import RelayChoices, read_items
 from ultramon.relay.context_process import end_left_over
+from ultramon.relay.launchers.outcome import COMPLETED, STOPPED
 from ultramon.relay.opening import open_relay
 from ultramon.relay.prompts import hand_over_note
 
@@ -313,6 +315,27 @@ def test_a_context_that_does_not_return_is_ended(project, api):
     assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
     assert (len(result["contexts"]), result["work"]["repeated"]) == (2, [])
     assert result["contexts"][0]["end"] == "cut_off"
+
+
+def test_a_context_that_goes_on_is_ended_by_its_hook(project, api):
+    """What it had done by then counts, and the next context goes on with the rest."""
+    # Between the critical rung and the trigger of the client, at 67,000.
+    going_on = [bash(55_000 + number, f"echo {number}") for number in range(REPLIES_TO_RETURN + 2)]
+    api.play(
+        create(20_000, "a", "b"),
+        touch(21_000, "a"),
+        complete(22_000, 1),
+        *going_on,
+        create(20_000, "b"),
+        touch(21_000, "b"),
+        complete(22_000, 1),
+        Reply(23_000, "Done."),
+    )
+    given = (GOAL, "--run", RUN, *project.items("a", "b"), *CHECK)
+    code, result, told = project.run(*given, CLAUDE_CODE_AUTO_COMPACT_WINDOW="100000")
+    assert (code, result["work"]["counts"]["verified"]) == (0, 2), told
+    assert [one["end"] for one in result["contexts"]] == [STOPPED, COMPLETED]
+    assert result["work"]["killed"] == 0
 
 
 def test_an_interrupt_ends_a_pause_at_once(project, api):

@@ -125,8 +125,8 @@ class Readings:
         if reading.report is None or record.measured_at is None:
             # Nothing is known of this window; but what was waited for in vain may never come.
             return not agent.memory.get("isLagging")
-        if self._is_patient:
-            return True
+        if self._is_patient or agent.must_return:
+            return True  # the replies since the request to return are counted
         # The result that was just written may be most of a window.
         return agent.gauge.is_near(reading.report.tokens + reading.bytes_behind // BYTES_PER_TOKEN)
 

@@ -180,5 +180,6 @@ def _launcher(
             hand_over_note=hand_over_note(),
             hand_over_from=LEVELS[choices.hand_over_at],
             warns=not is_single,
+            enforce=not is_single,
         )
     return CommandLauncher(run, choices.arguments)
