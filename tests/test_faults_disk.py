@@ -79,7 +79,7 @@ class ReadingLoop(threading.Thread):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.exhaustive)])
 def test_a_writer_killed_at_any_moment_tears_nothing_and_loses_nothing(tmp_path, kills):
     """Readers see only whole states in order, and what was acknowledged is stored."""
     chance = random.Random(kills)

@@ -194,24 +194,24 @@ def problem_of_life(lives, directory, fault, said, update):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("lives", "fault"),
+    ("lives", "fault", "step"),
     [
-        (2, "EIO"),
+        (2, "EIO", 3),
         *(
-            pytest.param(lives, fault, marks=pytest.mark.exhaustive)
+            pytest.param(lives, fault, 1, marks=pytest.mark.exhaustive)
             for lives, fault in itertools.product((1, 2), ("EIO", "ENOSPC", "EINTR", "EMFILE"))
-            if (lives, fault) != (2, "EIO")
         ),
     ],
 )
-def test_a_fault_at_any_call_of_a_start_does_not_silence_the_agent(tmp_path, lives, fault):
+def test_a_fault_at_any_call_of_a_start_does_not_silence_the_agent(tmp_path, lives, fault, step):
     """It tries again and knows its own state: one generation, and every event is there once."""
     said, update = traced(tmp_path / "state", tmp_path / "trace", lives, mode="live")
     assert said == [[]]
     calls = [(name, nth) for name, nth, _ in update]
     assert "rename" in [name for name, _ in calls]
     judge = functools.partial(problem_of_life, lives)
-    assert sweep_faults(tmp_path, calls, lives, [fault], mode="live", problem_of=judge) == []
+    tried = calls[::step]
+    assert sweep_faults(tmp_path, tried, lives, [fault], mode="live", problem_of=judge) == []
 
 
 def problem_of_journal(directory, fault, said, update):

@@ -38,7 +38,7 @@ def names(events):
     return [event.name for event in events]
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [15, pytest.param(200, marks=pytest.mark.exhaustive)])
 def test_an_orchestrator_killed_in_a_handler_loses_nothing(tmp_path, backend, kills):
     """What it had in hand comes again to the next one, at once; what it had finished does not."""
     log = tmp_path / "delivered"
@@ -245,7 +245,7 @@ def test_ten_thousand_agents_are_looked_after(tmp_path):
     backend.close()
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_workers_killed_at_random_lose_no_item(tmp_path, backend, kills):
     """Successors do all that was left; each kill costs at most one item done twice."""
     effects = tmp_path / "effects"

@@ -145,7 +145,7 @@ def test_eight_writers_share_one_file(backend, queue):
     many_writers(backend, queue, 4.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eight_writers_share_one_file_for_long(backend, queue):
     """The same for as long as it takes to starve somebody."""
     many_writers(backend, queue, 20.0)

@@ -127,7 +127,8 @@ def test_a_context_that_does_not_hand_over_is_ended(project):
 def test_the_deadline_ends_a_run_that_goes_on_later(project):
     """It is a budget too."""
     relay = project.begin("waits", *project.items("a", "b"), *CHECK, "--deadline", "1s")
-    code, result, _ = finish(relay)
+    code, result, told = finish(relay)
+    assert result is not None, (code, told)
     assert (code, result["stop"]["words"]) == (5, "the time is up")
 
 

@@ -10,7 +10,9 @@ from helpers.relayed import CHECK, RelayedProject, finish
 from ultramon.relay.context_process import find_leader
 
 
-@pytest.mark.parametrize(("seed", "kills"), [(1, 6), pytest.param(2, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 6), pytest.param(2, 60, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.timeout(600)
 def test_a_relay_killed_at_any_moment_loses_nothing(tmp_path, seed, kills):
     """A third of the kills take the context too; no two contexts are ever in the worktree."""
