@@ -12,6 +12,7 @@ from helpers.requirements import require_root_mount, unmount
 
 from ultramon import ContextConfig, Fleet, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.errors import StateError
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.testing import FakeClock, fill
 
@@ -160,6 +161,30 @@ def test_what_a_process_leaves_at_its_end_is_claimed(steps, looks):
     run(8)
     assert run.supervisor.pool.counts.claimed == 1
     assert run.told == ["started", "claimed", "ended"]
+
+
+def test_what_cannot_be_adopted_yet_is_asked_for_again(steps, ultramon_backend, ultramon_clock):
+    """A store that refuses for a moment does not cost an orchestrator its stand-ins."""
+    before = steps(["a"])
+    before(2)
+    (child,) = before.running
+    before.fleet.close()
+    asked = []
+
+    def adopt(agent_id):
+        asked.append(agent_id)
+        if len(asked) == 1:
+            raise StateError(agent_id, "cannot be read", "try again")
+        return child
+
+    after = steps([], adopt=adopt)
+    after(2)
+    assert asked == ["job.1", "job.1"]
+    child.complete()
+    child.end()
+    after(4)
+    assert (asked, after.supervisor.pool.counts.claimed) == (["job.1", "job.1"], 1)
+    assert after.jobs == []
 
 
 class AtOnce(Executor):

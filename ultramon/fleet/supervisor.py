@@ -72,7 +72,8 @@ class SupervisorOptions(TypedDict, total=False):
         on_event: Called with each `SupervisorEvent`; what it raises is logged.
         adopt: Called once for each context that an orchestrator before this one has left open, with
             its agent id; returns what stands for its process, running or ended, as `spawn` does,
-            or None: then it is watched by its pid. Default None.
+            or None: then it is watched by its pid. After a `StateError` it is called again.
+            Default None.
         item_of: Called with the name of each task that an agent records; returns the item it is
             about, None = none. Default: the name is the item.
     """
@@ -481,11 +482,13 @@ class Supervisor:
             agent_id = context.agent_id
             if context.supervisor == self._holder or agent_id in self._offered:
                 continue
-            self._offered.add(agent_id)
             assert self._adopt_by is not None
             call = _Call(self._adopt_by, agent_id)
             yield call
-            if call.error is None and call.value is not None:
+            if isinstance(call.error, StateError):
+                raise call.error  # the next step asks again, and nothing is decided before
+            self._offered.add(agent_id)
+            if call.value is not None:
                 self._children.take_over(agent_id, call.value)
         yield from self._read()
 
