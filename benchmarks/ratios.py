@@ -36,7 +36,7 @@ def hook() -> float:
         for _ in range(ROUNDS):
             for name, values in times.items():
                 values.append(processor_time.milliseconds(lambda name=name: contest.run(name)))
-    bare, ours = (statistics.median(values) for values in times.values())
+    bare, ours = (statistics.median(times[name]) for name in (hooks.BARE, hooks.OURS))
     return ours / bare
 
 
