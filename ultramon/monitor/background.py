@@ -39,7 +39,7 @@ REQUEST_SECONDS = 1.0
 GRID_SECONDS = 0.05
 """Work that falls due within this time is done together: fewer wakes, fewer steps of a store."""
 SLICE = 100
-"""Writers that are looked after in one go; then whoever waits for the interpreter gets it."""
+"""Writers that are looked after in one go; then a thread that waits for the interpreter gets it."""
 TOGETHER = 25
 """Saves of one step: their writers wait for each other."""
 PAUSE_SECONDS = 0.0005

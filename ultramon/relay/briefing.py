@@ -1,4 +1,4 @@
-"""What each context of a relay is told at its start, from what is known then."""
+"""What each context of a relay reads at its start, from what is known then."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class OpenedRelay:
         )
 
     def head(self) -> Iterator[str]:
-        """Yield what a person is told first."""
+        """Yield what a person reads first."""
         program = f"{self.choices.agent} {self.client.version or self.client.program}"
         permissions = self.launcher.describe_permissions()
         yield f"{program} · {permissions}" if permissions else program

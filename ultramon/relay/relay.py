@@ -221,7 +221,7 @@ class Relay:
             environ=environ,
             resumes=resumes,
         )
-        # Before the process: whoever finds it without us knows its output.
+        # Before the process: another relay that finds it knows its output.
         self._files.save(record)
         return command.start(self._files.output(record), self._files.errors(record))
 

@@ -165,7 +165,7 @@ class RelayResult:
         }
 
     def lines(self, exit_code: int) -> Iterator[str]:
-        """Yield what a person is told at the end."""
+        """Yield what a person reads at the end."""
         yield self._items_line() if self.has_items else self._goal_line()
         for name, reason in list(self.work.set_aside.items())[:MAX_NAMED]:
             if self.has_items:

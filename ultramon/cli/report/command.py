@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DAYS = 30
 _PATIENCE_FILES = 25
-"""After so many files a person is told why nothing happens."""
+"""After so many files a line says why nothing happens."""
 
 
 @click.command("report")

@@ -2,7 +2,7 @@
 
 Far from a rung the client is answered after a look at the transcript, and everything else is done
 afterwards; near one, or where somebody has something to tell the agent, it waits as it does for a
-process of its own. So the agent is told the same, at the same calls.
+process of its own. So the agent reads the same, at the same calls.
 
 Standard library only.
 """

@@ -1,6 +1,6 @@
 """The resident: takes calls over its socket, and ends when nobody needs it any more.
 
-One for each state directory: whoever holds the lock file. Standard library only.
+One for each state directory: the process that holds the lock file. Standard library only.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Resident:
             time.sleep(_LOOK_AGAIN_SECONDS)
         delete_quietly(self._place.facts)
         if _is_at(self._place.lock, lock_mark):
-            delete_quietly(self._place.lock)  # still held: whoever opened it opens it anew
+            delete_quietly(self._place.lock)  # still held: a process that opened it opens it anew
 
     def _is_wanted(self) -> bool:
         """Return whether the installation wants a resident, and a session lives or did just now."""
