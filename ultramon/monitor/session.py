@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from ultramon import signals
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
@@ -22,6 +24,7 @@ from ultramon.monitor.background import background_saver_for
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
+from ultramon.state.models import AgentState
 from ultramon.state.record import SDK_HOST
 from ultramon.system.processes import process_started_at, working_directory
 
@@ -321,10 +324,6 @@ class Session:
 
 def _is_sound(stored: StateRecord) -> bool:
     """Whether a state has a meaning for this version, and not only a valid checksum."""
-    from pydantic import ValidationError
-
-    from ultramon.state.models import AgentState
-
     try:
         AgentState.from_record(stored)
     except ValidationError as error:
