@@ -11,6 +11,7 @@ from typing import Any
 from ultramon.context.estimator import estimate_tokens, family_for_model
 from ultramon.context.tracker import FALL_RATIO, OTHER, REPLY
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Returned, Window
+from ultramon.transcripts.held_report import HeldReport
 from ultramon.transcripts.series import Series
 
 TYPE_CHECKING = False
@@ -98,7 +99,7 @@ class Summarizer:
     def __init__(self, summary: TranscriptSummary, memory: dict[str, Any] | None = None) -> None:
         self._summary = summary
         self._series = Series(MAX_POINTS)
-        self._held: Report | None = None
+        self._held = HeldReport()
         self._report: tuple[int, int] | None = None
         """Tokens of the window's last report, and of its reply."""
         self._text_tokens = 0.0
@@ -109,7 +110,8 @@ class Summarizer:
         self._compacted_at: list[int] = []
         if memory is not None:
             self._series.restore(memory["series"])
-            self._held = None if memory["held"] is None else Report(**memory["held"])
+            if memory["held"] is not None:
+                self._held = HeldReport(Report(**memory["held"]))
             self._report = None if memory["report"] is None else tuple(memory["report"])
             self._text_tokens = memory["textTokens"]
             self._before_compaction = memory["beforeCompaction"]
@@ -121,7 +123,7 @@ class Summarizer:
         """Return what the constructor takes as `memory`."""
         return {
             "series": self._series.to_json(),
-            "held": None if self._held is None else vars(self._held),
+            "held": None if self._held.report is None else vars(self._held.report),
             "report": self._report,
             "textTokens": self._text_tokens,
             "beforeCompaction": self._before_compaction,
@@ -145,7 +147,9 @@ class Summarizer:
             if summary.started_at is None:
                 summary.started_at = at
         if isinstance(record, Report):
-            self._hold(record)
+            summary.peak_tokens = max(summary.peak_tokens or 0, record.tokens)
+            summary.reports += not record.update
+            self._count(self._held.take(record))
         elif isinstance(record, Content):
             if not record.counted:
                 self._flush()
@@ -175,20 +179,11 @@ class Summarizer:
         summary.compaction_points = sorted(stretches) if last >= 0 else []
         return summary
 
-    def _hold(self, report: Report) -> None:
-        """Keep a report until its corrections are in; they follow it line by line."""
-        summary = self._summary
-        summary.peak_tokens = max(summary.peak_tokens or 0, report.tokens)
-        if report.update:
-            if self._held is not None:
-                self._held = report
-            return
-        self._flush()
-        self._held = report
-        summary.reports += 1
-
     def _flush(self) -> None:
-        report, self._held = self._held, None
+        """Count the report that waits for corrections: what follows is none."""
+        self._count(self._held.release())
+
+    def _count(self, report: Report | None) -> None:
         if report is None:
             return
         summary, tokens = self._summary, report.tokens

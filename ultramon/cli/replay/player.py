@@ -14,6 +14,7 @@ from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
+from ultramon.transcripts.held_report import HeldReport
 from ultramon.transcripts.recordings import read_records
 from ultramon.transcripts.series import Series
 from ultramon.transcripts.summary import UNRECORDED
@@ -72,7 +73,7 @@ class _Replay:
         self._model = config.model or recording.model
         self._gauge = MonitorGauge(config, self._clock)
         self._series = Series(timeline.MAX_POINTS)
-        self._held: Report | None = None
+        self._held = HeldReport()
         self._last_report_tokens = 0
         self._highest_report_tokens = 0
         self._highest_estimate_tokens = 0
@@ -97,7 +98,9 @@ class _Replay:
 
     def _feed(self, record: Record) -> None:
         if isinstance(record, Report):
-            self._hold(record)
+            self._highest_report_tokens = max(self._highest_report_tokens, record.tokens)
+            self._reports += not record.update
+            self._take_report(self._held.take(record))
         elif isinstance(record, Window):
             self._observe_window(record.tokens)
         elif isinstance(record, Boundary | Overflow) or (
@@ -115,20 +118,11 @@ class _Replay:
                 # What was sent is not known, so a refusal is no reading.
                 self._list(timeline.Overflow, tokens=self._gauge.tokens)
 
-    def _hold(self, report: Report) -> None:
-        """Keep a report until its corrections are in; they follow it line by line."""
-        self._highest_report_tokens = max(self._highest_report_tokens, report.tokens)
-        if report.update:
-            # After other text the correction would take that text's place; the next report is near.
-            if self._held is not None:
-                self._held = report
-            return
-        self._flush()
-        self._held = report
-        self._reports += 1
-
     def _flush(self) -> None:
-        report, self._held = self._held, None
+        """Report what waits for corrections: what follows is none."""
+        self._take_report(self._held.release())
+
+    def _take_report(self, report: Report | None) -> None:
         if report is None:
             return
         self._clock.advance_to(report.at)
