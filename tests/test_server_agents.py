@@ -35,21 +35,14 @@ def serving(shared_store):
         yield serving
 
 
-def make(serving, caller, **agent):
-    """Make an agent; return its answer and a client with its token."""
-    answer = caller.post("/agents", json=agent)
-    assert answer.status_code == 201, answer.text
-    return answer.json(), serving.client(answer.json()["token"])
-
-
 @pytest.fixture
 def family(serving):
     """Clients of boss, its children kid and sister, and of a stranger."""
     clients = {}
     for name in ("boss", "stranger"):
-        clients[name] = make(serving, serving.admin, agentId=name)[1]
+        clients[name] = serving.make_agent(name)[1]
     for name in ("kid", "sister"):
-        clients[name] = make(serving, clients["boss"], agentId=name)[1]
+        clients[name] = serving.make_agent(name, clients["boss"])[1]
     return clients
 
 
@@ -59,9 +52,9 @@ def events(serving, kind):
 
 def test_an_agent_lives_over_http(serving):
     """A parent creates a child, waits for notices, and gets them from the child's posts."""
-    _, boss = make(serving, serving.admin, agentId="boss", run="audit")
-    made, kid = make(
-        serving, boss, agentId="kid", label="scout", notify="parent", thresholds=[0.5, 0.8]
+    _, boss = serving.make_agent("boss", run="audit")
+    made, kid = serving.make_agent(
+        "kid", boss, label="scout", notify="parent", thresholds=[0.5, 0.8]
     )
     assert made["agentId"], made["generation"] == ("kid", 1)
     with ThreadPoolExecutor(1) as pool:
@@ -157,8 +150,8 @@ def test_a_parent_named_in_the_body_must_be_the_caller(serving, family):
     answer = family["kid"].post("/agents", json={"agentId": "new", "parentId": "boss"})
     assert answer.status_code == 403
     assert events(serving, "audit")[-1]["claimed"] == "boss"
-    make(serving, family["kid"], agentId="new", parentId="kid")
-    make(serving, serving.admin, agentId="newer", parentId="boss")
+    serving.make_agent("new", family["kid"], parentId="kid")
+    serving.make_agent("newer", parentId="boss")
     assert family["boss"].get("/agents/newer").status_code == 200
     itself = serving.admin.post("/agents", json={"agentId": "me", "parentId": "me"})
     assert itself.status_code == 422
@@ -167,12 +160,12 @@ def test_a_parent_named_in_the_body_must_be_the_caller(serving, family):
 
 def test_making_an_agent_again_makes_its_old_tokens_worthless(serving, family):
     """It goes on under the next generation, with what it was given before."""
-    made, again = make(serving, family["boss"], agentId="kid", label="second")
+    made, again = serving.make_agent("kid", family["boss"], label="second")
     assert made["generation"] == 2
     assert family["kid"].get("/agents/kid").status_code == 401
     state = again.get("/agents/kid").json()
     assert (state["generation"], state["parentId"], state["label"]) == (2, "boss", "second")
-    make(serving, serving.admin, agentId="kid")
+    serving.make_agent("kid")
     assert family["boss"].get("/agents/kid").json()["label"] == "second"
 
 
@@ -202,7 +195,7 @@ def test_who_is_told_is_said_when_an_agent_is_made(serving, family):
     for number, (body, told) in enumerate(TOLD):
         name = f"new-{number}"
         notify = {"notify": name} if body.get("notify") == "{id}" else {}
-        make(serving, family["boss"], agentId=name, **{**body, **notify})
+        serving.make_agent(name, family["boss"], **{**body, **notify})
         found = serving.backend.registry.registrations(name)
         expected = [(told[0].format(id=name), told[1])] if told else []
         assert [(one.notify_id, one.source) for one in found] == expected, body
@@ -210,10 +203,10 @@ def test_who_is_told_is_said_when_an_agent_is_made(serving, family):
 
 def test_an_ancestor_may_be_notified_and_by_the_admin_anybody(serving, family):
     """What is refused makes no agent."""
-    _, kid = make(serving, family["boss"], agentId="kid")
-    make(serving, kid, agentId="grandchild", notify="boss")
-    make(serving, serving.admin, agentId="watched", parentId="kid", notify="stranger")
-    make(serving, serving.admin, agentId="alone", notify="stranger")
+    _, kid = serving.make_agent("kid", family["boss"])
+    serving.make_agent("grandchild", kid, notify="boss")
+    serving.make_agent("watched", parentId="kid", notify="stranger")
+    serving.make_agent("alone", notify="stranger")
     found = serving.backend.registry.registrations()
     assert [(one.agent_id, one.notify_id) for one in found] == [
         ("alone", "stranger"),
@@ -303,7 +296,7 @@ def test_a_claim_over_http_holds_when_its_successor_begins(serving, family):
         claim = {"successorId": f"{name}.2"}
         assert family["boss"].post(f"/agents/{name}/handoff/claim", json=claim).is_success
     assert [claim.claimant for claim in serving.backend.pending_claims()] == [None, None]
-    make(serving, family["boss"], agentId="two.2")
+    serving.make_agent("two.2", family["boss"])
     lost_agents = LostAgents(serving.services)
     lost_agents.check()
     assert len(events(serving, "handoff_ready")) == 2

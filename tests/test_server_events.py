@@ -182,8 +182,8 @@ def test_a_quiet_stream_says_that_it_lives(serving):
 def test_a_stream_ends_with_its_token(serving):
     """It is looked at again with each beat."""
     serving.services.streams.beat_seconds = 0.01
-    token = serving.admin.post("/agents", json={"agentId": "boss"}).json()["token"]
-    with Reading(serving.client(token), "/agents/boss/messages/stream") as reading:
+    _, boss = serving.make_agent("boss")
+    with Reading(boss, "/agents/boss/messages/stream") as reading:
         assert reading.take(1) == [(None, None)]
         serving.admin.delete("/agents/boss/tokens")
         assert [value for _, value in reading if value is not None] == []
@@ -191,8 +191,7 @@ def test_a_stream_ends_with_its_token(serving):
 
 def test_messages_come_as_a_stream(serving):
     """Their numbers are the ids; nothing is claimed by looking."""
-    token = serving.admin.post("/agents", json={"agentId": "boss"}).json()["token"]
-    boss = serving.client(token)
+    _, boss = serving.make_agent("boss")
     path = "/agents/boss/messages/stream"
 
     def send(text):
@@ -217,8 +216,8 @@ def test_messages_come_as_a_stream(serving):
 
 def test_one_caller_has_so_many_streams(serving):
     """One more is a 429; one that was closed makes room, and others have room of their own."""
-    token = serving.admin.post("/agents", json={"agentId": "boss"}).json()["token"]
-    boss, path = serving.client(token), "/agents/boss/messages/stream"
+    _, boss = serving.make_agent("boss")
+    path = "/agents/boss/messages/stream"
     readings = [Reading(boss, path) for _ in range(MAX_STREAMS_OF_ONE)]
     for reading in readings:
         reading.__enter__()

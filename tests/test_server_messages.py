@@ -31,8 +31,7 @@ def boss(serving):
 
 def client_of(serving, caller, name):
     """Make an agent; return a client with its token."""
-    answer = caller.post("/agents", json={"agentId": name})
-    return serving.client(answer.json()["token"])
+    return serving.make_agent(name, caller)[1]
 
 
 def until(holds):

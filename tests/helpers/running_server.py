@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -75,6 +76,20 @@ class Serving:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         return self._keep(httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_SECONDS))
+
+    def make_agent(self, agent_id, caller=None, **agent):
+        """Make an agent as somebody, None = the admin; return the answer and the agent's client.
+
+        A store that is slow to connect, on a machine that is full, is asked again.
+        """
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        body = {"agentId": agent_id, **agent}
+        while True:
+            answer = (caller or self.admin).post("/agents", json=body)
+            if answer.status_code != 503 or time.monotonic() > deadline:
+                break
+        assert answer.status_code == 201, answer.text
+        return answer.json(), self.client(answer.json()["token"])
 
     def trusting(self, certfile, token=None):
         """Return a client that speaks HTTPS with the server."""
