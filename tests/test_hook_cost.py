@@ -68,7 +68,7 @@ def test_a_call_without_an_event_loads_little(session, event):
     unneeded = {
         "ultramon.context.model_windows", "ultramon.context.estimator", "ultramon.hosts.registry",
         "ultramon.hosts.failure_log", "ultramon.hosts.task_list", "ultramon.state.plan",
-        "ultramon.hosts.subagents", "ultramon.hosts.enforcement", "importlib.metadata",
+        "ultramon.hosts.subagents", "ultramon.hosts.enforcement", "importlib.metadata", "os",
     }  # fmt: skip
     assert not names & (SLOW | DATABASE | DELIVERY | SELDOM | unneeded)
     assert "ultramon.hosts.store" in names
@@ -157,7 +157,9 @@ def test_a_hook_that_is_switched_off_loads_nothing(session):
     """Not even what reads the payload."""
     session.environ["ULTRAMON_DISABLED"] = "1"
     names = {name for name in loaded(session, "PostToolUse") if name.startswith("ultramon")}
-    assert names == {"ultramon", "ultramon.hosts", "ultramon.hosts.hook_program"}
+    small = {"ultramon.system.lean_os", "ultramon.system.posix_os", "ultramon.system.posix_paths"}
+    packages = {"ultramon", "ultramon.hosts", "ultramon.system"}
+    assert names == {"ultramon.hosts.hook_program"} | small | packages
 
 
 @pytest.mark.parametrize("call_id", ["toolu_a", "toolu_b"], ids=["written down", "lagging"])

@@ -336,7 +336,8 @@ A_MONITOR_LOADS = {
     "notices": "message message_rules registration router rules texts",
     "state": "event_keys liveness models observed plan prompt_text record record_head"
     " stored_handoff",
-    "system": "clock compact_json environment files git ids locks processes settings timestamps",
+    "system": "clock compact_json environment files git ids lean_os locks processes settings"
+    " timestamps",
     "": "errors routing signals",
 }
 """By package, what an agent's code waits for before its first reading."""

@@ -7,8 +7,6 @@ start that follows it, which the client adds behind the summary.
 
 from __future__ import annotations
 
-import os
-
 from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import StateError
 from ultramon.hosts import port
@@ -19,6 +17,7 @@ from ultramon.hosts.readings import BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ Standard library only, and as little of that as possible: every tool call of eve
 
 from __future__ import annotations
 
-import os
 import time
+
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,12 +5,11 @@ Standard library only. Works on a state inside its lock; nothing here reads or w
 
 from __future__ import annotations
 
-import os
-
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.tracker import ContextTracker
 from ultramon.system.ids import is_agent_id
+from ultramon.system.lean_os import os
 from ultramon.system.processes import process_started_at
 
 TYPE_CHECKING = False

@@ -5,11 +5,11 @@ Standard library only, because hooks import it. Knows no host.
 
 from __future__ import annotations
 
-import os
 import stat
 
 from ultramon.hosts.records import OVERFLOW, Boundary, Broken, LastReading, Overflow, Report, Window
 from ultramon.system import compact_json
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ Standard library only; SQLite is loaded only for an event.
 
 from __future__ import annotations
 
-import os
-
 from ultramon.backends.local.level_marks import is_due
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import (
@@ -20,6 +18,7 @@ from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
 from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
+from ultramon.system.lean_os import os
 from ultramon.system.processes import this_host
 
 TYPE_CHECKING = False

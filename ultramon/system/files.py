@@ -5,11 +5,11 @@ Independent of the umask; never follows a planted link.
 
 from __future__ import annotations
 
-import os
 import stat
 
 from ultramon.errors import StateCorruptError, StateDirectoryError, StateError, StateWriteError
 from ultramon.system.ids import random_hex
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from ultramon.system.lean_os import os
 
 _PROC = "/proc"
 _UNKNOWN = "unknown"

@@ -6,7 +6,6 @@ only says when to look: the messages are in the database.
 
 from __future__ import annotations
 
-import os
 import time
 
 from ultramon.system.files import (
@@ -17,6 +16,7 @@ from ultramon.system.files import (
     refused,
 )
 from ultramon.system.ids import is_agent_id
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

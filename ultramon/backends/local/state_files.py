@@ -5,7 +5,6 @@ Every writer of a state goes through `StateDirectory`; nothing else opens these 
 
 from __future__ import annotations
 
-import os
 import time
 from stat import S_ISREG
 
@@ -31,6 +30,7 @@ from ultramon.system.files import (
     sync_directory,
 )
 from ultramon.system.ids import check_agent_id, random_hex
+from ultramon.system.lean_os import os
 from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False

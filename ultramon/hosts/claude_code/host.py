@@ -5,14 +5,13 @@ Standard library only: every hook call loads it.
 
 from __future__ import annotations
 
-import os
-
 from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.system import compact_json
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

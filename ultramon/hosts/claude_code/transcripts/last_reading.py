@@ -5,12 +5,12 @@ Standard library only: every hook call that measures uses it.
 
 from __future__ import annotations
 
-import os
 from itertools import islice
 
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, open_transcript, text_of, text_or_none
 from ultramon.hosts.records import Boundary, Content, LastReading, Report
+from ultramon.system.lean_os import os
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
