@@ -15,6 +15,7 @@ from ultramon.hosts.claude_code.doctor.examination import INSTALL, UNINSTALL, Ex
 from ultramon.hosts.claude_code.doctor.resident_checks import check_resident
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
+from ultramon.hosts.claude_code.setup.code_bundle import bundle_path, problem_of_bundle
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
@@ -113,6 +114,11 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
             yield problem("launcher", f"{found.program}: {reason}: no hook runs", install)
             continue
         yield _check_command(command, install)
+        if found.is_launcher and not (seen.stored is not None and seen.stored.resident):
+            reason = problem_of_bundle(found.program)
+            if reason is not None:
+                path = bundle_path(found.program)
+                yield warning("bundle", f"{path}: {reason}: hooks take longer to start", install)
         if command.choices_path and os.path.realpath(command.choices_path) != own_choices:
             message = f"the hook uses {command.choices_path}, this is {seen.state_directory}"
             yield warning("state directory", message, f"set ULTRAMON_STATE_DIR, or {install}")

@@ -9,8 +9,15 @@ from __future__ import annotations
 import ast
 import errno
 import os
+from contextlib import suppress
 
-from ultramon.errors import StateCorruptError
+from ultramon.errors import StateCorruptError, StateError
+from ultramon.hosts.claude_code.setup.code_bundle import (
+    HEAD_BYTES,
+    bundle_path,
+    make_bundle,
+    problem_of_bundle,
+)
 from ultramon.hosts.claude_code.setup.commands import (
     LAUNCHERS,
     RESIDENT,
@@ -18,12 +25,15 @@ from ultramon.hosts.claude_code.setup.commands import (
     package_directory,
     script_path,
 )
-from ultramon.system.files import NewFile, read_private_file
+from ultramon.system.files import NewFile, delete_quietly, read_private_file
 from ultramon.system.ids import random_hex
 
 MAX_SHEBANG_BYTES = 127
 """Linux before 5.1 cuts a longer first line, and runs another program or none."""
 _OPTIONS = " -IS"
+_FLAGS = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
+)
 _PATHS = "PACKAGE, CHOICES = "
 _IMPORT = "    from ultramon.hosts.claude_code.{module} import main"
 """Of a module that keeps its name: what cannot be imported ends with 0, unseen."""
@@ -34,13 +44,38 @@ import sys
 from posix import _exit
 
 {paths}{package}, {choices}
-sys.path.insert(0, PACKAGE)
-try:
+sys.path.append(PACKAGE)
+{bundle}try:
 {import_line}
 except ImportError:  # the package was removed without uninstall: the client must go on
     _exit(0)
-_exit(main([__file__, CHOICES{resident}]))
+{call}
 """
+_BUNDLE = """\
+STALE = False
+try:
+    from marshal import loads
+    from posix import fstat, geteuid, open, read
+    FD = open({bundle}, {flags})
+    STALE = True
+    HEAD, FOUND, KEY = read(FD, {head_bytes}), fstat(FD), sys.version.encode()
+    if FOUND.st_uid == geteuid() and not FOUND.st_mode & 0o22 and HEAD.startswith(KEY):
+        LOADER, ROOT, INDEX = loads(HEAD[len(KEY):])
+        exec(LOADER)
+        STALE = ROOT != PACKAGE or not load(FD, ROOT, INDEX)
+except Exception:  # whatever it is, what is imported below is right
+    pass
+"""
+_CALL = "_exit(main([__file__, CHOICES{resident}]))"
+_CALL_AND_RENEW = """\
+main([__file__, CHOICES])
+if STALE:
+    try:
+        from ultramon.hosts.claude_code.setup.code_bundle import renew
+        renew({launcher})
+    except Exception:  # another version of the package: the client must go on
+        pass
+_exit(0)"""
 
 
 class Launcher:
@@ -61,14 +96,23 @@ class Launcher:
     ) -> None:
         self.path = os.path.join(os.path.dirname(installed), LAUNCHERS[script])
         self._interpreter = interpreter
+        # What a resident answers loads hardly anything.
+        self._has_bundle = not resident
+        bundle, call = "", _CALL.format(resident=f", {RESIDENT!r}")
+        if self._has_bundle:
+            bundle = _BUNDLE.format(
+                bundle=ascii(bundle_path(self.path)), flags=_FLAGS, head_bytes=HEAD_BYTES
+            )
+            call = _CALL_AND_RENEW.format(launcher=ascii(self.path))
         self._data = _TEXT.format(
             interpreter=interpreter,
             options=_OPTIONS,
             paths=_PATHS,
             package=ascii(package_directory()),
             choices=ascii(installed),
+            bundle=bundle,
             import_line=_import_line(script),
-            resident=f", {RESIDENT!r}" if resident else "",
+            call=call,
         ).encode("ascii", "replace")
 
     @property
@@ -91,7 +135,9 @@ class Launcher:
             data, found = read_private_file(self.path)
         except (StateCorruptError, OSError):
             return True
-        return data != self._data or found.st_mode & 0o777 != 0o700
+        if data != self._data or found.st_mode & 0o777 != 0o700:
+            return True
+        return self._has_bundle and problem_of_bundle(self.path) is not None
 
     def write(self) -> None:
         """Write it, at once for every hook that is about to run.
@@ -103,6 +149,12 @@ class Launcher:
         with NewFile(temporary, self.path, self._data):
             os.chmod(temporary, 0o700)
             os.replace(temporary, self.path)
+        if not self._has_bundle:
+            delete_quietly(bundle_path(self.path))
+            return
+        # Without one the hooks only take longer, and the doctor says so.
+        with suppress(StateError, OSError):
+            make_bundle(self.path)
 
 
 def read_launcher(path: str) -> OurCommand:
