@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.notices.rules import decide
+from ultramon.context.ladder import Ladder, Rung
+from ultramon.notices import rules
+from ultramon.notices.rules import MAX_KNOWN, decide
 from ultramon.notices.texts import (
     LIFE,
     delivery_of,
@@ -88,6 +90,23 @@ def test_a_lower_bound_announces_what_it_reaches_and_relaxes_nothing():
     below = make_record("scout-1", **{**reading(0.1), **bound})
     assert decide(ORIGINAL.to_json(), below, (2, decision.level)) is None
     assert decide(ORIGINAL.to_json(), below, None) is None
+
+
+def test_a_ladder_that_changed_decides_at_once():
+    """Ladders are remembered by what they say and for which limit, and not for ever."""
+    value = Ladder((Rung("full", 0.9, 50_000, "force_return"),)).to_json()
+    levels = []
+    for limit, ratio in ((200_000, 0.9), (1_000_000, 0.9), (200_000, 0.7)):
+        value["rungs"][0]["ratio"] = ratio
+        record = make_record("scout-1", **reading(0.8, context_limit=limit))
+        decision = decide(value, record, None)
+        levels.append(decision and decision.level)
+    assert levels == ["full", None, "full"]
+    for number in range(2 * MAX_KNOWN):
+        assert decide({**value, "rearmMargin": number / 1000}, record, None).level == "full"
+    assert len(rules._known) <= MAX_KNOWN
+    assert decide({**value, "rungs": [{}]}, record, None) is None
+    assert decide({**value, "rungs": {1, 2}}, record, None) is None
 
 
 def test_an_unknown_limit_is_not_made_up():

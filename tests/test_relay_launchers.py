@@ -152,6 +152,7 @@ def test_nothing_is_written_outside_of_the_runs_folder(tmp_path, home):
     assert sorted(map(str, files)) == [
         f"{folder}/claude-code.json",
         f"{folder}/claude-code.ultramon-hook",
+        f"{folder}/claude-code.ultramon-hook.code",
     ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600, 0o700}
 

@@ -9,16 +9,17 @@ from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import Ladder, next_level
 from ultramon.errors import (
     AgentNotFoundError,
-    ConfigurationError,
     NotPermittedError,
     RegistrationError,
 )
+from ultramon.system import compact_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ultramon.context.ladder import ResolvedLadder
     from ultramon.state.record import StateRecord
 
 EXPLICIT = "explicit"
@@ -29,6 +30,9 @@ MAX_ANCESTORS = 16
 DEFAULT = "default"
 CUSTOM = "custom"
 INVALID = "invalid"
+MAX_KNOWN = 64
+"""Ladders that a process remembers; many agents share one."""
+_known: dict[tuple[str, int | None], tuple[Ladder, ResolvedLadder]] = {}
 
 
 def check_permission(record: StateRecord, requester: str, *what: str) -> None:
@@ -183,10 +187,11 @@ def decide(
     if ratio is None or record.measured_at is None:
         return None
     try:
-        rungs = Ladder.from_json(record.ladder if ladder is None else ladder)
-    except ConfigurationError:
+        rungs, resolved = _resolved(
+            record.ladder if ladder is None else ladder, record.context_limit
+        )
+    except (ValueError, TypeError):
         return None
-    resolved = rungs.resolve(record.context_limit)
     previous = rungs.base
     if announced is not None and announced[0] == record.epoch:
         previous = announced[1]
@@ -198,3 +203,25 @@ def decide(
         return None
     rung = rungs.rung(level)
     return Decision(level, rung.action if rung else "none", previous, is_rise=is_rise)
+
+
+def _resolved(
+    ladder: dict[str, Any] | None, context_limit_tokens: int | None
+) -> tuple[Ladder, ResolvedLadder]:
+    """Return a stored ladder, and what its rungs are at a limit.
+
+    Every save of a registered agent asks: to check all rungs anew takes four times as long.
+
+    Raises:
+        ValueError: What is stored is no ladder.
+        TypeError: It is no JSON either.
+    """
+    key = compact_json.dumps(ladder), context_limit_tokens
+    known = _known.get(key)
+    if known is None:
+        rungs = Ladder.from_json(ladder)  # type: ignore[arg-type]
+        known = rungs, rungs.resolve(context_limit_tokens)
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        _known[key] = known
+    return known
