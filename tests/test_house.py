@@ -330,32 +330,32 @@ A_MONITOR_LOADS = {
     "backends": "base claims credentials lease_holder opening queue registry toolkit",
     "backends.local": "backend claims connection credentials event_rows inbox_flags journal"
     " level_marks message_rows queue registry route_rows schema state_files transaction",
-    "context": "config estimator estimator_weights explanation forecast gauge ladder level_machine"
+    "context": "config estimator estimator_weights forecast gauge ladder level_machine"
     " levels limits model_windows monitor_gauge note provider_usage tracker",
-    "monitor": "async_twins background handoff lifecycle monitor session state_writer",
+    "monitor": "async_twins background late_models lifecycle monitor session state_writer",
     "notices": "message message_rules registration router rules texts",
-    "state": "event_keys liveness models observed plan prompt_text record record_head"
-    " stored_handoff",
-    "system": "clock compact_json environment files git ids lean_os locks processes settings"
+    "state": "event_keys liveness observed plan record record_head",
+    "system": "clock compact_json environment files ids lean_os locks processes settings"
     " timestamps",
     "": "errors routing signals",
 }
 """By package, what an agent's code waits for before its first reading."""
-A_MONITOR_NEEDS = {
-    "annotated_types", "blinker", "platformdirs", "pydantic", "pydantic_core", "six", "transitions",
-    "typing_extensions", "typing_inspection",
-}  # fmt: skip
+A_MONITOR_LOADS_LATER = (
+    "pydantic", "ultramon.context.explanation", "ultramon.monitor.handoff", "ultramon.state.models",
+)  # fmt: skip
 A_MONITOR_IS_SPARED = {"asyncio", "concurrent.futures.thread", "ssl", "tomllib"}
 
 
 def test_the_first_monitor_loads_what_it_needs(tmp_path):
     """An agent's code pays for the SDK: no event loop, no command line, no server, no host.
 
-    The models of handoffs and states are among it: without a descriptor left none could be loaded.
+    The models of handoffs and states load behind its start.
     """
     loaded = loaded_after(
         f"import os; os.environ.update(HOME={str(tmp_path)!r},"
         f" ULTRAMON_STATE_DIR={str(tmp_path / 'state')!r})\n"
+        "from ultramon.monitor import late_models\n"
+        "late_models.LOAD_AFTER_SECONDS = 3600.0\n"
         "from ultramon import create_context_monitor\n"
         "monitor = create_context_monitor('scout-1').start()\n"
         "monitor.track_content('some text')\n"
@@ -370,9 +370,64 @@ def test_the_first_monitor_loads_what_it_needs(tmp_path):
     assert ours == expected | A_MONITOR_LOADS.keys() - {""}
     foreign = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names - {"ultramon"}
     foreign = {name for name in foreign if not name.startswith("_sysconfigdata")}
-    assert foreign >= {"blinker", "platformdirs", "pydantic", "six", "transitions"}
-    assert foreign <= A_MONITOR_NEEDS
+    assert foreign == {"blinker", "platformdirs", "six", "transitions"}
     assert not loaded & A_MONITOR_IS_SPARED
+
+
+@pytest.mark.parametrize(
+    "then", ["late_models._models._thread.join()", "monitor.hand_off()", "monitor.get_state()"]
+)
+def test_the_models_load_behind_the_start(tmp_path, then):
+    """By themselves, or with the first verb that needs one; the descriptors for it are given back.
+
+    Else a process without a descriptor left could not hand its work over.
+    """
+    seconds = 0.0 if "join" in then else 3600.0
+    loaded = loaded_after(
+        f"import os; os.environ.update(ULTRAMON_STATE_DIR={str(tmp_path / 'state')!r})\n"
+        "from ultramon.monitor import late_models\n"
+        f"late_models.LOAD_AFTER_SECONDS = {seconds}\n"
+        "from ultramon import create_context_monitor\n"
+        "monitor = create_context_monitor('scout-1').start()\n"
+        f"{then}\n"
+        "assert late_models._models.are_loaded and not late_models._models._reserve"
+    )
+    assert loaded >= set(A_MONITOR_LOADS_LATER)
+
+
+def test_a_fork_does_not_leave_the_models_half_loaded(tmp_path):
+    """A child of a fork while another thread loads them can hand over too."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", FORK, str(tmp_path)],
+        capture_output=True,
+        check=False,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [b"scout-2", b"0"])
+
+
+FORK = """
+import os, sys, threading, warnings
+warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
+os.environ["ULTRAMON_STATE_DIR"] = sys.argv[1]
+from ultramon.monitor import late_models
+late_models.LOAD_AFTER_SECONDS = 0.0
+begun = threading.Event()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pydantic.main":
+            begun.set()
+sys.meta_path.insert(0, Finder())
+from ultramon import create_context_monitor
+monitor = create_context_monitor("scout-1").start()
+begun.wait()
+pid = os.fork()
+if not pid:
+    with create_context_monitor("scout-2") as own:
+        print(own.hand_off().agent_id, flush=True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
 
 
 def test_a_monitor_with_a_receiver_loads_its_events_at_the_start():

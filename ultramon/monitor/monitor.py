@@ -13,25 +13,17 @@ from typing import TYPE_CHECKING, Self
 import ultramon.context.model_windows  # noqa: F401
 from ultramon.backends.registry import registry_of
 from ultramon.context.config import ContextConfig
-from ultramon.context.explanation import explain
 from ultramon.context.levels import as_ladder
 from ultramon.context.limits import parse_overflow
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.context.provider_usage import UNDERSTOOD, is_stream_part, usage_from_response
 from ultramon.errors import ConfigurationError, InvalidUsageError, UnknownResponseError
 from ultramon.monitor.async_twins import in_thread, to_its_end
-from ultramon.monitor.handoff import (
-    REASONS,
-    HandoffRecord,
-    bounded_list,
-    bounded_text,
-    look_at_workspace,
-)
+from ultramon.monitor.late_models import load_models
 from ultramon.monitor.lifecycle import CREATED
 from ultramon.monitor.session import TASK_SAVE_SECONDS, Session
 from ultramon.routing import NOTIFY_THRESHOLDS, PARENT, SELF
 from ultramon.state.liveness import judge
-from ultramon.state.models import AgentState
 from ultramon.state.plan import Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -51,7 +43,8 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
     from ultramon.context.monitor_gauge import Fit
-    from ultramon.monitor.handoff import Resume, Workspace
+    from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
+    from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock
 
     Item = str | PathLike[str]
@@ -512,6 +505,15 @@ class ContextMonitor:
             ConfigurationError: There is no such reason.
         """
         self._lifecycle.require("hand_off")
+        load_models()
+        from ultramon.monitor.handoff import (
+            REASONS,
+            HandoffRecord,
+            bounded_list,
+            bounded_text,
+            look_at_workspace,
+        )
+
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
@@ -594,10 +596,16 @@ class ContextMonitor:
 
     def get_state(self) -> AgentState:
         """Return the state as it is now, whether saved yet or not. A pure read."""
+        load_models()
+        from ultramon.state.models import AgentState
+
         return AgentState.from_record(self._session.snapshot())
 
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""
+        load_models()
+        from ultramon.context.explanation import explain
+
         record = self._session.snapshot()
         now = self._session.clock.now()
         return explain(record, judge(record, now, now, this_host()), now)

@@ -7,8 +7,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from ultramon import signals
 from ultramon.backends.claims import give_back
 from ultramon.backends.registry import registry_of
@@ -21,10 +19,10 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.monitor.background import background_saver_for
+from ultramon.monitor.late_models import load_models, load_models_soon
 from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
-from ultramon.state.models import AgentState
 from ultramon.state.record import SDK_HOST
 from ultramon.system.processes import process_started_at, working_directory
 
@@ -136,6 +134,7 @@ class Session:
         if self._notify is not None and self.record.generation:
             self._register_notices(self._notify)
         self._emit([event], stored=self.writer.is_stored)
+        load_models_soon()
 
     def _give_handoff_back(self) -> None:
         """Free the handoff for a successor of another id, instead of holding it until it ages."""
@@ -324,6 +323,11 @@ class Session:
 
 def _is_sound(stored: StateRecord) -> bool:
     """Whether a state has a meaning for this version, and not only a valid checksum."""
+    load_models()
+    from pydantic import ValidationError
+
+    from ultramon.state.models import AgentState
+
     try:
         AgentState.from_record(stored)
     except ValidationError as error:

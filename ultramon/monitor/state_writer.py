@@ -17,7 +17,7 @@ from ultramon.errors import (
     UltramonError,
 )
 from ultramon.monitor.background import AGENT_WAIT_SECONDS
-from ultramon.monitor.handoff import end_of_replaced
+from ultramon.monitor.late_models import load_models
 from ultramon.system.ids import random_hex
 from ultramon.system.processes import this_host
 
@@ -306,6 +306,9 @@ class StateWriter:
         """Return the events that end a life whose state this agent, of another run, replaces."""
         if not stored.active or stored.run == self.record.run:
             return []
+        load_models()
+        from ultramon.monitor.handoff import end_of_replaced
+
         return end_of_replaced(stored, self.record.run, self._clock.now())
 
     def _register(self) -> None:
