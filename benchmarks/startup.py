@@ -14,12 +14,16 @@ ROUNDS = 31
 BARE = "python -I -c pass"
 PEERS = "import of pydantic, transitions, blinker, platformdirs"
 FIRST_USE = "create_context_monitor(…).start()"
+FIRST_HANDOFF = f"{FIRST_USE}.hand_off()"
+"""With the models, which otherwise load behind the start."""
 ROWS = {
     BARE: "pass",
     "import ultramon": "import ultramon",
     "what a hook loads": "import ultramon.hosts.handling, ultramon.hosts.store",
     "from ultramon import create_context_monitor": "from ultramon import create_context_monitor",
     FIRST_USE: "from ultramon import create_context_monitor as create; create().start()",
+    FIRST_HANDOFF: "from ultramon import create_context_monitor as create;"
+    " create().start().hand_off()",
     PEERS: "from pydantic import BaseModel; import transitions, blinker, platformdirs",
     "import json": "import json",
 }
