@@ -11,7 +11,12 @@ from ultramon.backends.local.inbox_flags import is_raised, raise_flag
 from ultramon.errors import StateError
 from ultramon.hosts import port
 from ultramon.hosts.called_agent import CalledAgent
-from ultramon.hosts.hosted_agent import HEEDED_REQUEST, IS_CLEARED, PENDING_ENDS
+from ultramon.hosts.hosted_agent import (
+    HEEDED_REQUEST,
+    IS_CLEARED,
+    PENDING_ENDS,
+    LateStartError,
+)
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
 from ultramon.hosts.readings import BehindError, Readings
 from ultramon.hosts.records import OVERFLOW
@@ -247,13 +252,17 @@ class HookCall:
         """Note a tool that begins to run, maybe for long; the reading is that of its call."""
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
+            agent.check_start(self._event.call_id)
             self._called.ensure(agent)
             agent.tool_started(self._event.call_id)
             if reading.is_current:
                 agent.memory["isLagging"] = False
             agent.take(reading.report)
 
-        self._called.update_with_reading(change, self._readings.check_call)
+        try:
+            self._called.update_with_reading(change, self._readings.check_call)
+        except LateStartError:
+            return
 
     def _after_call(self) -> str:
         event = self._event

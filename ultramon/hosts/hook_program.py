@@ -56,12 +56,14 @@ def run(
         from ultramon.hosts.port import SESSION_STARTED
         from ultramon.hosts.store import HookStore
         from ultramon.system.locks import LockedError
+        from ultramon.system.processes import process_started_at, started_at_boot_seconds
 
         payload, tail = read_payload(0, unanswered)
         event = host.read_event(payload, environ, tail)
         name, agent_id = event.name, event.session_id
         now = time.time()
         store = HookStore(host, directory, choices_path, environ, event=name, now=now)
+        store.began_at = started_at_boot_seconds(process_started_at(os.getpid()))
         store.is_retry = unanswered is not None and unanswered.was_asked
         call = HookCall(event, store)
         agent_id = call.agent_id

@@ -10,7 +10,7 @@ from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.tracker import ContextTracker
 from ultramon.system.ids import is_agent_id
 from ultramon.system.lean_os import os
-from ultramon.system.processes import process_started_at
+from ultramon.system.processes import boot_seconds, process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ HEEDED_REQUEST = "heededRequest"
 
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
+_CALL_ENDED_AT = "callEndedAt"
+_RUNS_NOTHING_SINCE = "runsNothingSince"
+"""When the client made the last call that ended a tool's, and the last that left none running."""
+_ENDED_EARLY = "endedEarly"
+"""Tool calls whose end was reported before their start."""
 _MAX_RUNNING = 32
 _MAX_ENDED_CALLS = 64
 _MAX_PREDECESSORS = 8
@@ -61,6 +66,10 @@ _MAX_MODEL_CHARS = 200
 _MAX_LEFT_NAMES = 3
 _MAX_LAST_CHARS = 300
 _MAX_PROMPT_CHARS = 4_000
+
+
+class LateStartError(Exception):
+    """The start of a tool call that is over was reported; the state must stay as it is."""
 
 
 class HostedAgent:
@@ -268,6 +277,22 @@ class HostedAgent:
         elif prompt:
             self.memory[LAST_PROMPT] = {"text": prompt[:_MAX_PROMPT_CHARS], "chars": len(prompt)}
 
+    def check_start(self, call_id: str | None) -> None:
+        """Make sure that a tool call can still be running: a client need not wait for this report.
+
+        Raises:
+            LateStartError: It has ended, or its turn has.
+        """
+        memory, began_at = self.memory, self._call.began_at
+        # A time of the future was noted before the machine was started again.
+        latest = boot_seconds()
+        is_over = began_at <= memory.get(_RUNS_NOTHING_SINCE, 0.0) <= latest
+        if self._call.is_retry and call_id not in self._running():
+            # The resident may have noted the start already, and another call its end.
+            is_over |= began_at <= memory.get(_CALL_ENDED_AT, 0.0) <= latest
+        if is_over or (call_id and call_id in memory.get(_ENDED_EARLY, ())):
+            raise LateStartError(call_id)
+
     def tool_started(self, call_id: str | None) -> None:
         """A tool begins to run."""
         running = self._running()
@@ -279,11 +304,15 @@ class HostedAgent:
 
     def end_call(self, call_id: str | None) -> None:
         """A tool has run."""
-        running = self._running()
+        running, memory = self._running(), self.memory
+        memory[_CALL_ENDED_AT] = self._call.began_at
         if call_id in running:
             running.remove(call_id)
+        elif call_id and call_id not in (early := memory.setdefault(_ENDED_EARLY, [])):
+            early.append(call_id)
+            del early[:-_MAX_RUNNING]
         if call_id and self.must_return:
-            ended = self.memory.setdefault(ENDED_CALLS, [])
+            ended = memory.setdefault(ENDED_CALLS, [])
             ended.append(call_id)
             del ended[:-_MAX_ENDED_CALLS]
         self.record.phase = IN_TOOL if running else WORKING
@@ -299,7 +328,9 @@ class HostedAgent:
         return running
 
     def _run_nothing(self, phase: str) -> None:
-        self.memory.pop("running", None)
+        for name in ("running", _CALL_ENDED_AT, _ENDED_EARLY):
+            self.memory.pop(name, None)
+        self.memory[_RUNS_NOTHING_SINCE] = self._call.began_at
         self.record.phase = phase
 
     def end(self, outcome: str, reason: str, error: str = "") -> None:

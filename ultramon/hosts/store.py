@@ -19,7 +19,7 @@ from ultramon.state.record import StateRecord, refuse_newer
 from ultramon.system import compact_json
 from ultramon.system.files import read_private_file, replace_file
 from ultramon.system.lean_os import os
-from ultramon.system.processes import this_host
+from ultramon.system.processes import boot_seconds, this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ class HookStore:
 
     Attributes:
         is_retry: Whether a resident may have begun to handle this call, and did not answer it.
+        began_at: When the client made the call, on the clock of `boot_seconds`: calls may overtake
+            each other, these times do not. A program that handles a call of its own process sets
+            it; else it is the time now.
     """
 
     is_retry = False
@@ -67,6 +70,7 @@ class HookStore:
         self.environ = environ
         self.event = event
         self.now = now
+        self.began_at = boot_seconds()
         self._windows_path = os.path.join(self.directory.path, host.name + WINDOWS_SUFFIX)
         try:
             self.installed = InstalledChoices.load(choices_path)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from ultramon.system.lean_os import os
 
 _PROC = "/proc"
 _UNKNOWN = "unknown"
+_SHORT_LIFE_SECONDS = 60.0
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # not on Windows
 
 
@@ -80,3 +83,30 @@ def process_started_at(pid: int) -> str | None:
     except OSError:
         pass
     return _UNKNOWN
+
+
+def boot_seconds() -> float:
+    """Return how long the machine has been up: a clock that nobody sets."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def started_at_boot_seconds(mark: str | None) -> float:
+    """Return when a short-lived process was started, on the clock of `boot_seconds`, to 10 ms.
+
+    Of two processes that one parent has started the later one never gets the earlier time, however
+    late each comes to read a clock.
+
+    Args:
+        mark: As `process_started_at` returned it, less than a minute after the start.
+
+    Returns:
+        The time now where the system does not say.
+    """
+    now = boot_seconds()
+    if mark is None or not mark.isdecimal():
+        return now
+    started_at = int(mark) / os.sysconf("SC_CLK_TCK")
+    # A sandbox may count from another start, or always say 0.
+    return started_at if 0 <= now - started_at < _SHORT_LIFE_SECONDS else now

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ultramon.hosts.store import HookStore
-from ultramon.system.processes import process_started_at
+from ultramon.system.processes import process_started_at, started_at_boot_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ class ResidentStore(HookStore):
 
     def __init__(self, host: Host, directory: str, request: Request, forwarder_pid: int, *,
                  event: str, now: float) -> None:  # fmt: skip
-        self._teller = [forwarder_pid, process_started_at(forwarder_pid)]
+        self._teller: list[Any] = [forwarder_pid, process_started_at(forwarder_pid)]
         path, environ = request.choices_path, request.environ
         super().__init__(host, directory, path, environ, event=event, now=now)
+        self.began_at = started_at_boot_seconds(self._teller[1])
 
     def teller(self) -> list[Any]:
         """Return the forwarder: it prints the answer, or handles the call itself."""
