@@ -40,7 +40,10 @@ def crossing(session, name):
 
 
 def test_a_killed_one_is_missed_by_nobody(session):
-    """Its sessions go on by themselves, and the next one to start starts another."""
+    """Its sessions go on by themselves, and the next one to start starts another.
+
+    So does a session that lives, once in a while.
+    """
     pid = session.begin()
     assert said(session, 60, 34) == [None, 66]
     os.kill(pid, signal.SIGKILL)
@@ -49,6 +52,27 @@ def test_a_killed_one_is_missed_by_nobody(session):
     other = session.beside("other")
     assert other.begin() != pid
     assert said(other, 60, 34) == [None, 66]
+    os.kill(session.running()["pid"], signal.SIGKILL)
+    assert said(session, 23) == [None]
+    assert session.place.running() is None
+    os.utime(session.state / "claude-code.resident-start", (1, 1))
+    assert said(session, 22) == [None]
+    third = session.running()["pid"]
+    assert session.facts()["pid"] == third
+    assert session.failures() == []
+
+
+def test_none_is_started_where_it_would_end_with_the_hook(session):
+    """In a sandbox of its own the hook cannot see the client."""
+    pid = session.begin()
+    os.kill(pid, signal.SIGKILL)
+    os.utime(session.state / "claude-code.resident-start", (1, 1))
+    session.environ["CLAUDE_PID"] = str(2**22 - 7)
+    assert said(session, 60) == [None]
+    assert os.stat(session.state / "claude-code.resident-start").st_mtime == 1
+    del session.environ["CLAUDE_PID"]
+    assert said(session, 59) == [None]
+    assert session.running()["pid"] != pid
 
 
 def test_a_stopped_one_costs_one_wait_and_no_crossing(session):

@@ -79,10 +79,10 @@ def run(
         if answer:
             os.write(1, answer)
         call.acknowledge()
-        if unanswered is not None and unanswered.may_start and event.kind == SESSION_STARTED:
+        if unanswered is not None and unanswered.may_start:
             from ultramon.hosts.resident.starter import start
 
-            start(store)
+            start(store, is_session_start=event.kind == SESSION_STARTED)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the client must go on
         try:
             from ultramon.hosts.failure_log import record

@@ -9,6 +9,7 @@ import os
 import sys
 
 from ultramon.hosts.resident.place import Place
+from ultramon.system.files import close_quietly, open_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,19 +19,31 @@ _KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "TMPDIR")
 """The environment of a resident: nothing of one session, which it would take for all of them."""
 
 
-def start(store: HookStore) -> None:
+START_SECONDS = 60.0
+"""How often a resident is started in the place of one that is gone, at most."""
+_MARK_SUFFIX = ".resident-start"
+
+
+def start(store: HookStore, *, is_session_start: bool) -> None:
     """Start a resident where the installation asked for one; wait for nothing.
 
     Where one runs already, or is just being started by another session, the new one ends.
 
+    Args:
+        store: Of this call, which no resident has answered.
+        is_session_start: Whether a session begins; else one is started once in a while only.
+
     Raises:
         OSError: The system refused.
+        StateError: The state directory is not safe to use.
     """
     script = store.host.resident_script
     if not (script and store.installed.resident and sys.executable):
         return
-    null = (os.devnull, os.O_RDWR, 0)
     process_id = store.host.process_id(store.environ) or os.getppid()
+    if not (_outlives_hooks(process_id) and _is_due(store, is_session_start)):
+        return
+    null = (os.devnull, os.O_RDWR, 0)
     os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", script, store.directory.path, str(process_id)],
@@ -39,6 +52,28 @@ def start(store: HookStore) -> None:
         file_actions=[(os.POSIX_SPAWN_OPEN, fd, *null) for fd in range(3)],
         setsid=True,
     )
+
+
+def _is_due(store: HookStore, is_session_start: bool) -> bool:
+    """Return whether to start one now, and note that."""
+    path = os.path.join(store.directory.path, store.host.name + _MARK_SUFFIX)
+    try:
+        age_seconds = abs(store.now - os.lstat(path).st_mtime)
+    except FileNotFoundError:
+        age_seconds = START_SECONDS
+    if age_seconds < START_SECONDS and not is_session_start:
+        return False
+    close_quietly(open_private(path))
+    os.utime(path, (store.now, store.now), follow_symlinks=False)
+    return True
+
+
+def _outlives_hooks(client_pid: int) -> bool:
+    """Return whether what this process starts lives on: a sandbox of the hook would end with it."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == os.readlink(f"/proc/{client_pid}/ns/pid")
+    except OSError:
+        return False  # the client is not to be seen from here
 
 
 def end_hung(store: HookStore) -> bool:
