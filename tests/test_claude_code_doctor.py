@@ -202,7 +202,8 @@ def test_the_choices_are_shown(client):
     seen = DoctorContext(str(client.project), str(client.states), time.time())
     (choices,) = (one.message for one in examine(seen) if one.check == "choices")
     assert choices.endswith(
-        ': audience agent, warning at 65%, critical at 75%, critical note "Write NOTES.md."'
+        ": audience agent, warning at 65%, critical at 75%,"
+        ' critical note "Write NOTES.md.", resident'
     )
 
 

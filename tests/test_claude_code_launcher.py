@@ -44,9 +44,11 @@ def commands(client):
 def shell_commands(client, interpreter=sys.executable):
     """What stands in the settings where no launcher can be used."""
     installed = str(client.states / "claude-code.json")
-    return {command_line(str(interpreter), script_path(HOOK_SCRIPT), installed)}, command_line(
-        str(interpreter), script_path(STATUS_LINE_SCRIPT), installed
+    hook, line = (
+        command_line(str(interpreter), script_path(script), installed, resident=True)
+        for script in (HOOK_SCRIPT, STATUS_LINE_SCRIPT)
     )
+    return {hook}, line
 
 
 def launchers(client):

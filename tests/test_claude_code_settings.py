@@ -144,7 +144,10 @@ def test_entries_are_written_the_way_the_file_is():
 
 
 def test_matchers_stand_where_the_client_has_them():
-    """Every event but two takes a matcher; the end of a session gets less time."""
+    """Every event but two takes a matcher; the end of a session gets less time.
+
+    The client need not wait for the one that says nothing.
+    """
     hooks = json.loads(written(b"").data)["hooks"]
     assert list(hooks) == list(EVENTS)
     for event, entries in hooks.items():
@@ -152,7 +155,8 @@ def test_matchers_stand_where_the_client_has_them():
         assert entries[0].get("matcher") == (None if event in ("UserPromptSubmit", "Stop") else "*")
         (hook,) = entries[0]["hooks"]
         seconds = 5 if event == "SessionEnd" else 10
-        assert hook == {"type": "command", "command": COMMAND, "timeout": seconds}
+        unwaited = {"async": True} if event == "PreToolUse" else {}
+        assert hook == {"type": "command", "command": COMMAND, "timeout": seconds} | unwaited
 
 
 OURS = [
@@ -345,7 +349,7 @@ def test_a_doubled_hook_is_made_one_and_an_outdated_one_goes():
     hooks = settings.get("hooks")
     fresh = {**old, "command": COMMAND}
     assert hooks["Stop"] == [{"hooks": [{"type": "command", "command": "beep"}, fresh]}]
-    assert hooks["PreToolUse"] == [{"matcher": "Bash", "hooks": [fresh]}]
+    assert hooks["PreToolUse"] == [{"matcher": "Bash", "hooks": [fresh | {"async": True}]}]
     assert hooks["PostToolUse"] == [{"hooks": [{**fresh, "timeout": 10}]}]
     assert "MessageDisplay" not in hooks
     before = settings.data

@@ -40,7 +40,7 @@ def client(tmp_path):
 
 @pytest.fixture
 def session(tmp_path, client):
-    assert client.install("--resident").returncode == 0
+    assert client.install().returncode == 0
     with closing(Installed(tmp_path, client)) as session:
         yield session
 
@@ -64,16 +64,71 @@ def test_what_is_installed_starts_it_and_asks_it(session):
     assert session.client.installed()["resident"] is True
 
 
-def test_without_it_the_launcher_is_that_of_others(client):
-    """`--no-resident` writes the very program that an installation without a word writes."""
-    launcher = client.states / LAUNCHERS[HOOK_SCRIPT]
-    assert client.install().returncode == 0
-    plain = launcher.read_bytes()
-    assert client.install("--resident").returncode == 0
-    assert b", 'resident'])" in launcher.read_bytes()
+def chosen(client):
+    """What is stored, and whether the launcher asks a resident."""
+    stored = client.installed()
+    asks = b", 'resident'])" in (client.states / LAUNCHERS[HOOK_SCRIPT]).read_bytes()
+    assert asks is stored["resident"]
+    return asks, stored["residentChoice"]
+
+
+def test_it_is_the_default_and_a_choice_stays(client):
+    """Also where nothing more is said of it later, until something else is chosen."""
     assert client.install("--no-resident").returncode == 0
-    assert launcher.read_bytes() == plain
-    assert client.installed()["resident"] is False
+    assert chosen(client) == (False, False)
+    assert client.install().returncode == 0
+    assert chosen(client) == (False, False)
+    done = client.install("--resident")
+    assert "--no-resident has each hook do everything itself" in done.stderr
+    assert chosen(client) == (True, True)
+
+
+@pytest.mark.parametrize(("before", "choice"), [(False, None), (True, True)])
+def test_an_older_installation_gets_it_when_it_is_made_again(client, before, choice):
+    """Where nobody had chosen one it was not there; the tool calls of old settings waited."""
+    assert client.install("--no-resident").returncode == 0
+    stored = client.installed()
+    del stored["residentChoice"]
+    stored["resident"] = before
+    (client.states / "claude-code.json").write_text(json.dumps(stored))
+    settings = json.loads(client.settings.read_text())
+    (hook,) = settings["hooks"]["PreToolUse"][0]["hooks"]
+    assert hook.pop("async") is True
+    hook["timeout"] = 7
+    client.settings.write_text(json.dumps(settings))
+    found = client.run("doctor", "--json").stdout
+    assert "waits for PreToolUse, which says nothing" in found
+    shown = client.install("--dry-run")
+    assert '"async": true' in shown.stdout
+    assert client.install().returncode == 0
+    assert chosen(client) == (True, choice)
+    (hook,) = json.loads(client.settings.read_text())["hooks"]["PreToolUse"][0]["hooks"]
+    assert (hook["async"], hook["timeout"]) == (True, 7)
+    assert client.install().stdout == ""
+
+
+def test_only_what_says_nothing_is_not_waited_for(client, monkeypatch):
+    """An enforcement counts the calls that run, so that it waits; a choice by hand stays."""
+    client.as_home(monkeypatch)
+
+    def waits():
+        hooks = json.loads(client.settings.read_text())["hooks"]
+        return {name: one[0]["hooks"][0].get("async") for name, one in hooks.items()}
+
+    def install(*options):
+        assert client.install(*options).returncode == 0
+        return {name for name, value in waits().items() if value is not None}
+
+    assert install() == {"PreToolUse"}
+    assert install("--enforce", "critical") == set()
+    assert install("--enforce", "none") == {"PreToolUse"}
+    settings = json.loads(client.settings.read_text())
+    for event, value in (("PreToolUse", False), ("PostToolUse", True)):
+        settings["hooks"][event][0]["hooks"][0]["async"] = value
+    client.settings.write_text(json.dumps(settings))
+    assert "PostToolUse is async: what it says to the agent is lost" in client.run("doctor").stdout
+    assert install() == {"PreToolUse"}
+    assert waits()["PreToolUse"] is False
 
 
 def test_a_shell_command_says_it_too():
@@ -87,6 +142,15 @@ def test_requests_and_a_resident_exclude_each_other(client, monkeypatch):
     client.as_home(monkeypatch)
     with pytest.raises(ConfigurationError, match="--no-resident allows requests"):
         client.plan(via="http", url="http://127.0.0.1:8420", resident=True)
+    assert client.plan().installed.resident
+    assert not client.plan(via="http", url="http://127.0.0.1:8420").installed.resident
+
+
+def test_the_doctor_says_why_there_is_none(client):
+    """Somebody has chosen so, or an older version did."""
+    assert client.install("--no-resident").returncode == 0
+    why = "none, each hook does everything itself: --no-resident was chosen"
+    assert why in client.run("doctor", "--json").stdout
 
 
 def test_the_doctor_says_how_it_does(session):

@@ -168,14 +168,14 @@ class Client:
             terminal.close()
 
 
-def finish(process: subprocess.Popen[str]) -> Session:
+def finish(process: subprocess.Popen[str], seconds: float = RUN_SECONDS) -> Session:
     """Wait for the end of a headless session; one that takes too long is killed and fails."""
     try:
-        output, errors = process.communicate(timeout=RUN_SECONDS)
+        output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
-        pytest.fail(f"the client did not end within {RUN_SECONDS} s: {output[-2000:]} {errors}")
+        pytest.fail(f"the client did not end within {seconds} s: {output[-2000:]} {errors}")
     # A client that was killed may have left half a line.
     lines = [json.loads(line) for line in output.split("\n")[:-1]]
     return Session(process.returncode, lines, errors)

@@ -1,5 +1,9 @@
 """What the tests with the real client start from."""
 
+import os
+import signal
+from contextlib import suppress
+
 import pytest
 from helpers import program
 
@@ -8,6 +12,7 @@ from real_client.client import Client, one_at_a_time
 from real_client.watch import States
 from ultramon import Fleet
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.hosts.resident.place import Place
 
 
 @pytest.fixture
@@ -48,7 +53,11 @@ def install(client, states):
         assert done.returncode == 0, done.stderr
         return client
 
-    return install
+    yield install
+    # Where no test names another folder of sockets.
+    if running := Place(str(states.directory), {}).running():
+        with suppress(ProcessLookupError):
+            os.kill(running["pid"], signal.SIGKILL)
 
 
 @pytest.fixture

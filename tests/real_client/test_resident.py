@@ -43,7 +43,7 @@ def place(states, sockets):
 @pytest.fixture
 def answered(install):
     """A client whose hooks ask a resident."""
-    return install("--resident")
+    return install()
 
 
 def failures(states):
@@ -68,6 +68,9 @@ def test_warnings_are_those_of_processes(answered, api, states, place, sockets):
     assert [new_notes(turn) for turn in api.turns("scout")] == [[], [], [], [AT_80]]
     facts = until(place.ask, "the resident does not answer")
     assert facts["calls"] > 16
+    # Nor does the client say anything of a hook that it has not waited for.
+    assert not any("PreToolUse" in text or "async hook" in text.lower()
+                   for turn in api.turns() for text in turn.texts)  # fmt: skip
     assert facts["atOnce"] > 0
     assert {record.outcome for record in states.all().values()} == {"completed"}
     assert failures(states) == []
@@ -98,3 +101,29 @@ def test_one_that_goes_in_the_middle_is_missed_by_nobody(
     assert [new_notes(turn) for turn in api.turns()] == [[], [], [], [AT_66], [AT_78]]
     assert states.only().outcome == "completed"
     assert failures(states) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_ten_sessions_at_once_are_answered_by_one(answered, api, states, place, sockets):
+    """Every warning is in the very next request of its own session, and in no other one."""
+    fills = (20_000, 30_000, 120_000, 132_000, 140_000, 156_000, 157_000)
+    names = [f"s{number}" for number in range(10)]
+    for number, name in enumerate(names):
+        # Each has figures of its own, by which a text in a foreign session would be seen.
+        steps = [bash(fill + number, "true") for fill in fills]
+        api.play(*steps, Reply(158_000, "Done."), conversation=name)
+    running = [answered.start(marked("work", name), XDG_RUNTIME_DIR=sockets) for name in names]
+    sessions = [finish(process, 600) for process in running]
+    assert {one.result["result"] for one in sessions} == {"Done."}
+    for number, name in enumerate(names):
+        first = Note(132_000 + number, WINDOW_TOKENS, 66)
+        second = Note(156_000 + number, WINDOW_TOKENS, 78)
+        told = [new_notes(turn) for turn in api.turns(name)]
+        assert told == [[], [], [], [], [first], [], [second], []]
+        assert notes(api.turns(name)[-1]) == [first, second]
+    assert [record.outcome for record in states.all().values()] == ["completed"] * len(names)
+    facts = until(place.ask, "the resident does not answer")
+    assert facts["calls"] > len(names) * len(fills)
+    # A journal that ten want at once may be busy; then their events wait, as they always do.
+    assert [one for one in failures(states) if "events wait" not in str(one)] == []

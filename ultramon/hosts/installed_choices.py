@@ -71,6 +71,7 @@ class InstalledChoices:
             = no agent is.
         enforce_dry_run: Whether it is only noted which agent would be ended.
         resident: Whether one process answers the hooks of all sessions, where it can.
+        resident_choice: What a person decided about that; None = nothing.
         installed_at: Epoch seconds; None when nothing is installed.
         status_line_show: ``own``, ``chained``, ``both`` or ``none``.
         status_line_chained: The status line that was there before ultramon's, as in the
@@ -93,6 +94,7 @@ class InstalledChoices:
         self.enforce: str | None = None
         self.enforce_dry_run = False
         self.resident = False
+        self.resident_choice: bool | None = None
         self.installed_at: float | None = None
         self.status_line_show = "own"
         self.status_line_chained: dict[str, Any] | None = None
@@ -149,6 +151,9 @@ class InstalledChoices:
         dry_run = value.get("enforceDryRun")
         self.enforce_dry_run = bool(_optional("enforceDryRun", dry_run, bool, "true or false"))
         self.resident = bool(_optional("resident", value.get("resident"), bool, "true or false"))
+        # One that was chosen before it was the default was chosen by a person.
+        chosen = value.get("residentChoice", self.resident or None)
+        self.resident_choice = _optional("residentChoice", chosen, bool, "true or false")
         self.installed_at = parse_time(value["installedAt"])
         self.status_line_show = check_choice("statusLine", line["show"], STATUS_LINES)
         self.status_line_chained = _optional("chained", line["chained"], dict, "an object")
@@ -169,6 +174,7 @@ class InstalledChoices:
             "enforce": self.enforce,
             "enforceDryRun": self.enforce_dry_run,
             "resident": self.resident,
+            "residentChoice": self.resident_choice,
             "installedAt": None if self.installed_at is None else format_time(self.installed_at),
             "statusLine": {"show": self.status_line_show, "chained": self.status_line_chained},
             "installations": self.installations,

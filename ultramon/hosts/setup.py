@@ -52,7 +52,8 @@ class Choices(NamedTuple):
     critical_note: str | None = None
     """Made one printable line; empty takes an earlier one away."""
     resident: bool | None = None
-    """Have one process answer the hooks of all sessions; default no."""
+    """Have one process answer the hooks of all sessions; default yes, where that is possible and no
+    tool call is a request."""
     pins: bool | None = None
     """Give rules, the last prompt and open tasks back after a compaction; default no."""
     enforce: str | None = None
@@ -222,7 +223,7 @@ def choose(installed: InstalledChoices, choices: Choices) -> None:
     if choices.critical_note is not None:
         installed.critical_note = check_critical_note(choices.critical_note)
     if choices.resident is not None:
-        installed.resident = choices.resident
+        installed.resident_choice = choices.resident
     if choices.pins is not None:
         installed.pins = choices.pins
     if choices.warning is not None or choices.critical is not None:

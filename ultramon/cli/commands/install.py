@@ -239,7 +239,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
     default=None,
     help="Have one process answer the hooks of all sessions over a Unix socket, so that a tool call"
     " waits for less. The first session starts it, it ends 15 minutes after the last."
-    "  [default: as before, else no]",
+    "  [default: as before, else yes, on Linux and without --via http]",
 )
 @state_dir_option()
 @json_option

@@ -255,7 +255,8 @@ class ClaudeCodeLauncher:
         command = f"exec {shlex.quote(self._hook.path)}"
         if not self._hook.can_run:
             command = command_line(this_interpreter(), script_path(HOOK_SCRIPT), self._choices_path)
-        return {"hooks": {event: [entry_for(event, command, None)] for event in EVENTS}}
+        entries = {event: [entry_for(event, command, waits=self._enforce)] for event in EVENTS}
+        return {"hooks": entries}
 
     def command(
         self,

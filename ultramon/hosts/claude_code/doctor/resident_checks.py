@@ -1,17 +1,20 @@
-"""Whether the resident answers, where the installation asked for one."""
+"""Whether a resident answers, and why none does where the installation asks for none."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, Examination
+from ultramon.hosts.claude_code.setup.transport import HTTP
 from ultramon.hosts.doctor import ok, warning
 from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ultramon.hosts.installed_choices import InstalledChoices
     from ultramon.hosts.resident.place import Place
 
 _NAME = "resident"
@@ -23,7 +26,10 @@ def check_resident(seen: Examination) -> Iterator[Finding]:
 
     Nothing of it is a problem: without an answer each hook does everything itself.
     """
-    if seen.stored is None or not seen.stored.resident:
+    if seen.stored is None:
+        return
+    if not seen.stored.resident:
+        yield ok(_NAME, f"none, each hook does everything itself: {_why_none(seen.stored)}")
         return
     # Not on Windows, where nothing of this can be loaded, nor chosen.
     from ultramon.hosts.resident.forwarder import OFF_VARIABLE
@@ -47,6 +53,17 @@ def check_resident(seen: Examination) -> Iterator[Finding]:
         yield warning(_NAME, message, "start the client with the XDG_RUNTIME_DIR of the others")
         return
     yield _check_answer(place, running["pid"], seen.version)
+
+
+def _why_none(stored: InstalledChoices) -> str:
+    """Return why the installation asks no resident."""
+    if stored.resident_choice is False:
+        return "--no-resident was chosen"
+    if any(one.get("via") == HTTP for one in stored.installations if isinstance(one, dict)):
+        return "tool calls are requests to a server"
+    if not hasattr(socket, "SO_PEERCRED"):
+        return "it needs Linux"
+    return f"an older ultramon installed; {INSTALL} changes that"
 
 
 def _check_answer(place: Place, pid: int, version: str) -> Finding:

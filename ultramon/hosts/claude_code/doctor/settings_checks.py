@@ -17,6 +17,7 @@ from ultramon.hosts.claude_code.doctor.server_checks import check_requests, chec
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
 from ultramon.hosts.claude_code.setup.code_bundle import bundle_path, problem_of_bundle
 from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
+from ultramon.hosts.claude_code.setup.http_hooks import ASYNC, NOT_WAITED_FOR
 from ultramon.hosts.claude_code.setup.interpreter import problem_of
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.planned_change import read_backup
@@ -96,6 +97,25 @@ def check_installed_once(seen: Examination) -> Iterator[Finding]:
     if len(names) > 1:
         message = f"the hooks are in the {' and '.join(names)} settings"
         yield warning("layers", message, f"{UNINSTALL} --{names[-1]}")
+
+
+def check_waiting(seen: Examination) -> Iterator[Finding]:
+    """Whether the client waits for the hooks whose answer counts, and for no other one."""
+    enforce = seen.stored is not None and seen.stored.enforce is not None
+    for layer, hook in seen.hooks:
+        if not isinstance(hook.runs, OurCommand):
+            continue
+        is_async = layer.settings.get(*hook.path, ASYNC)
+        install = layer.command(INSTALL)
+        if is_async is True and hook.event != NOT_WAITED_FOR:
+            message = f"{layer.path}: {hook.event} is async: what it says to the agent is lost"
+            yield problem("async", message, install)
+        elif is_async is True and enforce:
+            message = f"{layer.path}: {hook.event} is async, and enforcement counts running calls"
+            yield warning("async", message, install)
+        elif is_async is None and hook.event == NOT_WAITED_FOR and not enforce:
+            message = f"{layer.path}: each tool call waits for {hook.event}, which says nothing"
+            yield warning("async", message, install)
 
 
 def check_commands(seen: Examination) -> Iterator[Finding]:
@@ -185,6 +205,7 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     check_settings,
     check_disabled,
     check_installed_once,
+    check_waiting,
     check_commands,
     check_requests,
     check_server,

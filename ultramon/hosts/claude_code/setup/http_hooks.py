@@ -22,6 +22,11 @@ REQUESTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 """The events of each tool call. The others stay commands: the client has no requests for
 SessionStart, and what remains is rare and should reach the state while no server runs."""
 
+NOT_WAITED_FOR = "PreToolUse"
+"""The event whose command says nothing to the agent: the client need not wait for it."""
+ASYNC = "async"
+"""The client's name for that; one that does not know it waits, as before."""
+
 _COMMAND_SECONDS = 10
 _SESSION_END_SECONDS = 5
 _WITHOUT_MATCHER = frozenset(("UserPromptSubmit", "Stop"))
@@ -60,16 +65,22 @@ class Link(NamedTuple):
         }
 
 
-def entry_for(event: str, command: str, link: Link | None = None) -> dict[str, Any]:
+def entry_for(
+    event: str, command: str, link: Link | None = None, *, waits: bool = False
+) -> dict[str, Any]:
     """Return the entry for the array of an event.
 
     Args:
         event: The event.
         command: What runs where it is a command.
         link: Where the requests of tool calls go; None = all events are commands.
+        waits: Whether the client waits for the start of each tool call to be noted, as an
+            enforcement needs it, which counts the calls that run.
     """
     seconds = _SESSION_END_SECONDS if event == "SessionEnd" else _COMMAND_SECONDS
-    hook = {"type": "command", "command": command, "timeout": seconds}
+    hook: dict[str, Any] = {"type": "command", "command": command, "timeout": seconds}
+    if event == NOT_WAITED_FOR and not waits:
+        hook[ASYNC] = True
     hooks = {"hooks": [link.hook() if link is not None and event in REQUESTS else hook]}
     return hooks if event in _WITHOUT_MATCHER else {"matcher": "*", **hooks}
 

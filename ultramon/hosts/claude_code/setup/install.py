@@ -36,7 +36,7 @@ from ultramon.hosts.claude_code.setup.settings import (
     find_layers,
     layer_path,
 )
-from ultramon.hosts.claude_code.setup.transport import choose_link
+from ultramon.hosts.claude_code.setup.transport import choose_link, choose_resident
 from ultramon.hosts.installed_choices import (
     STATUS_LINES,
     InstalledChoices,
@@ -144,7 +144,10 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     layer = request.layer or USER
     settings = Settings(layer_path(layer, request.cwd))
     plan = begin_installation(settings, request, interpreter)
-    settings.put_hooks(plan.command(HOOK_SCRIPT), choose_link(plan, layer, request))
+    link = choose_link(plan, layer, request)
+    choose_resident(plan)
+    waits = plan.installed.enforce is not None
+    settings.put_hooks(plan.command(HOOK_SCRIPT), link, waits=waits)
     layers = find_layers(request.cwd)
     own = [one.settings.target for one in layers].index(settings.target)
     _plan_status_line(plan, layers[:own], request.choices.status_line)

@@ -16,6 +16,7 @@ from ultramon.hosts.claude_code.setup.http_hooks import entry_for
 from ultramon.hosts.claude_code.setup.install import Installation, begin_installation
 from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.claude_code.setup.transport import choose_resident
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
 from ultramon.hosts.setup import SetupRequest
 
@@ -41,8 +42,9 @@ def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Inst
     manifest, hooks = _files(directory)
     plan = begin_installation(hooks, request, interpreter)
     plan.record["backup"] = plan.backup = None
-    command = plan.command(HOOK_SCRIPT)
-    entries = {event: [entry_for(event, command)] for event in EVENTS}
+    choose_resident(plan)
+    command, waits = plan.command(HOOK_SCRIPT), plan.installed.enforce is not None
+    entries = {event: [entry_for(event, command, waits=waits)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
     about = {"name": PLUGIN_NAME, "version": __version__, "description": _DESCRIPTION}
     plan.beside.append(PlannedChange(settings=manifest, after=_encode(about)))

@@ -21,7 +21,12 @@ from ultramon.hosts.claude_code.setup.commands import (
     mentions,
     recognise,
 )
-from ultramon.hosts.claude_code.setup.http_hooks import Link, entry_for, recognise_request
+from ultramon.hosts.claude_code.setup.http_hooks import (
+    ASYNC,
+    Link,
+    entry_for,
+    recognise_request,
+)
 from ultramon.hosts.claude_code.setup.json_edit import JsonText, Path, comparable
 from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
 from ultramon.system.ids import random_hex
@@ -254,12 +259,13 @@ class Settings:
         """Return whether anything in the file is ultramon's."""
         return bool(self.our_hooks()) or self.our_status_line() is not None
 
-    def put_hooks(self, command: str, link: Link | None = None) -> None:
+    def put_hooks(self, command: str, link: Link | None = None, *, waits: bool = False) -> None:
         """Put ultramon's hooks into the file, once for each event.
 
         Args:
             command: What they run.
             link: Where those of tool calls go instead; None = they are commands too.
+            waits: As for `entry_for`.
         """
         if link is not None and link.secret is not None:
             self.secrets.add(link.secret)
@@ -267,7 +273,7 @@ class Settings:
             self.document.add((), {}, "hooks")
         self._drop_hooks(self._superfluous(), kept=frozenset(EVENTS))
         for event in EVENTS:
-            entry = entry_for(event, command, link)
+            entry = entry_for(event, command, link, waits=waits)
             mine = [hook for hook in self.our_hooks() if hook.event == event]
             for hook in mine:
                 self._update(hook.path, entry["hooks"][0])
@@ -284,6 +290,10 @@ class Settings:
         if "args" not in current and current.get("type", "command") == wanted["type"]:
             # What a person changed beside it, such as the timeout, stays.
             updated = dict(current)
+            if current.get(ASYNC) is not False:
+                updated.pop(ASYNC, None)  # of an event whose answer counts it would be lost
+            else:
+                wanted = {name: one for name, one in wanted.items() if name != ASYNC}
             for name, value in wanted.items():
                 old = current.get(name)
                 if isinstance(value, dict) and isinstance(old, dict):

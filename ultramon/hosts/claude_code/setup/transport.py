@@ -5,6 +5,7 @@ Planning only, nothing is written here. Never on a hook's path.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import ConfigurationError
@@ -48,7 +49,7 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
             record.pop(name, None)
         restore_mode(plan, record)
         return None
-    if plan.installed.resident:
+    if plan.installed.resident_choice:
         allowed = f"{COMMAND} with --resident; --no-resident allows requests"
         raise ConfigurationError("via", HTTP, allowed, "argument")
     place = secret_in or record.get("secretIn", SETTINGS)
@@ -77,6 +78,25 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
         record["mode"] = settings.mode
         settings.new_mode = settings.mode & ~0o077
     return Link(address, server.secret())
+
+
+def choose_resident(plan: Installation) -> None:
+    """Work out whether a resident answers: unless a person or the system says no, or requests go.
+
+    Args:
+        plan: Its choices and records decide; gets a note where one is asked from now on.
+    """
+    installed = plan.installed
+    can = hasattr(socket, "SO_PEERCRED")
+    sends = any(one.get("via") == HTTP for one in installed.installations if isinstance(one, dict))
+    before, installed.resident = installed.resident, can and not sends
+    if installed.resident_choice is not None:
+        installed.resident = installed.resident_choice
+    if installed.resident and not before:
+        plan.notes.append(
+            "one process, which the first session starts, answers the hooks of all sessions;"
+            " --no-resident has each hook do everything itself"
+        )
 
 
 def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
