@@ -129,7 +129,7 @@ def test_json_says_the_same_as_words(client):
     assert done["changed"] is True
     assert done["settings"] == str(client.settings)
     assert done["stateDirectory"] == str(client.states)
-    assert done["statusLine"] == "own"
+    assert (done["statusLine"], done["resident"]) == ("own", True)
     assert done["diff"].startswith(f"--- {client.settings}\n")
     gone = json.loads(client.uninstall("--json").stdout)
     assert str(client.states / "claude-code.json") in gone["deleted"]

@@ -91,10 +91,11 @@ class Installation(PlannedChange):
         return f"exec {shlex.quote(launcher.path)}"
 
     def details(self) -> dict[str, Any]:
-        """Return the interpreter and which status line is shown."""
+        """Return the interpreter, which status line is shown, and whether a resident answers."""
         return {
             "interpreter": self.record["interpreter"],
             "statusLine": self.installed.status_line_show,
+            "resident": self.installed.resident,
         }
 
     def apply(self, now: float) -> None:
