@@ -88,7 +88,7 @@ class Contender:
         self.place = Place(str(self.state), {"XDG_RUNTIME_DIR": self.sockets})
         stack.callback(self.end_resident)
         self.gaps: list[float] = []
-        self.crossing_count = self.told_count = self.too_many = 0
+        self.crossing_count = self.at_once_count = self.later_count = self.again_count = 0
 
     def end_resident(self) -> None:
         running = self.place.running()
@@ -119,10 +119,10 @@ class Contender:
     def play(self, calls: int) -> None:
         """Run one session: far from a rung, over the first at three quarters, over the next."""
         first_at, next_at = calls * 3 // 4, calls * 7 // 8
-        tokens = [
-            1_000 * n + (20_000 if n < first_at else 120_000 if n < next_at else 140_000)
-            for n in range(calls)
-        ]
+        tokens = [20_000 + 1_000 * n for n in range(first_at - 1)]
+        # What is near a rung is waited for; a leap from far below may be seen one call later.
+        tokens += [122_000, *(135_000 + 1_000 * n for n in range(next_at - first_at - 1))]
+        tokens += [146_000, *(157_000 + 1_000 * n for n in range(calls - next_at))]
         before, began = len(self.api.turns()), len(self.api.times)
         self.api.play(*(bash(one, "true") for one in tokens), Reply(142_500, "Done."))
         with self.disturbed(before + calls // 2):
@@ -134,16 +134,19 @@ class Contender:
         told = [len(new_notes(turn)) for turn in turns]
         # The requests with the results of the calls that came with the replies over the rungs.
         expected = [int(number - 1 in (first_at, next_at)) for number in range(len(turns))]
+        at_once = sum(map(min, told, expected))
         self.crossing_count += 2
-        self.told_count += sum(map(min, told, expected))
-        self.too_many += sum(told) - sum(map(min, told, expected))
+        self.at_once_count += at_once
+        self.later_count += min(sum(told), 2) - at_once
+        self.again_count += max(sum(told) - 2, 0)
         assert not self.api.unscripted
 
     def row(self, base_seconds: float) -> str:
         median = statistics.median(self.gaps)
         p90 = statistics.quantiles(self.gaps, n=10)[-1]
-        told = f"{self.told_count} of {self.crossing_count}, {self.too_many} more"
-        told = "–" if self.mode == NO_OP else told
+        told = f"{self.at_once_count} of {self.crossing_count} | {self.later_count}"
+        told += f" | {self.again_count}"
+        told = "– | – | –" if self.mode == NO_OP else told
         return (
             f"| {self.mode} | {len(self.gaps)} | {median * 1000:.0f} | {p90 * 1000:.0f} |"
             f" {max(self.gaps) * 1000:.0f} | {median / base_seconds:.2f} | {told} |"
@@ -166,8 +169,9 @@ def main(rounds: int = 3, calls: int = 20) -> str:
         [
             "### A tool call of the real client, from a reply to the next request",
             "",
-            "| hooks by | calls | median ms | p90 ms | max ms | ÷ `true` | told at once |",
-            "|---|---|---|---|---|---|---|",
+            "| hooks by | calls | median ms | p90 ms | max ms | ÷ `true`"
+            " | told at once | later | again |",
+            "|---|---|---|---|---|---|---|---|---|",
             *rows,
         ]
     )
