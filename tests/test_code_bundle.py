@@ -209,7 +209,7 @@ def test_a_bundle_that_cannot_be_made_anew_is_deleted(session):
 def test_doctor_install_and_uninstall_know_it(tmp_path, monkeypatch):
     """Not to have it is a warning that installing cures; it goes with the installation."""
     client = ClientHome(tmp_path).as_home(monkeypatch)
-    client.put()
+    client.put(resident=False)
     bundle = client.states / f"{LAUNCHERS[HOOK_SCRIPT]}.code"
     seen = DoctorContext(str(client.project), str(client.states), time.time())
     for damage, reason in (
@@ -220,7 +220,7 @@ def test_doctor_install_and_uninstall_know_it(tmp_path, monkeypatch):
         (found,) = (one for one in examine(seen) if one.status != OK)
         assert found.message == f"{bundle}: {reason}: hooks take longer to start"
         assert found.cure == "ultramon install claude-code"
-        client.put()
+        client.put(resident=False)
         assert [one for one in examine(seen) if one.status != OK] == []
     client.put(resident=True)
     assert list(client.states.glob("*.code")) == []
