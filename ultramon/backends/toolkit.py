@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Changes
@@ -10,7 +11,7 @@ from ultramon.notices.rules import check_permission
 from ultramon.state.liveness import ALIVE, LOST, judge
 from ultramon.state.observed import Unreadable, observe
 from ultramon.system.ids import check_agent_id
-from ultramon.system.processes import this_host
+from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,11 +95,15 @@ def observe_stored(
 ) -> Iterator[ObservedAgent | Unreadable]:
     """Judge stored agents as of now; see `ultramon.state.observed.observe`."""
     host = this_host()
+    # Thousands of agents may live in one process.
+    started_at = cache(process_started_at)
     for agent in agents:
         if agent.record is None:
             yield Unreadable(agent.agent_id, str(agent.problem))
         else:
-            yield observe(agent.record, agent.heartbeat_at, now, host, whole=whole)
+            yield observe(
+                agent.record, agent.heartbeat_at, now, host, whole=whole, started_at=started_at
+            )
 
 
 def load_permitted(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.record import StateRecord
+from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ultramon.state.liveness import Liveness
     from ultramon.system.processes import HostIdentity
@@ -84,6 +85,7 @@ def observe(
     host: HostIdentity,
     *,
     whole: bool = True,
+    started_at: Callable[[int], str | None] = process_started_at,
 ) -> ObservedAgent | Unreadable:
     """Judge one agent as of now.
 
@@ -94,9 +96,10 @@ def observe(
         host: Where the observer runs.
         whole: Check every value; False = only what `ObservedAgent.urgency` needs, for an agent that
             may never be shown. `checked_json` does the rest.
+        started_at: As for `judge`.
     """
     try:
-        one = ObservedAgent(record, judge(record, heartbeat_at, now, host))
+        one = ObservedAgent(record, judge(record, heartbeat_at, now, host, started_at))
         one.urgency  # noqa: B018
     except _SENSELESS as error:
         return _unreadable(record, error)
