@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from ultramon.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ultramon.errors import StateError, UltramonError
     from ultramon.state.record import StateRecord
@@ -46,13 +46,17 @@ class Changes(NamedTuple):
     """The agents of a run that changed since the last look."""
 
     changed: list[StoredAgent]
-    """Agents with another stored state than before, unreadable ones with their problem."""
+    """Agents with another stored state than before, unreadable ones with their problem.
+
+    Their ``heartbeat_at`` may be None: `heartbeats` has it.
+    """
     removed: list[str]
     """Agents that are no longer stored."""
-    heartbeats: dict[str, float]
+    heartbeats: Mapping[str, float]
     """Epoch seconds of the last beat of every stored agent, of all runs.
 
-    Read-only, and valid until the next look with the same marks, which may update it.
+    Valid until the next look with the same marks, which may update it. Beats may be looked up when
+    they are asked for: an agent that is not judged by its beat costs nothing.
     """
 
 

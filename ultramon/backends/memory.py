@@ -89,9 +89,9 @@ class _MemoryDirectory(StateDirectory):
         """No write leaves a part of it behind."""
         return []
 
-    def scan(self) -> tuple[dict[str, Mark], dict[str, float]]:
+    def scan(self) -> dict[str, Mark]:
         """The bytes of a state are its mark: each write makes others, with its own `seq`."""
-        return dict(self.states), dict(self.beats)
+        return dict(self.states)
 
     def _read(
         self,

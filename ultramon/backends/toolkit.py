@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Changes
 from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
 from ultramon.notices.rules import check_permission
-from ultramon.state.liveness import ALIVE, LOST, judge
-from ultramon.state.observed import Unreadable, observe
+from ultramon.state.liveness import ALIVE, LOST, judge, needs_heartbeat
+from ultramon.state.observed import ObservedAgent, Unreadable, observe
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at, this_host
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.state.observed import ObservedAgent
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -39,7 +38,7 @@ def find_changes(
         run: As for `Backend.changes`.
         seen: As for `Backend.changes`; holds of each agent its mark, and whether it was returned.
         marks: Of every agent stored something, not None, that differs when its state does.
-        heartbeats: Epoch seconds by agent.
+        heartbeats: Epoch seconds by agent, of those with marks only.
         read: Returns an agent, None when it is gone by now.
     """
     changed, removed = [], []
@@ -67,8 +66,7 @@ def find_changes(
         if shown:
             removed.append(agent_id)
     seen.update(fresh)
-    beats = {agent_id: heartbeats[agent_id] for agent_id in marks if agent_id in heartbeats}
-    return Changes(changed, removed, beats)
+    return Changes(changed, removed, heartbeats)
 
 
 def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
@@ -104,6 +102,26 @@ def observe_stored(
             yield observe(
                 agent.record, agent.heartbeat_at, now, host, whole=whole, started_at=started_at
             )
+
+
+def judge_stored(
+    agents: Iterable[StoredAgent], heartbeats: Mapping[str, float], now: float
+) -> Iterator[ObservedAgent | Unreadable]:
+    """Judge stored agents as of now, for their verdicts: a beat that changes none is not looked up.
+
+    See `observe_stored`; as much is checked as without ``whole``.
+    """
+    host, started_at = this_host(), cache(process_started_at)
+    for agent in agents:
+        record = agent.record
+        if record is None:
+            yield Unreadable(agent.agent_id, str(agent.problem))
+            continue
+        one = observe(record, None, now, host, whole=False, started_at=started_at)
+        if isinstance(one, ObservedAgent) and needs_heartbeat(record, one.liveness):
+            beat = heartbeats.get(agent.agent_id)
+            one = observe(record, beat, now, host, whole=False, started_at=started_at)
+        yield one
 
 
 def load_permitted(

@@ -131,7 +131,9 @@ class AgentList:
         self._stored.update((agent.agent_id, agent) for agent in changes.changed)
         beats = changes.heartbeats
         agents = (
-            StoredAgent(agent_id, agent.record, beats.get(agent_id), agent.problem)
+            agent
+            if agent.record is None or not agent.record.active
+            else StoredAgent(agent_id, agent.record, beats.get(agent_id))
             for agent_id, agent in self._stored.items()
         )
         self._everyone, self.unreadable = sort_observed(

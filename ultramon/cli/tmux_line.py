@@ -8,20 +8,20 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ultramon.backends.toolkit import observe_stored
-from ultramon.cli.agent_list import look_at, without_ended
+from ultramon.backends.toolkit import judge_stored
+from ultramon.cli.agent_list import look_at
 from ultramon.cli.output import action_style, field
 from ultramon.cli.selection import open_store
 from ultramon.state.liveness import ALIVE, LOST, STALE
-from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
 from ultramon.state.record import short_id
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from ultramon.backends.base import StoredAgent
+    from ultramon.backends.base import Changes
     from ultramon.backends.overview import Overview
 
     # How many there are of each verdict, the living one nearest to its limit, and the unreadable.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME_CHARS = 24
 _pressure = attrgetter("pressure")
+_nearness = attrgetter("pressure", "urgency")
 
 
 def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
@@ -41,20 +42,27 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     """
     backend = open_store(state_dir)
     overview: Overview | None = getattr(backend, "overview", None)
-    survey = _list(backend.changes(run, {}).changed) if overview is None else _ask(overview, run)
+    survey = _list(backend.changes(run, {})) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
         _written(text, colour if color else "") for text, colour in _parts(*survey)
     )
 
 
-def _list(agents: Iterable[StoredAgent]) -> Survey:
+def _list(look: Changes) -> Survey:
     """Judge all agents by the heads of their states; decode only the nearest one."""
-    seen, unreadable = sort_observed(observe_stored(agents, SYSTEM_CLOCK.now(), whole=False))
-    living = [one for one in without_ended(seen) if one.liveness.verdict != LOST]
-    verdicts, problems = Counter(one.liveness.verdict for one in seen), len(unreadable)
+    verdicts: Counter[str] = Counter()
+    living: list[ObservedAgent] = []
+    problems = 0
+    for one in judge_stored(look.changed, look.heartbeats, SYSTEM_CLOCK.now()):
+        if isinstance(one, Unreadable):
+            problems += 1
+            continue
+        verdicts[one.liveness.verdict] += 1
+        if one.liveness.verdict in (ALIVE, STALE):
+            living.append(one)
     while living:
-        nearest = min(living, key=_pressure)
+        nearest = min(living, key=_nearness)
         if not isinstance(checked_json(nearest), Unreadable):
             return verdicts, nearest, problems
         living.remove(nearest)

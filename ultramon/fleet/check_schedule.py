@@ -64,7 +64,7 @@ class CheckSchedule:
             record = records.get(agent_id)
             if record is None or not record.active:
                 self._forget(agent_id)
-            elif (until := beats_until(record, heartbeats.get(agent_id), now, self._host)) is None:
+            elif (until := self._beats_until(record, heartbeats, now)) is None:
                 if agent_id not in self._near:
                     self._forget(agent_id)
                     self._near.add(agent_id)
@@ -76,6 +76,15 @@ class CheckSchedule:
                     self._until[agent_id] = until
                     heappush(self._queue, (until, agent_id))
         return self._near | self._late
+
+    def _beats_until(
+        self, record: StateRecord, heartbeats: Mapping[str, float], now: float
+    ) -> float | None:
+        until = beats_until(record, None, now, self._host)
+        if until is None or until >= now:
+            return until
+        # Where the state is fresh, a later heartbeat is looked up when it is needed.
+        return beats_until(record, heartbeats.get(record.agent_id), now, self._host)
 
     def _forget(self, agent_id: str) -> None:
         self._near.discard(agent_id)

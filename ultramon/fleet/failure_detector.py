@@ -98,6 +98,7 @@ class FailureDetector:
             agent_id
             for agent_id in near
             if (record := records.get(agent_id)) is not None
+            and not is_beating(record, None, now, host, started_at)
             and not is_beating(record, heartbeats.get(agent_id), now, host, started_at)
         ]
         for agent_id in sorted(noted.union(silent)):

@@ -12,6 +12,8 @@ from ultramon.fleet.child_processes import Processes
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
 
@@ -38,7 +40,7 @@ class RunView:
 
     def __init__(self, backend: Backend, run: str) -> None:
         self.records: dict[str, StateRecord] = {}
-        self.heartbeats: dict[str, float] = {}
+        self.heartbeats: Mapping[str, float] = {}
         self.processes = Processes()
         self.lock = threading.RLock()
         self._backend = backend

@@ -159,7 +159,7 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
     count = 0
     directory = StateDirectory(context.state_directory)
     try:
-        _, heartbeats = directory.scan()
+        directory.list_ids()
     except StateError as error:
         yield problem("states", f"{error.path}: {error.reason}", "see who owns it")
         return
@@ -173,7 +173,8 @@ def check_states(context: DoctorContext) -> Iterator[Finding]:
             newer.append(agent_id)
         else:
             try:
-                verdict = judge(state, heartbeats.get(agent_id), context.now, this_host()).verdict
+                beat = directory.heartbeat_at(agent_id)
+                verdict = judge(state, beat, context.now, this_host()).verdict
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 # A state with a right checksum can still hold numbers that no agent ever had.
                 broken.append(f"{agent_id} (its values make no sense: {error})")

@@ -56,7 +56,7 @@ def _finish(agent: HostedAgent) -> None:
 def _predecessor(store: HookStore, record: StateRecord) -> StateRecord | None:
     """Return the session that was last at work in the process of a session; None without one."""
     found: StateRecord | None = None
-    for agent_id, mark in store.directory.scan()[0].items():
+    for agent_id, mark in store.directory.scan().items():
         try:
             one = store.directory.read_head(agent_id, mark)
             is_it = _is_predecessor(store, one, record)

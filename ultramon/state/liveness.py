@@ -136,6 +136,13 @@ def beats_until(
     return beat + limit
 
 
+def needs_heartbeat(record: StateRecord, liveness: Liveness) -> bool:
+    """Return whether a heartbeat file may change a verdict that was found without it."""
+    if liveness.verdict == ALIVE:
+        return not record.last_heartbeat
+    return liveness.verdict in (STALE, LOST) and not liveness.is_gone
+
+
 def judge(
     record: StateRecord,
     heartbeat_at: float | None,

@@ -14,6 +14,7 @@ from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
+from ultramon.backends.local.heartbeats import Heartbeats
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
@@ -152,7 +153,11 @@ class DirectoryBackend(JournalClaims):
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
         found = self._changes(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
-        return sorted(found.changed, key=attrgetter("agent_id"))
+        found.changed.sort(key=attrgetter("agent_id"))
+        return [
+            agent._replace(heartbeat_at=found.heartbeats.get(agent.agent_id))
+            for agent in found.changed
+        ]
 
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
         """See `Backend.changes`."""
@@ -161,22 +166,22 @@ class DirectoryBackend(JournalClaims):
     def _changes(
         self, run: str | None, seen: dict[str, Any], read: Callable[[str, Mark | None], StateRecord]
     ) -> Changes:
-        marks, heartbeats = self.directory.scan()
+        marks = self.directory.scan()
+        heartbeats = Heartbeats(self.directory, marks)
 
         def load_listed(agent_id: str) -> StoredAgent | None:
-            beat = heartbeats.get(agent_id)
             mark = marks.get(agent_id)
             try:
-                return StoredAgent(agent_id, read(agent_id, mark), beat)
+                return StoredAgent(agent_id, read(agent_id, mark), None)
             except AgentNotFoundError:
                 return None  # pruned since the directory was listed
             except StateError as error:
-                return StoredAgent(agent_id, None, beat, error)
+                return StoredAgent(agent_id, None, None, error)
             except InvalidAgentIdError as error:
                 if mark is None:
                     return None
                 problem = StateCorruptError(self.directory.folder, str(error))
-                return StoredAgent(agent_id, None, beat, problem)
+                return StoredAgent(agent_id, None, None, problem)
 
         return find_changes(run, seen, marks, heartbeats, load_listed)
 

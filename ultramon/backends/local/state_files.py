@@ -84,8 +84,8 @@ class StateDirectory:
         """
         return f"{self.folder}{os.sep}{check_agent_id(agent_id)}{suffix}"
 
-    def scan(self) -> tuple[dict[str, Mark], dict[str, float]]:
-        """Return a mark of every state file that changes with it, and every heartbeat.
+    def scan(self) -> dict[str, Mark]:
+        """Return a mark of every state file that changes with it, by agent.
 
         Opens none of them: one pass over the folder.
 
@@ -93,30 +93,28 @@ class StateDirectory:
             StateDirectoryError: The directory is there and cannot be listed.
         """
         marks: dict[str, Mark] = {}
-        heartbeats: dict[str, float] = {}
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     name = entry.name
+                    if not name.endswith(".json") or name[0] == ".":
+                        continue
                     try:
-                        if name.endswith(".hb"):
-                            heartbeats[name[:-3]] = entry.stat(follow_symlinks=False).st_mtime
-                        elif name.endswith(".json") and name[0] != ".":
-                            found = entry.stat(follow_symlinks=False)
-                            marks[name[:-5]] = (
-                                found.st_mtime_ns,
-                                found.st_ctime_ns,
-                                found.st_ino,
-                                found.st_size,
-                                found.st_mode,
-                            )
+                        found = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # pruned at this moment
+                    marks[name[:-5]] = (
+                        found.st_mtime_ns,
+                        found.st_ctime_ns,
+                        found.st_ino,
+                        found.st_size,
+                        found.st_mode,
+                    )
         except FileNotFoundError:
             pass
         except OSError as error:
             raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
-        return marks, heartbeats
+        return marks
 
     def list_ids(self) -> list[str]:
         """Return the ids that have a state file, readable or not, sorted.
@@ -124,7 +122,7 @@ class StateDirectory:
         Raises:
             StateDirectoryError: The directory is there and cannot be listed.
         """
-        return sorted(self.scan()[0])
+        return sorted(self.scan())
 
     def read(self, agent_id: str) -> StateRecord:
         """Read one agent's state, as a reader.

@@ -13,7 +13,7 @@ from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from ultramon.backends.base import Backend
     from ultramon.state.record import StateRecord
@@ -31,7 +31,7 @@ class Victims:
         self.unreadable: set[str] = set()
         self.died_without_plan: list[str] = []
         self._records: dict[str, StateRecord] = {}
-        self._heartbeats: dict[str, float] = {}
+        self._heartbeats: Mapping[str, float] = {}
         self._killed: set[tuple[int | None, str | None]] = set()
         self._host = this_host()
         self._seen: dict[str, Any] = {}
