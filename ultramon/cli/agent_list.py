@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.base import StoredAgent
 from ultramon.backends.toolkit import observe_stored
-from ultramon.cli.output import indent_item, json_text
+from ultramon.cli.output import json_item
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import (
@@ -19,21 +20,29 @@ from ultramon.state.observed import (
     verdict_json,
 )
 from ultramon.state.record import FIELD_NAMES, StateRecord
+from ultramon.state.record_text import further_members, state_members, state_text
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ultramon.backends.base import Backend
+    from ultramon.backends.local.state_index import StateIndex
     from ultramon.backends.overview import Overview
 
     Shown = TypeVar("Shown")
 
 
 def open_agent_list(
-    backend: Backend, run: str | None, *, show_all: bool, is_cut: bool, with_news: bool = False
+    backend: Backend,
+    run: str | None,
+    *,
+    show_all: bool,
+    is_cut: bool,
+    with_news: bool = False,
+    index: StateIndex | None = None,
 ) -> AgentList:
     """Return the list of agents that costs least.
 
@@ -43,10 +52,11 @@ def open_agent_list(
         show_all: Show ended agents too.
         is_cut: Only the most urgent agents will be asked for.
         with_news: Report the agents that reach a rung from look to look.
+        index: What earlier lists read; for `AgentList.stream` without a limit.
     """
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is None or not is_cut:
-        return AgentList(backend, run, show_all=show_all, with_news=with_news)
+        return AgentList(backend, run, show_all=show_all, with_news=with_news, index=index)
     return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)
 
 
@@ -64,7 +74,13 @@ class AgentList:
     """
 
     def __init__(
-        self, backend: Backend, run: str | None, *, show_all: bool, with_news: bool
+        self,
+        backend: Backend,
+        run: str | None,
+        *,
+        show_all: bool,
+        with_news: bool,
+        index: StateIndex | None = None,
     ) -> None:
         self.seen: list[ObservedAgent] = []
         self.unreadable: list[Unreadable] = []
@@ -75,6 +91,8 @@ class AgentList:
         self._run = run
         self._show_all = show_all
         self._with_news = with_news
+        self._index = index
+        self._restored: set[str] = set()
         self._marks: dict[str, Any] = {}
         self._stored: dict[str, StoredAgent] = {}
         self._everyone: list[ObservedAgent] = []
@@ -93,13 +111,43 @@ class AgentList:
         self.seen = [one for one, _ in self._look(limit, checked_json)]
         return list(self._news()) if self._with_news else []
 
-    def stream(self, limit: int | None = None) -> Iterator[str]:
+    def stream(self, limit: int | None = None) -> Iterator[bytes]:
         """Look again and yield the agents shown as `agent_text`, none of them kept.
 
         At its end, or at the limit, all attributes but `seen` are up to date.
         """
         self.seen = []
-        return (shown for _, shown in self._look(limit, agent_text))
+        if self._index is None:
+            return (shown for _, shown in self._look(limit, agent_text))
+        return self._stream_indexed(self._index, limit)
+
+    def _stream_indexed(self, index: StateIndex, limit: int | None) -> Iterator[bytes]:
+        """Yield texts, those of unchanged states from the index, and bring the index up to date."""
+        with index, paused_collector():
+            yield from (shown for _, shown in self._look(limit, self._text_by_index))
+            index.finish()
+
+    def _text_by_index(self, one: ObservedAgent) -> bytes | Unreadable:
+        record, index = one.record, self._index
+        assert index is not None
+        members = index.text(record.agent_id)
+        if members is None and record.agent_id in self._restored:
+            return self._read_again(record.agent_id)
+        if members is None:
+            text = state_members(record)
+            members = None if text is None else text.encode("ascii")
+            index.add(record.agent_id, members)
+        if members is None:
+            return agent_text(one)
+        return members + further_members(verdict_json(one.liveness)).encode("ascii")
+
+    def _read_again(self, agent_id: str) -> bytes | Unreadable:
+        """Return an agent whose text in the index is damaged."""
+        try:
+            [one] = observe_stored([self._backend.load(agent_id)], SYSTEM_CLOCK.now())
+        except UltramonError as error:
+            return Unreadable(agent_id, str(error))
+        return one if isinstance(one, Unreadable) else agent_text(one)
 
     def _look(
         self, limit: int | None, show: Callable[[ObservedAgent], Shown | Unreadable]
@@ -125,11 +173,7 @@ class AgentList:
 
     def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
         """Return the agents that may be shown, most urgent first, and their number."""
-        changes = self._backend.changes(self._run, self._marks)
-        for agent_id in changes.removed:
-            self._stored.pop(agent_id, None)
-        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
-        beats = changes.heartbeats
+        beats = self._refresh_stored()
         agents = (
             agent
             if agent.record is None or not agent.record.active
@@ -143,6 +187,19 @@ class AgentList:
         self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)
         return present, len(present)
+
+    def _refresh_stored(self) -> Mapping[str, float]:
+        """Bring what is known up to date; return the heartbeats."""
+        if self._index is not None and not self._marks:
+            self._marks, self._stored, beats, self._restored = self._index.look(
+                self._backend, self._run, with_texts=True, with_ended=self._show_all
+            )
+            return beats
+        changes = self._backend.changes(self._run, self._marks)
+        for agent_id in changes.removed:
+            self._stored.pop(agent_id, None)
+        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
+        return changes.heartbeats
 
     def _news(self) -> Iterable[tuple[ObservedAgent, str]]:
         before = self._rungs
@@ -163,9 +220,15 @@ class PagedAgentList(AgentList):
     """The most urgent agents only, sorted, judged and counted by the store itself."""
 
     def __init__(
-        self, overview: Overview, backend: Backend, run: str | None, **choices: bool
+        self,
+        overview: Overview,
+        backend: Backend,
+        run: str | None,
+        *,
+        show_all: bool,
+        with_news: bool,
     ) -> None:
-        super().__init__(backend, run, **choices)
+        super().__init__(backend, run, show_all=show_all, with_news=with_news)
         self._overview = overview
         self._cursor: str | None = None
 
@@ -196,15 +259,25 @@ class PagedAgentList(AgentList):
                         yield from ((one, event["level"]) for one in seen)
 
 
-def agent_text(one: ObservedAgent) -> str | Unreadable:
-    """Return an agent as an item of `print_json_list`, or why it cannot be shown."""
-    from ultramon.state.record_text import state_text
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Collect no garbage meanwhile: thousands of records come, and none of them holds itself."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
+
+def agent_text(one: ObservedAgent) -> bytes | Unreadable:
+    """Return an agent as an item of `print_json_list`, or why it cannot be shown."""
     text = state_text(one.record, verdict_json(one.liveness))
     if text is not None:
-        return text
+        return text.encode("ascii")
     checked = checked_json(one)
-    return checked if isinstance(checked, Unreadable) else indent_item(json_text(checked))
+    return checked if isinstance(checked, Unreadable) else json_item(checked)
 
 
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:

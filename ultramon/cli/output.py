@@ -104,30 +104,38 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
-def indent_item(text: str) -> str:
-    """Indent a JSON document by the depth of an item of `print_json_list`."""
-    return text.replace("\n", "\n    ")
+def json_item(value: Any) -> bytes:
+    """Return one JSON document as an item of `print_json_list`."""
+    return json_text(value).replace("\n", "\n    ").encode("ascii")
 
 
-def print_json_list(name: str, items: Iterable[str], others: Callable[[], dict[str, Any]]) -> None:
+def print_json_list(
+    name: str, items: Iterable[bytes], others: Callable[[], dict[str, Any]]
+) -> None:
     """Print a JSON object whose first member is a list too long to keep in memory.
 
     Args:
         name: The name of that member.
-        items: The list, indented as by `indent_item`; some are printed at once.
+        items: The list, indented as by `json_item`; some are printed at once.
         others: Called after the last item; returns the other members, at least one.
     """
     # Nothing is printed before the first item is there: until then a command can fail.
-    before, after = f'{{\n  "{name}": [', "]"
-    waiting: list[str] = []
-    for text in items:
-        waiting.append(f"{before}\n    {text}")
-        before, after = ",", "\n  ]"
-        if len(waiting) == _ITEMS_AT_ONCE:
-            click.echo("".join(waiting), nl=False)
+    before, after = f'{{\n  "{name}": ['.encode("ascii"), b"]"
+    waiting: list[bytes] = []
+    for item in items:
+        waiting += before, b"\n    ", item
+        before, after = b",", b"\n  ]"
+        if len(waiting) == 3 * _ITEMS_AT_ONCE:
+            # Not as text, in which terminal codes would be looked for.
+            click.echo(b"".join(waiting), nl=False)
             waiting.clear()
-    waiting.append(before if after == "]" else "")
-    click.echo(f"{''.join(waiting)}{after},{json_text(others())[1:]}")
+    waiting += (
+        before if after == b"]" else b"",
+        after,
+        b",",
+        json_text(others())[1:].encode("ascii"),
+    )
+    click.echo(b"".join(waiting))
 
 
 def json_line(value: Any) -> str:

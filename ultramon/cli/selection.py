@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.local.state_index import StateIndex
     from ultramon.backends.overview import Overview
 
 _MAX_NAMED = 5
@@ -77,6 +78,19 @@ def directory_of(backend: Backend) -> str:
     from ultramon.system.environment import state_directory
 
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
+
+
+def open_index(backend: Backend, name: str) -> StateIndex:
+    """Open an index of the states of a backend; it keeps nothing where there is no directory.
+
+    Args:
+        backend: The store.
+        name: As for `StateIndex`.
+    """
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.backends.local.state_index import StateIndex
+
+    return StateIndex(backend.directory if isinstance(backend, LocalBackend) else None, name)
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:

@@ -8,10 +8,12 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ultramon.backends.base import StoredAgent
 from ultramon.backends.toolkit import judge_stored
-from ultramon.cli.agent_list import look_at
+from ultramon.cli.agent_list import look_at, paused_collector
 from ultramon.cli.output import action_style, field
-from ultramon.cli.selection import open_store
+from ultramon.cli.selection import open_index, open_store
+from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.liveness import ALIVE, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
 from ultramon.state.record import short_id
@@ -21,7 +23,8 @@ from ultramon.system.processes import this_host
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ultramon.backends.base import Changes
+    from ultramon.backends.base import Backend
+    from ultramon.backends.local.state_index import IndexedLook
     from ultramon.backends.overview import Overview
 
     # How many there are of each verdict, the living one nearest to its limit, and the unreadable.
@@ -42,33 +45,59 @@ def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
     """
     backend = open_store(state_dir)
     overview: Overview | None = getattr(backend, "overview", None)
-    survey = _list(backend.changes(run, {})) if overview is None else _ask(overview, run)
+    survey = _list(backend, run) if overview is None else _ask(overview, run)
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     return (" · " if is_unicode else " - ").join(
         _written(text, colour if color else "") for text, colour in _parts(*survey)
     )
 
 
-def _list(look: Changes) -> Survey:
-    """Judge all agents by the heads of their states; decode only the nearest one."""
+def _list(backend: Backend, run: str | None) -> Survey:
+    """Judge all agents by the heads of their states; read only the nearest one whole."""
+    with open_index(backend, "heads") as index, paused_collector():
+        survey = _survey(backend, run, index.look(backend, run))
+        index.finish()
+    return survey
+
+
+def _survey(backend: Backend, run: str | None, look: IndexedLook) -> Survey:
     verdicts: Counter[str] = Counter()
     living: list[ObservedAgent] = []
-    problems = 0
-    for one in judge_stored(look.changed, look.heartbeats, SYSTEM_CLOCK.now()):
-        if isinstance(one, Unreadable):
-            problems += 1
-            continue
-        verdicts[one.liveness.verdict] += 1
-        if one.liveness.verdict in (ALIVE, STALE):
-            living.append(one)
-    while living:
+    problems, now = 0, SYSTEM_CLOCK.now()
+    waiting = judge_stored(look.agents.values(), look.heartbeats, now)
+    while True:
+        for one in waiting:
+            if isinstance(one, Unreadable):
+                problems += 1
+                continue
+            verdicts[one.liveness.verdict] += 1
+            if one.liveness.verdict in (ALIVE, STALE):
+                living.append(one)
+        if not living:
+            return verdicts, None, problems
         nearest = min(living, key=_nearness)
-        if not isinstance(checked_json(nearest), Unreadable):
+        agent_id = nearest.record.agent_id
+        is_read = agent_id not in look.restored
+        if is_read and not isinstance(checked_json(nearest), Unreadable):
             return verdicts, nearest, problems
         living.remove(nearest)
         verdicts[nearest.liveness.verdict] -= 1
-        problems += 1
-    return verdicts, None, problems
+        problems += is_read
+        look.restored.discard(agent_id)
+        again = [] if is_read else _load(backend, run, agent_id)
+        waiting = judge_stored(again, look.heartbeats, now)
+
+
+def _load(backend: Backend, run: str | None, agent_id: str) -> list[StoredAgent]:
+    """Return an agent as it is by now; empty when it is gone, or in another run."""
+    try:
+        agent = backend.load(agent_id)
+    except AgentNotFoundError:
+        return []
+    except StateError as error:
+        return [StoredAgent(agent_id, None, None, error)]
+    is_wanted = agent.record is None or run in (None, agent.record.run)
+    return [agent] if is_wanted else []
 
 
 def _ask(overview: Overview, run: str | None) -> Survey:

@@ -85,6 +85,18 @@ def state_text(record: StateRecord, others: Mapping[str, object]) -> str | None:
     Returns:
         None where the record is decoded, or its text has a form of its own.
     """
+    members = state_members(record)
+    return None if members is None else members + further_members(others)
+
+
+def further_members(others: Mapping[str, object]) -> str:
+    """Return the end of `state_text`, from the last member of the state itself on."""
+    further = [f',{_MEMBER}"{name}": {compact_json.dumps(others[name])}' for name in others]
+    return f"{''.join(further)}\n{MARGIN}}}"
+
+
+def state_members(record: StateRecord) -> str | None:
+    """Return the beginning of `state_text`, which changes with the state only."""
     shape = _shape[0] if _shape else _compile()
     found = shape.fullmatch(record.undecoded_body.decode("ascii", "replace"))
     if found is None:
@@ -104,10 +116,7 @@ def state_text(record: StateRecord, others: Mapping[str, object]) -> str | None:
             if indented is None:
                 return None
             values[at] = indented
-    further = "".join(
-        f',{_MEMBER}"{name}": {compact_json.dumps(value)}' for name, value in others.items()
-    )
-    return f"{_FORM.format(*values)}{further}\n{MARGIN}}}"
+    return _FORM.format(*values)
 
 
 def _indent(text: str, *, is_forecast: bool) -> str | None:

@@ -19,6 +19,7 @@ MAX_FILE_BYTES = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_TO_READ = os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC
 _geteuid = getattr(os, "geteuid", None)  # not on Windows
 
 
@@ -108,7 +109,7 @@ def read_shared_file(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 def _read_bounded(
     path: str, max_bytes: int, check: Callable[[os.stat_result, str], None]
 ) -> tuple[bytes, os.stat_result]:
-    fd = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | _CLOEXEC)
+    fd = os.open(path, _TO_READ)
     try:
         found = os.fstat(fd)
         check(found, path)
@@ -122,6 +123,24 @@ def _read_bounded(
     if len(data) > found.st_size:
         raise StateCorruptError(path, "grew while it was read")
     return data, found
+
+
+def open_private_file(path: str) -> tuple[int, os.stat_result]:
+    """Open a regular file of this user for reading; a link is not followed.
+
+    Raises:
+        StateCorruptError: It is not a regular file of this user.
+        OSError: It does not exist, or the system refused.
+    """
+    check_private(os.lstat(path), path)
+    fd = os.open(path, _TO_READ)
+    try:
+        found = os.fstat(fd)
+        check_private(found, path)
+    except BaseException:
+        close_quietly(fd)
+        raise
+    return fd, found
 
 
 def open_private(path: str, flags: int = os.O_RDWR) -> int:
@@ -146,6 +165,17 @@ def open_private(path: str, flags: int = os.O_RDWR) -> int:
 def _make_private(fd: int) -> None:
     if hasattr(os, "fchmod"):
         os.fchmod(fd, 0o600)  # a umask may have removed bits
+
+
+def create_private(path: str) -> int:
+    """Make a file that must not exist yet, with mode 0600, and open it for writing.
+
+    Raises:
+        OSError: The system refused.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, 0o600)
+    _make_private(fd)
+    return fd
 
 
 def open_shared(path: str) -> int:

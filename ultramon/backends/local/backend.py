@@ -14,7 +14,6 @@ from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
-from ultramon.backends.local.heartbeats import Heartbeats
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
@@ -166,6 +165,8 @@ class DirectoryBackend(JournalClaims):
     def _changes(
         self, run: str | None, seen: dict[str, Any], read: Callable[[str, Mark | None], StateRecord]
     ) -> Changes:
+        from ultramon.backends.local.heartbeats import Heartbeats
+
         marks = self.directory.scan()
         heartbeats = Heartbeats(self.directory, marks)
 
@@ -290,6 +291,15 @@ class LocalBackend(DirectoryBackend):
         super().__init__(files, Journal(files.path))
         self.url = f"file://{quote(files.path)}"
         _alive.add(self)
+
+    def prune(self, *, dry_run: bool, **choices: Any) -> list[str]:
+        """See `Backend.prune`."""
+        from ultramon.backends.local.state_index import delete_indexes
+
+        pruned = super().prune(dry_run=dry_run, **choices)
+        if not dry_run:
+            delete_indexes(self.directory)
+        return pruned
 
     def after_fork(self) -> None:
         """Leave locks to the parent in a forked copy."""

@@ -14,8 +14,7 @@ from ultramon.cli.output import (
     age,
     field,
     held_tokens,
-    indent_item,
-    json_text,
+    json_item,
     make_console,
     make_table,
     percent,
@@ -31,6 +30,7 @@ from ultramon.cli.selection import (
     directory_of,
     find_agent,
     limit_option,
+    open_index,
     open_store,
     store_options,
 )
@@ -93,12 +93,17 @@ def command(
         return
     if limit is None and not json and sys.stdout.isatty():
         limit = MAX_ROWS
-    agent_list = open_agent_list(backend, run, show_all=show_all, is_cut=True)
+    is_whole = json and limit is None
+    agent_list = open_agent_list(
+        backend,
+        run,
+        show_all=show_all,
+        is_cut=True,
+        index=open_index(backend, "texts") if is_whole else None,
+    )
     earlier = earlier_lives(backend, run) if run is not None and show_all else []
     if json:
-        agents = chain(
-            agent_list.stream(limit), (indent_item(json_text(one.to_json())) for one in earlier)
-        )
+        agents = chain(agent_list.stream(limit), (json_item(one.to_json()) for one in earlier))
         print_json_list(
             "agents",
             islice(agents, limit),
