@@ -41,6 +41,8 @@ from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subsc
 from ultramon.backends.lease_holder import is_gone
 from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.state.event_keys import event_key
+from ultramon.state.history import decode_points
+from ultramon.state.history_ring import add_point, encode_point
 from ultramon.state.record import SCHEMA, decode_state, encode_state
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import parse_time
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ultramon.backends.base import Build
+    from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -75,6 +78,7 @@ class JsonLinesBackend:
         self._claims: dict[str, dict[str, Any]] = {}
         self._consumers: dict[str, dict[str, Any]] = {}
         self._requests: dict[str, str] = {}
+        self._histories: dict[str, bytes] = {}
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
@@ -117,6 +121,11 @@ class JsonLinesBackend:
 
     def _replay(self, step: dict[str, Any]) -> None:
         self._states.update(step.get("states", {}))
+        for agent_id, points in step.get("histories", {}).items():
+            self._histories[agent_id] = bytes.fromhex(points)
+        for agent_id, point in step.get("readings", {}).items():
+            points = self._histories.get(agent_id, b"")
+            self._histories[agent_id] = add_point(points, bytes.fromhex(point))
         self._beats.update(step.get("beats", {}))
         self._claims.update(step.get("claims", {}))
         self._consumers.update(step.get("consumers", {}))
@@ -152,6 +161,7 @@ class JsonLinesBackend:
             "claims": self._claims,
             "consumers": self._consumers,
             "requests": self._requests,
+            "histories": {agent_id: points.hex() for agent_id, points in self._histories.items()},
         }
         steps = [log, {**rest, "events": events, "nextEvent": self._next_event}]
         temporary = f"{self.path}.{random_hex(4)}.tmp"
@@ -205,7 +215,9 @@ class JsonLinesBackend:
         record.pending = None
         text = encode_state(record, self.path).decode()
         states = {record.agent_id: text}
-        self._append(durable=durable, states=states, events=self._numbered(events), **more)
+        readings = {record.agent_id: encode_point(record).hex()}
+        numbered = self._numbered(events)
+        self._append(durable=durable, states=states, readings=readings, events=numbered, **more)
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         with self._up_to_date():
@@ -224,6 +236,10 @@ class JsonLinesBackend:
             if stored is None:
                 raise AgentNotFoundError(agent_id)
             return StoredAgent(agent_id, stored, self._beats.get(agent_id))
+
+    def history(self, agent_id: str) -> list[HistoryPoint]:
+        with self._up_to_date():
+            return decode_points(self._histories.get(agent_id, b""))
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         return sorted(self.changes(run, {}).changed, key=attrgetter("agent_id"))
@@ -388,6 +404,7 @@ class JsonLinesBackend:
                 del self._states[agent_id]
                 self._beats.pop(agent_id, None)
                 self._requests.pop(agent_id, None)
+                self._histories.pop(agent_id, None)
             for number, text in list(self._events.items()):
                 if (parse_time(json.loads(text)["occurredAt"]) or 0.0) < events_before:
                     del self._events[number]

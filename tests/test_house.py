@@ -334,7 +334,7 @@ A_MONITOR_LOADS = {
     " levels limits model_windows monitor_gauge note provider_usage tracker",
     "monitor": "async_twins background late_models lifecycle monitor session state_writer",
     "notices": "message message_rules registration router rules texts",
-    "state": "event_keys liveness observed plan record record_head",
+    "state": "event_keys history_ring liveness observed plan record record_head",
     "system": "clock compact_json environment files ids lean_os locks processes settings"
     " timestamps",
     "": "errors routing signals",

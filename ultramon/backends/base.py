@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ultramon.errors import StateError, UltramonError
+    from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -174,6 +175,23 @@ class Backend(Protocol):
         Raises:
             AgentNotFoundError: There is none.
             StateCorruptError: Its state cannot be read.
+        """
+
+    def history(self, agent_id: str) -> list[HistoryPoint]:
+        """Return the last readings of an agent, oldest first, at most 64, for what draws them.
+
+        Each stored state adds its reading where that is new; nothing new is no point, and neither
+        is a share without tokens. Of more readings those stay that show every epoch as a whole.
+        They may be lost in a power cut.
+
+        Args:
+            agent_id: The agent.
+
+        Returns:
+            Nothing where there is none, where it cannot be read, and of an unknown agent.
+
+        Raises:
+            StateError: The whole store could not be asked, as a database that is away.
         """
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:

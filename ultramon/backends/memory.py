@@ -12,6 +12,7 @@ from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import migrate
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import AgentNotFoundError
+from ultramon.state.history_ring import add_point, encode_point
 from ultramon.state.record import decode_state, encode_request, encode_state
 from ultramon.system import compact_json
 
@@ -73,13 +74,14 @@ class _MemoryJournal(Journal):
 class _MemoryDirectory(StateDirectory):
     """The same bytes in dictionaries."""
 
-    __slots__ = ("_lock", "beats", "requests", "states")
+    __slots__ = ("_lock", "beats", "histories", "requests", "states")
 
     def __init__(self) -> None:
         self.path = self.folder = "memory:"
         self._lock = threading.RLock()
         self.states: dict[str, bytes] = {}
         self.beats: dict[str, float] = {}
+        self.histories: dict[str, bytes] = {}
         self.requests: dict[str, bytes] = {}
 
     def prepare(self) -> None:
@@ -112,6 +114,12 @@ class _MemoryDirectory(StateDirectory):
     def replace(self, record: StateRecord, *, durable: bool) -> None:
         """See `StateDirectory.replace`."""
         self.states[record.agent_id] = encode_state(record, self.file(record.agent_id))
+        points = self.histories.get(record.agent_id, b"")
+        self.histories[record.agent_id] = add_point(points, encode_point(record))
+
+    def read_history(self, agent_id: str) -> bytes:
+        """See `StateDirectory.read_history`."""
+        return self.histories.get(agent_id, b"")
 
     def beat(self, agent_id: str, at: float) -> None:
         """See `StateDirectory.beat`."""
@@ -145,7 +153,7 @@ class _MemoryDirectory(StateDirectory):
 
     def remove(self, agent_id: str) -> None:
         """See `StateDirectory.remove`."""
-        for kept in (self.states, self.beats, self.requests):
+        for kept in (self.states, self.beats, self.requests, self.histories):
             kept.pop(agent_id, None)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ultramon.backends.local.state_files import StateDirectory
+from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
 from ultramon.errors import (
     AgentNotFoundError,
     StateDirectoryError,
@@ -201,7 +201,7 @@ def check_set_aside(context: DoctorContext) -> Iterator[Finding]:
         except OSError:
             continue
         # The state of an agent may bear such a name too.
-        kept = [name for name in names if not name.endswith((".json", ".lock", ".hb", ".request"))]
+        kept = [name for name in names if not name.endswith(SUFFIXES)]
         if kept:
             message = f"set aside as unreadable: {first_of(kept)} in {folder}"
             yield warning("set aside", message, "look at them, then delete them")

@@ -325,6 +325,7 @@ class _MortalDirectory(_MemoryDirectory):
         super().__init__()
         self._lock = of._lock
         self.states, self.beats, self.requests = of.states, of.beats, of.requests
+        self.histories = of.histories
         self._pass = moment
 
     def replace(self, record: StateRecord, *, durable: bool) -> None:

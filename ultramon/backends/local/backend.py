@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Build, Claim
     from ultramon.backends.local.state_files import Mark
+    from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -148,6 +149,12 @@ class DirectoryBackend(JournalClaims):
         """See `Backend.load`."""
         record = self.directory.read(agent_id)
         return StoredAgent(agent_id, record, self.directory.heartbeat_at(agent_id))
+
+    def history(self, agent_id: str) -> list[HistoryPoint]:
+        """See `Backend.history`."""
+        from ultramon.state.history import decode_points
+
+        return decode_points(self.directory.read_history(agent_id))
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""

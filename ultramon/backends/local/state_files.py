@@ -8,7 +8,14 @@ from __future__ import annotations
 import time
 from stat import S_ISREG
 
-from ultramon.errors import AgentNotFoundError, FencedError, StateCorruptError, StateDirectoryError
+from ultramon.errors import (
+    AgentNotFoundError,
+    FencedError,
+    InvalidAgentIdError,
+    StateCorruptError,
+    StateDirectoryError,
+)
+from ultramon.state.history_ring import FILE_BYTES, add_point, encode_point, pack, unpack
 from ultramon.state.record import (
     StateRecord,
     decode_state,
@@ -20,6 +27,7 @@ from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
 from ultramon.system.files import (
     NewFile,
+    check_private,
     close_quietly,
     delete_file,
     delete_quietly,
@@ -45,13 +53,19 @@ if TYPE_CHECKING:
 STATES = "subagents"
 ALERTS = "alerts"
 """The folder of alert memories, a file per agent."""
+SUFFIXES = (".request", ".hist", ".json", ".hb", ".lock")
+"""Of an agent's files, in the order of their deletion.
+
+The state goes after what a next agent of that id must not find, should a kill come in between.
+"""
 KEPT_CORRUPT_FILES = 3
 ORPHAN_SECONDS = 60.0
+_HISTORY_READS = 3
 
 
 def _is_kept(name: str, prefix: str) -> bool:
     # An agent may be called "a.json.corrupt-1": its files are no evidence about agent "a".
-    return name.startswith(prefix) and not name.endswith((".json", ".lock", ".hb", ".request"))
+    return name.startswith(prefix) and not name.endswith(SUFFIXES)
 
 
 class StateDirectory:
@@ -77,7 +91,7 @@ class StateDirectory:
         make_private_directory(self.folder)
 
     def file(self, agent_id: str, suffix: str = ".json") -> str:
-        """Return the path of one of an agent's files (``.json``, ``.lock``, ``.hb``, ``.request``).
+        """Return the path of one of an agent's files, each with one of `SUFFIXES`.
 
         Raises:
             InvalidAgentIdError: The id may not become a file name.
@@ -221,7 +235,9 @@ class StateDirectory:
             raise FencedError(record.agent_id, record.generation, stored.generation)
 
     def replace(self, record: StateRecord, *, durable: bool) -> None:
-        """Write a state atomically. Call inside the lock, after the generation check.
+        """Write a state atomically, and its reading behind those before. Call inside the lock.
+
+        Check the generation first. A reading that cannot be written is only missing in `history`.
 
         Args:
             record: What to write.
@@ -235,11 +251,48 @@ class StateDirectory:
         data = encode_state(record, path)
         with self._new_file(record.agent_id, path, data) as temporary:
             os.replace(temporary, path)
+        self._add_reading(record)
         if durable:
             try:
                 sync_directory(self.folder)
             except OSError as error:
                 raise refused(path, "is written, durability unknown", error) from error
+
+    def _add_reading(self, record: StateRecord) -> None:
+        point = encode_point(record)
+        if not point:
+            return
+        path = self.file(record.agent_id, ".hist")
+        try:
+            fd = open_private(path)
+            try:
+                check_private(os.fstat(fd), path)
+                data = os.read(fd, FILE_BYTES + 1)
+                known = unpack(data)
+                points = add_point(known, point)
+                if points is known:
+                    return
+                # One small write: a kill leaves the old ring or the new one.
+                os.lseek(fd, 0, os.SEEK_SET)
+                os.write(fd, pack(points))
+                if len(data) > FILE_BYTES:
+                    os.ftruncate(fd, FILE_BYTES)
+            finally:
+                close_quietly(fd)
+        except (OSError, StateCorruptError):
+            return  # a picture less; the state is what counts
+
+    def read_history(self, agent_id: str) -> bytes:
+        """Return the points of an agent's ring; nothing without a readable one."""
+        # The owner may write at this moment: what is torn then is whole at the next read.
+        for _ in range(_HISTORY_READS):
+            try:
+                data, _found = read_private_file(self.file(agent_id, ".hist"), FILE_BYTES)
+            except (InvalidAgentIdError, OSError, StateCorruptError):
+                break
+            if points := unpack(data):
+                return points
+        return b""
 
     def _new_file(self, agent_id: str, path: str, data: bytes) -> NewFile:
         return NewFile(os.path.join(self.folder, f".{agent_id}.{random_hex(6)}.tmp"), path, data)
@@ -332,8 +385,7 @@ class StateDirectory:
         Raises:
             StateWriteError: The file system refused.
         """
-        # The request first: a kill in between leaves none for the next agent of that id.
-        for suffix in (".request", ".json", ".hb", ".lock"):
+        for suffix in SUFFIXES:
             delete_file(self.file(agent_id, suffix))
         alerts = os.path.join(self.path, ALERTS, agent_id)
         for suffix in (".json", ".lock"):

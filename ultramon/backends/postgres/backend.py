@@ -90,6 +90,7 @@ class PostgresBackend:
         self._kept: dict[str, set[str]] = {}
         # Verbs of `Backend` that one part carries out alone.
         self.load, self.list_agents, self.changes = states.load, states.list_agents, states.changes
+        self.history = states.history
         self.put_request, self.get_request = states.put_request, states.get_request
         self.events, self.change_mark = log.events, log.change_mark
         self.subscribe, self.acknowledge = log.subscribe, log.acknowledge

@@ -21,6 +21,7 @@ import pytest
 from ultramon.testing.contract.claims import ClaimContract
 from ultramon.testing.contract.events import EventContract
 from ultramon.testing.contract.fleet import FleetContract
+from ultramon.testing.contract.history import HistoryContract
 from ultramon.testing.contract.states import StateContract
 from ultramon.testing.contract.store import StoreContract
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
 
-class BackendContract(StateContract, EventContract, ClaimContract, FleetContract, StoreContract):
+class BackendContract(
+    StateContract, HistoryContract, EventContract, ClaimContract, FleetContract, StoreContract
+):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
     @pytest.fixture

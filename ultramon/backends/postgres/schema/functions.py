@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.schema.state_columns import COLUMNS
+from ultramon.backends.postgres.schema.state_columns import HISTORY, assignments
 from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
+from ultramon.state.history_ring import FULL_BYTES
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SET = ", ".join(f"{name} = old.{name}" for name in COLUMNS[1:])
-
 BEAT = "SELECT * FROM ultramon.beat(%s, %s, %s)"
 """With ids, generations and a time; returns the refused ids. A transaction of its own."""
 STORE = "SELECT * FROM ultramon.store(%s, %s)"
 """With rows of agents and of events; returns of each agent that is stored, a row for each audience,
-its generation and schema, the keys of all new events, its registration, sender and announcement."""
+its generation and schema, the keys of all new events, its registration, sender and announcement,
+and whether its history is full."""
 TELL = "SELECT * FROM ultramon.tell(%s, %s, %s)"
 """With rows of announcements and of messages, and the channel of those who listen; returns by
 recipient the messages that are too many now."""
@@ -72,7 +72,7 @@ FUNCTIONS = (
         """TABLE (agent_id text, generation bigint, schema_version integer, fresh text[],
         notify_id text, source text, ladder text, registered_by text, registered_at float8,
         started_at float8, sender_generation bigint, sender_epoch bigint, cleared_at float8,
-        audience text, told_epoch bigint, level text)""",
+        audience text, told_epoch bigint, level text, is_history_full boolean)""",
         f"""
         WITH given AS MATERIALIZED (
             SELECT * FROM json_populate_recordset(NULL::ultramon.agents, $1)
@@ -81,14 +81,16 @@ FUNCTIONS = (
             FROM given g JOIN ultramon.agents a USING (agent_id)
             ORDER BY a.agent_id FOR UPDATE OF a
         ), put AS (
-            UPDATE ultramon.agents a SET {_SET},
+            UPDATE ultramon.agents a SET {assignments("a", "old")},
                 changed = pg_current_xact_id()
             FROM old WHERE a.agent_id = old.agent_id AND held = old.generation
                 AND newest <= old.seq AND version <= {SCHEMA}
+            RETURNING a.agent_id, octet_length(a.{HISTORY}) >= {FULL_BYTES} AS is_full
         )
         SELECT array_agg(agent_id), array_agg(held), array_agg(version),
-            array_agg(agent_id) FILTER (WHERE held = generation AND version <= {SCHEMA})
-        INTO ids, generations, versions, accepted FROM old;
+            array_agg(agent_id) FILTER (WHERE held = generation AND version <= {SCHEMA}),
+            ARRAY(SELECT agent_id FROM put WHERE is_full)
+        INTO ids, generations, versions, accepted, filled FROM old;
         IF json_array_length($2) > 0 THEN
             WITH put AS (
                 INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)
@@ -102,13 +104,15 @@ FUNCTIONS = (
         -- A statement of its own: it sees what was changed while the rows were waited for.
         RETURN QUERY SELECT u.agent_id, u.generation, u.schema_version, stored, r.notify_id,
             r.source, r.ladder, r.registered_by, r.registered_at, s.started_at, s.generation,
-            s.epoch, s.cleared_at, t.audience, t.epoch, t.level
+            s.epoch, s.cleared_at, t.audience, t.epoch, t.level,
+            u.agent_id = ANY(filled)
         FROM unnest(ids, generations, versions) AS u (agent_id, generation, schema_version)
         LEFT JOIN ultramon.registrations r USING (agent_id)
         LEFT JOIN ultramon.senders s USING (agent_id)
         LEFT JOIN ultramon.announcements t USING (agent_id);
         """,
-        "ids text[]; generations bigint[]; versions integer[]; accepted text[]; stored text[];",
+        "ids text[]; generations bigint[]; versions integer[]; accepted text[]; stored text[];"
+        " filled text[];",
     ),
     _function(
         "tell",

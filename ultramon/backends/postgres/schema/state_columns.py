@@ -7,10 +7,13 @@ from typing import Any
 
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
+from ultramon.state.history_ring import FULL_BYTES, POINT_BYTES, encode_point
 from ultramon.state.liveness import STALE_AFTER_INTERVALS, lost_after
 from ultramon.state.record import StateRecord, short_id
 from ultramon.system import compact_json
 
+HISTORY = "history"
+"""Of a row to write the one reading that it brings, if any; what is stored are all of them."""
 _INFINITY = "Infinity"
 _URGENCIES = {FORCE_RETURN: 2, PREPARE_HANDOFF: 1}
 
@@ -44,6 +47,7 @@ def row_of(record: StateRecord, document: bytes, skew_seconds: float) -> dict[st
         "label": to_column(record.label),
         "shown_id": None if shown_id == record.agent_id else shown_id,
         "document": document.decode("ascii"),
+        HISTORY: f"\\x{encode_point(record).hex()}",
     }
 
 
@@ -76,3 +80,19 @@ def _lost_after(record: StateRecord) -> float | str | None:
 
 COLUMNS = tuple(row_of(StateRecord("any"), b"", 0.0))
 """The columns of a row, beginning with the id."""
+
+
+def assignments(stored: str, given: str) -> str:
+    """Return what an update sets, from the names of the stored row and of the given one.
+
+    A reading is added to the history unless it is the last one there. A full history is thinned by
+    its writer, after the write that filled it.
+    """
+    old, new = f"{stored}.{HISTORY}", f"{given}.{HISTORY}"
+    values = {name: f"{given}.{name}" for name in COLUMNS[1:]}
+    values[HISTORY] = (
+        f"CASE WHEN coalesce({new}, '') IN ('', substring({old}"
+        f" FROM octet_length({old}) - {POINT_BYTES - 1})) OR octet_length({old}) >= {FULL_BYTES}"
+        f" THEN {old} ELSE coalesce({old}, '') || {new} END"
+    )
+    return ", ".join(f"{name} = {value}" for name, value in values.items())

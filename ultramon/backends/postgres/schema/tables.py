@@ -167,5 +167,9 @@ MIGRATIONS = (
     CREATE INDEX handoff_claims_pending ON ultramon.handoff_claims (handoff_id)
         WHERE status = 'pending';
     """,
+    # The points of `ultramon.state.history_ring`, as they are.
+    """
+    ALTER TABLE ultramon.agents ADD COLUMN history bytea;
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -216,6 +216,8 @@ class Batches:
                 else:
                     self._route(save, stored, written)
             self._write(written)
+            if full := [agent_id for agent_id, stored in found.items() if stored[0][-1]]:
+                self._states.thin_histories(connection, full)
         return outcomes
 
     def _check(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> None:

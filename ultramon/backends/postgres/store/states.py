@@ -9,9 +9,11 @@ from ultramon.backends.base import Changes, StoredAgent
 from ultramon.backends.local.message_rows import BELONGINGS
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres.schema import functions
-from ultramon.backends.postgres.schema.state_columns import COLUMNS, row_of
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, assignments, row_of
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.errors import AgentNotFoundError, StateError
+from ultramon.state.history import HistoryPoint, decode_points
+from ultramon.state.history_ring import thin
 from ultramon.state.record import decode_state, encode_request, encode_state
 from ultramon.state.record_head import decode_head
 from ultramon.system import compact_json
@@ -29,9 +31,9 @@ _SELECT = (
     " FROM ultramon.agents a LEFT JOIN ultramon.heartbeats h USING (agent_id)"
 )
 _PUT = (
-    f"INSERT INTO ultramon.agents ({', '.join(COLUMNS)})"
+    f"INSERT INTO ultramon.agents AS a ({', '.join(COLUMNS)})"
     f" VALUES ({', '.join(f'%({name})s' for name in COLUMNS)}) ON CONFLICT (agent_id) DO UPDATE"
-    f" SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS[1:])},"
+    f" SET {assignments('a', 'excluded')},"
     " changed = pg_current_xact_id()"
 )
 # One question and one answer: each further one would cost the way to the server and back.
@@ -120,6 +122,19 @@ class States:
         document = encode_state(record, self._path(record.agent_id))
         return row_of(record, document, self._database.skew_seconds)
 
+    def thin_histories(self, connection: Connection, agent_ids: Sequence[str]) -> None:
+        """Make room in the histories of agents that this transaction has written."""
+        found = connection.execute(
+            "SELECT agent_id, history FROM ultramon.agents WHERE agent_id = ANY(%s)",
+            (list(agent_ids),),
+        ).fetchall()
+        connection.execute(
+            "UPDATE ultramon.agents a SET history = u.history"
+            " FROM unnest(%s::text[], %s::bytea[]) AS u (agent_id, history)"
+            " WHERE a.agent_id = u.agent_id",
+            ([row[0] for row in found], [thin(row[1]) for row in found]),
+        )
+
     # --- reading
 
     def stored(self, row: Sequence[Any]) -> StoredAgent:
@@ -154,6 +169,18 @@ class States:
         if stored.problem is not None:
             raise stored.problem
         return stored
+
+    def history(self, agent_id: str) -> list[HistoryPoint]:
+        """See `Backend.history`."""
+        rows = self._database.select(
+            "SELECT history, skew_seconds FROM ultramon.agents"
+            " WHERE agent_id = %s AND history IS NOT NULL",
+            to_column(agent_id),
+        )
+        # Like the times of a state, those of its readings move to the clock of this host.
+        for points, skew_seconds in rows:
+            return decode_points(points, skew_seconds - self._database.skew_seconds)
+        return []
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
         """See `Backend.list_agents`."""
