@@ -1,0 +1,213 @@
+"""The readings of an agent over time: what is kept of them, and what damage does."""
+
+import os
+import stat
+from copy import copy
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
+from ultramon.pictures.sparkline import sparkline
+from ultramon.state.history import HISTORY_POINTS, HistoryPoint, decode_points
+from ultramon.state.history_ring import (
+    FILE_BYTES,
+    POINT_BYTES,
+    add_point,
+    encode_point,
+    pack,
+    thin,
+    unpack,
+)
+from ultramon.testing.clock import START
+from ultramon.testing.samples import make_record
+
+AGENT = "scout-1"
+BLANK = make_record(AGENT)
+LEVELS = ["normal", "warning", "critical", None]
+READINGS = st.lists(
+    st.tuples(
+        st.integers(0, 2**33),
+        st.integers(-1, 2**33),
+        st.sampled_from(["reported", "anchored", "estimated", "a new one"]),
+        st.integers(1, 5),
+        st.sampled_from(LEVELS),
+    ),
+    max_size=200,
+)
+
+
+def reading(at, tokens, source="reported", epoch=1, level="normal"):
+    record = copy(BLANK)
+    record.measured_at, record.estimated_tokens, record.tokens_source = at, tokens, source
+    record.epoch, record.threshold_status = epoch, level
+    return record
+
+
+def ring_of(records):
+    points = b""
+    for record in records:
+        points = add_point(points, encode_point(record))
+    return points
+
+
+@given(READINGS)
+def test_any_readings_are_kept_within_bounds(given_readings):
+    """At most 64, in their order, each one that was given; the newest is always there."""
+    points = ring_of(reading(*one) for one in given_readings)
+    shown = decode_points(unpack(pack(points)))
+    assert shown == decode_points(points)
+    assert len(shown) <= HISTORY_POINTS
+    most = 2**32 - 1
+    wanted = iter(
+        HistoryPoint(at, min(max(tokens, 0), most), source.replace("a new one", "unknown"), epoch)
+        for at, tokens, source, epoch, _ in given_readings
+    )
+    assert all(point in wanted for point in shown)
+    if given_readings:
+        assert shown[-1].at == given_readings[-1][0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from(LEVELS)), min_size=1, max_size=10))
+def test_thinning_keeps_the_ends_of_epochs_and_the_crossings(epochs):
+    """However many readings an epoch has, its first and last stay, and where the level changed."""
+    rows, at = [], 0
+    for epoch, (count, level) in enumerate(epochs, 1):
+        for number in range(count):
+            at += 1
+            rows.append(reading(at, at, epoch=epoch, level=level if number > count // 2 else "x"))
+    points = [encode_point(record) for record in rows]
+    before = points[:HISTORY_POINTS]
+    after = thin(b"".join(before))
+    kept = [after[at : at + POINT_BYTES] for at in range(0, len(after), POINT_BYTES)]
+    ends = set()
+    for _, found in groupby(before, key=lambda row: row[10:14]):
+        group = list(found)
+        ends |= {group[0], group[-1]}
+        ends |= {later for row, later in pairwise(group) if row[15] != later[15]}
+    assert ends <= set(kept)
+    assert [row for row in before if row in set(kept)] == kept
+
+
+def test_more_epochs_than_room_lose_the_oldest():
+    """Nothing but ends: the oldest go, the newest stay."""
+    shown = decode_points(ring_of(reading(START + n, n, epoch=n) for n in range(1, 301)))
+    assert [point.epoch for point in shown] == list(range(301 - len(shown), 301))
+    assert len(shown) > HISTORY_POINTS // 2
+
+
+def test_a_long_epoch_is_thinned_evenly():
+    """After a thousand readings neither its beginning nor its end is a gap."""
+    shown = decode_points(ring_of(reading(START + n, n) for n in range(1_000)))
+    gaps = [later.at - point.at for point, later in pairwise(shown)]
+    assert shown[0].at == START
+    assert max(gaps) < 1_000 / 10
+
+
+@given(st.binary(max_size=FILE_BYTES + 3))
+def test_foreign_bytes_are_no_history(data):
+    """Of whatever else lies there nothing is read."""
+    assert unpack(data) == b""
+
+
+@given(st.integers(0, FILE_BYTES - 1), st.integers(1, 255))
+def test_a_changed_byte_is_no_history(place, change):
+    """A ring is read as it was written, or not at all."""
+    data = bytearray(pack(ring_of(reading(START + n, n) for n in range(40))))
+    data[place] ^= change
+    assert unpack(bytes(data)) == b""
+
+
+@pytest.mark.parametrize("foreign", ["link", "fifo", "directory", "hard link", "long", "empty"])
+def test_a_foreign_file_costs_the_picture_only(tmp_path, foreign):
+    """The state is stored, nothing is followed or written elsewhere, and a file is replaced."""
+    files = StateDirectory(str(tmp_path / "state"))
+    files.prepare()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    path = Path(files.file(AGENT, ".hist"))
+    if foreign == "link":
+        path.symlink_to(victim)
+    elif foreign == "fifo":
+        os.mkfifo(path)
+    elif foreign == "directory":
+        path.mkdir()
+    elif foreign == "hard link":
+        path.hardlink_to(victim)
+    else:
+        path.write_bytes(b"x" * 10_000 if foreign == "long" else b"")
+    assert files.read_history(AGENT) == b""
+    files.replace(reading(START, 7), durable=False)
+    assert files.read(AGENT).estimated_tokens == 7
+    assert victim.read_bytes() == b"precious"
+    is_replaced = foreign in ("long", "empty")
+    assert decode_points(files.read_history(AGENT)) == (
+        [HistoryPoint(START, 7, "reported", 1)] if is_replaced else []
+    )
+
+
+def test_a_history_is_a_private_file_of_fixed_size(tmp_path):
+    """Mode 0600, beside the state, as long with one reading as with a thousand."""
+    files = StateDirectory(str(tmp_path / "state"))
+    files.prepare()
+    path = files.file(AGENT, ".hist")
+    for number in range(100):
+        files.replace(reading(START + number, number), durable=False)
+        assert os.path.getsize(path) == FILE_BYTES == 1_037
+    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
+    files.remove(AGENT)
+    assert os.listdir(files.folder) == []
+    assert ".hist" in SUFFIXES
+
+
+def test_nothing_new_writes_nothing(tmp_path):
+    """A save with the same reading leaves the ring's file as it is."""
+    files = StateDirectory(str(tmp_path / "state"))
+    files.prepare()
+    files.replace(reading(START, 7), durable=False)
+    path = files.file(AGENT, ".hist")
+    os.utime(path, ns=(1, 1))
+    files.replace(reading(START, 7), durable=True)
+    assert os.lstat(path).st_mtime_ns == 1
+
+
+def test_a_thousand_agents_have_a_history_each(tmp_path):
+    """None is mixed up with another, and a listing takes none of them for an agent."""
+    backend = LocalBackend(str(tmp_path / "state"))
+    backend.directory.prepare()
+    for number in range(1_000):
+        record = reading(START, number)
+        record.agent_id = f"scout-{number}"
+        # Without its state: a thousand synced files would be all that this test does.
+        backend.directory._add_reading(record)
+    assert backend.list_agents() == []
+    for number in range(1_000):
+        assert backend.history(f"scout-{number}") == [HistoryPoint(START, number, "reported", 1)]
+
+
+def points_of(*tokens):
+    return [HistoryPoint(START + n, count, "reported", 1) for n, count in enumerate(tokens)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "width", "line", "ascii_line"),
+    [
+        ((), 100, 4, "    ", "    "),
+        ((0, 50, 99), 100, 3, "▁▅█", "_=#"),
+        ((10, 20), 100, 4, "  ▁▂", "  _."),
+        ((10, 150), 100, 2, "▁█", "_#"),
+        ((1, 90, 1, 2, 3, 4), 100, 3, "█▁▁", "#__"),
+        ((5, 10), None, 2, "▅█", "=#"),
+        ((0, 0), None, 2, "▁▁", "__"),
+        ((3,), -1, 1, "█", "#"),
+    ],
+)
+def test_a_sparkline_shows_the_highest_of_each_share(tokens, limit, width, line, ascii_line):
+    """Newest at the right end, the limit at full height, without one the highest reading."""
+    points = points_of(*tokens)
+    assert sparkline(points, limit_tokens=limit, width=width) == line
+    assert sparkline(points, limit_tokens=limit, width=width, ascii_only=True) == ascii_line
