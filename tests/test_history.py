@@ -1,7 +1,10 @@
 """The readings of an agent over time: what is kept of them, and what damage does."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from copy import copy
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -12,7 +15,9 @@ from hypothesis import strategies as st
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
+from ultramon.pictures.drawings import Mark, timeline_svg
 from ultramon.pictures.sparkline import sparkline
+from ultramon.pictures.text_timeline import text_timeline
 from ultramon.state.history import HISTORY_POINTS, HistoryPoint, decode_points
 from ultramon.state.history_ring import (
     FILE_BYTES,
@@ -211,3 +216,118 @@ def test_a_sparkline_shows_the_highest_of_each_share(tokens, limit, width, line,
     points = points_of(*tokens)
     assert sparkline(points, limit_tokens=limit, width=width) == line
     assert sparkline(points, limit_tokens=limit, width=width, ascii_only=True) == ascii_line
+
+
+LINES = [(80, "critical"), (100, "limit")]
+
+
+def test_a_timeline_in_text_shows_rungs_epochs_and_marks():
+    """Fullness as columns over time, the words of rungs beside, epochs and marks below."""
+    points = [
+        HistoryPoint(0.0, 20, "reported", 1),
+        HistoryPoint(5.0, 90, "reported", 1),
+        HistoryPoint(10.0, 30, "reported", 2),
+        HistoryPoint(15.0, 60, "reported", 2),
+    ]
+    drawn = text_timeline(
+        points, width=20, height=5, lines=LINES, marks=[(16.0, "handoff")], until=20.0
+    )
+    assert drawn == [
+        "┄┄┄┄┄▄▄▄▄▄┄┄┄┄┄┄┄┄┄┄ limit",
+        "┄┄┄┄┄█████┄┄┄┄┄┄┄┄┄┄ critical",
+        "     █████     █████",
+        "     █████▄▄▄▄▄█████",
+        "████████████████████",
+        "────────────────────",
+        "          2     handoff",
+    ]
+    plain = text_timeline(points, width=20, height=5, lines=LINES, until=20.0, ascii_only=True)
+    assert "\n".join(plain).isascii()
+    assert plain[0] == "-----.....---------- limit"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**11), st.integers(0, 2**32 - 1), st.integers(0, 9)), max_size=64
+    ),
+    st.integers(1, 90),
+    st.none() | st.integers(-5, 2**33),
+    st.lists(st.tuples(st.integers(0, 2**33), st.just("x")), max_size=3),
+    st.lists(st.tuples(st.integers(-(10**12), 10**12), st.just("H")), max_size=3),
+)
+def test_any_history_is_drawn_within_its_picture(rows, width, limit, lines, marks):
+    """Whatever times and numbers a file holds: of the right size, and nothing outside."""
+    points = [HistoryPoint(at, tokens, "reported", epoch) for at, tokens, epoch in rows]
+    for ascii_only in (False, True):
+        line = sparkline(points, limit_tokens=limit, width=width, ascii_only=ascii_only)
+        assert len(line) == width
+    drawn = text_timeline(points, width=width, height=4, lines=lines, marks=marks)
+    assert all(len(one.partition(" x")[0]) <= width for one in drawn[:4])
+    svg = timeline_svg(
+        points, "words", limit_tokens=limit, marks=[Mark(at, text) for at, text in marks]
+    )
+    if not points:
+        assert drawn == []
+        assert svg is None
+        return
+    assert drawn[4] == "─" * width
+    size = list(map(float, svg.get("viewBox").split()[2:]))
+    corners = [tuple(map(float, one.split(","))) for one in svg[0].get("points").split()]
+    corners += [(float(one.get("x1")), 0.0) for one in svg.findall("line")]
+    assert all(0 <= x <= size[0] and 0 <= y <= size[1] for x, y in corners)
+
+
+def test_a_timeline_says_what_its_lines_are():
+    """Rungs, epochs and marks have words that a pointer finds; a hostile one stays text."""
+    points = [HistoryPoint(0.0, 150, "reported", 1), HistoryPoint(9.0, 20, "reported", 2)]
+    svg = timeline_svg(
+        points,
+        "words",
+        limit_tokens=200,
+        rungs=[(0.7, "warning")],
+        marks=[Mark(5.0, "<b>", "handoff")],
+        until=10.0,
+    )
+    titles = {line.get("class"): line.findtext("title") for line in svg.findall("line")}
+    assert titles == {
+        "mark epoch": "epoch 2: 150 tokens before, 20 after",
+        "mark handoff": "<b>",
+        "rung": "warning: 70% of the limit",
+        "limit": None,
+    }
+    assert [line.get("x1") for line in svg.findall("line")][:2] == ["540.0", "300.0"]
+
+
+WRITER = """
+import sys
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.testing.samples import make_record
+
+files = StateDirectory(sys.argv[1])
+files.prepare()
+record = make_record("scout-1", tokens_source="reported")
+number = 0
+while True:
+    number += 1
+    record.measured_at, record.estimated_tokens, record.epoch = number, number, 1 + number // 500
+    files._add_reading(record)
+    if number == 1000:
+        print("writing", flush=True)
+"""
+
+
+def test_a_kill_while_it_is_written_leaves_a_whole_history(tmp_path):
+    """After each of five kills it is whole; a reader beside the writer sees a whole one or none."""
+    files = StateDirectory(str(tmp_path))
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout.readline() == "writing\n"
+            seen = [decode_points(files.read_history(AGENT)) for _ in range(50)]
+            os.kill(writer.pid, signal.SIGKILL)
+        left = decode_points(unpack(Path(files.file(AGENT, ".hist")).read_bytes()))
+        for points in (left, *filter(None, seen)):
+            assert HISTORY_POINTS // 2 < len(points) <= HISTORY_POINTS
+            assert [point.used_tokens for point in points] == [point.at for point in points]
+        os.unlink(files.file(AGENT, ".hist"))

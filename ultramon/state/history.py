@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ultramon.state.history_ring import HISTORY_POINTS, POINT_BYTES, SOURCES
+from ultramon.state.history_ring import HISTORY_POINTS, LAST_MS, POINT_BYTES, SOURCES
 
 __all__ = ["HISTORY_POINTS", "HistoryPoint", "decode_points"]
 
@@ -24,6 +24,8 @@ class HistoryPoint(NamedTuple):
 def decode_points(points: bytes, shift_seconds: float = 0.0) -> list[HistoryPoint]:
     """Return the readings in a ring, oldest first; none where these are no readings.
 
+    No time is later than the year 9999.
+
     Args:
         points: As `ultramon.state.history_ring.add_point` returns them.
         shift_seconds: What to add to their times.
@@ -34,6 +36,8 @@ def decode_points(points: bytes, shift_seconds: float = 0.0) -> list[HistoryPoin
     for start in range(0, len(points), POINT_BYTES):
         row = points[start : start + POINT_BYTES]
         number = int.from_bytes(row, "big")
+        if number >> 80 > LAST_MS:
+            return []
         source = number >> 8 & 0xFF
         found.append(
             HistoryPoint(

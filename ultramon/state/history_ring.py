@@ -19,6 +19,8 @@ POINT_BYTES = 16
 FULL_BYTES = HISTORY_POINTS * POINT_BYTES
 SOURCES = ("unknown", "estimated", "anchored", "reported")
 """Of a reading, by the number that stands for it."""
+LAST_MS = 253_402_300_799_000
+"""Of a reading's time: the end of the year 9999, as `ultramon.system.timestamps` knows it."""
 _THINNED_POINTS = 48
 """Thinning leaves at most so many, so that it is due once in sixteen readings."""
 _MAGIC = b"umhist1\n"
@@ -33,7 +35,7 @@ def encode_point(record: StateRecord) -> bytes:
     if at is None or (record.context_limit is None and record.usage_ratio is not None):
         return b""
     source, level = record.tokens_source, record.threshold_status
-    number = min(max(round(at * 1000), 0), 0xFFFF_FFFF_FFFF)
+    number = min(max(round(at * 1000), 0), LAST_MS)
     number = number << 32 | min(max(record.estimated_tokens, 0), 0xFFFF_FFFF)
     number = number << 32 | min(max(record.epoch, 0), 0xFFFF_FFFF)
     number = number << 8 | (SOURCES.index(source) if source in SOURCES else 0)
