@@ -204,10 +204,16 @@ def test_a_real_agent_is_seen_while_it_works(tmp_path):
     assert "71,300 of 100,000 tokens = 71.3%  level warning" in screen
     for fact in ("anchor", "explicit limit", "model window", "critical", "heartbeat", "age"):
         assert fact in screen
-    assert len(screen.splitlines()) < 24
+    numbers, _, history = screen.partition("\nhistory   ")
+    assert len(numbers.splitlines()) < 24
+    assert "reading" in history.splitlines()[0]
+    assert "warning" in history
     assert all(len(line) < 80 for line in screen.splitlines())
     assert explained["state"]["agentId"] == "scout-1"
     assert explained["rungs"][1]["turnsLeft"] == 0
+    newest = explained["history"][-1]
+    assert (newest["usedTokens"], newest["source"], newest["epoch"]) == (71_300, "reported", 1)
+    assert newest["at"][:-1] in explained["state"]["measuredAt"]
     assert "force_return, the next turn reaches it" in screen
     assert not re.search(r"\b0 turns|~0|\b1 turns", line + screen)
 

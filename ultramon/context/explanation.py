@@ -13,6 +13,9 @@ from ultramon.state.models import AgentState, Model
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
 
 _MAX_PIN_CHARS = 100
@@ -41,6 +44,15 @@ class RungAhead(Model):
     seconds_left: float | None
 
 
+class PastReading(Model):
+    """One reading of the agent's history."""
+
+    at: str
+    used_tokens: int
+    source: str
+    epoch: int
+
+
 class Explanation(Model):
     """The reading of one agent and its sources at ``explained_at``; ``str()`` is one screen."""
 
@@ -62,6 +74,8 @@ class Explanation(Model):
     """Tokens left of the session's budget, as the agent's client counts them."""
     enforcement: str | None = None
     """How a hook ended the agent because it did not return, or (a dry run) would have."""
+    history: tuple[PastReading, ...] = ()
+    """The last readings, oldest first, at most 64; a monitor, which asks no store, gives none."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) + "\n"
@@ -159,6 +173,7 @@ def explain(
     subagent_ends: dict[str, bool] | None = None,
     pins: tuple[str, ...] = (),
     enforcement: str | None = None,
+    history: Sequence[HistoryPoint] = (),
 ) -> Explanation:
     """Explain a stored or present state.
 
@@ -170,6 +185,7 @@ def explain(
         subagent_ends: See `Explanation`; None = its client has no subagents.
         pins: See `Explanation`.
         enforcement: See `Explanation`; None = nothing was enforced.
+        history: As `Backend.history` returns it.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
@@ -187,6 +203,15 @@ def explain(
         subagent_ends=subagent_ends or {},
         pins=pins,
         enforcement=enforcement,
+        history=tuple(
+            PastReading(
+                at=format_time(point.at),
+                used_tokens=point.used_tokens,
+                source=point.source,
+                epoch=point.epoch,
+            )
+            for point in history
+        ),
     )
 
 

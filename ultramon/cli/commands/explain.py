@@ -7,14 +7,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.commands.install import chosen_directory
-from ultramon.cli.output import CommandFailed, field, print_json, sanitize_values
+from ultramon.cli.output import (
+    CommandFailed,
+    field,
+    moment,
+    plural,
+    print_json,
+    sanitize_values,
+)
 from ultramon.cli.selection import find_agent, open_store, store_options
 from ultramon.errors import StateError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.context.explanation import Explanation
     from ultramon.hosts.port import Host
+    from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
+
+_LINES = 6
+_LEAST_CHARS, _MOST_CHARS = 20, 100
+_WORDS_CHARS = 20
+"""Kept free beside the drawing for the names of rungs; the widest are cut by no terminal."""
 
 
 @click.command("explain")
@@ -24,7 +40,8 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     """Explain an agent's percentage.
 
     Where the tokens come from (last report, estimate since, calibration), which limits were
-    considered and which one binds, how far the next rung is, and how old each number is.
+    considered and which one binds, how far the next rung is, how old each number is, and how the
+    window filled until now.
 
     AGENT is an id, the beginning of one, or a label.
     """
@@ -37,13 +54,15 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
 
-    stored = find_agent(open_store(state_dir), agent)
+    backend = open_store(state_dir)
+    stored = find_agent(backend, agent)
     record = stored.record
     if record is None:
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
     host, memory = _host_of(record)
     session_tokens_left = _session_tokens_left(host, record, memory)
+    history = backend.history(stored.agent_id)
     if not json:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
@@ -57,6 +76,7 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
             subagent_ends=told_ends(memory),
             pins=_pins(host, record, memory, state_dir),
             enforcement=describe(memory),
+            history=history,
         )
     except (ArithmeticError, LookupError, TypeError, ValidationError) as error:
         # A state with a right checksum can still hold numbers that no agent ever had.
@@ -66,7 +86,40 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     if json:
         print_json(explanation.model_dump(mode="json", by_alias=True))
     else:
-        click.echo(sanitize(str(explanation), keep_lines=True), nl=False)
+        lines = _draw(history, explanation)
+        click.echo(sanitize(f"{explanation}{lines}", keep_lines=True, max_chars=20_000), nl=False)
+
+
+def _draw(history: Sequence[HistoryPoint], explanation: Explanation) -> str:
+    """Draw an agent's history with its rungs, epochs and handoff; empty without readings."""
+    import shutil
+    import sys
+
+    from ultramon.pictures.text_timeline import text_timeline
+    from ultramon.system.timestamps import parse_time
+
+    if not history:
+        return ""
+    state = explanation.state
+    lines = [(rung.tokens, rung.name) for rung in explanation.rungs]
+    if state.context_limit is not None:
+        lines.append((state.context_limit, "limit"))
+    handed_off_at = parse_time((state.handoff or {}).get("createdAt"))
+    width = shutil.get_terminal_size().columns - _WORDS_CHARS
+    drawn = text_timeline(
+        history,
+        width=min(max(width, _LEAST_CHARS), _MOST_CHARS),
+        height=_LINES,
+        lines=lines,
+        marks=[] if handed_off_at is None else [(handed_off_at, "handoff")],
+        ascii_only=not (sys.stdout.encoding or "").lower().startswith("utf"),
+    )
+    first, last = history[0], history[-1]
+    epochs = f"epoch {first.epoch}"
+    if last.epoch != first.epoch:
+        epochs = f"epochs {first.epoch} to {last.epoch}"
+    heading = f"history   {plural(len(history), 'reading')} since {moment(first.at)}, {epochs}"
+    return "\n".join(["", heading, *(f"  {line}" for line in drawn), ""])
 
 
 def _host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
