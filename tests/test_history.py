@@ -10,14 +10,17 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
+from helpers.hooked_session import SESSION, HookedSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
 from ultramon.pictures.drawings import Mark, timeline_svg
 from ultramon.pictures.sparkline import sparkline
 from ultramon.pictures.text_timeline import text_timeline
+from ultramon.server.posted_agents import COMPACTION, PostedAgents
 from ultramon.state.history import HISTORY_POINTS, HistoryPoint, decode_points
 from ultramon.state.history_ring import (
     FILE_BYTES,
@@ -28,6 +31,7 @@ from ultramon.state.history_ring import (
     thin,
     unpack,
 )
+from ultramon.testing import FakeClock
 from ultramon.testing.clock import START
 from ultramon.testing.samples import make_record
 
@@ -44,6 +48,11 @@ READINGS = st.lists(
     ),
     max_size=200,
 )
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
 
 
 def reading(at, tokens, source="reported", epoch=1, level="normal"):
@@ -331,3 +340,65 @@ def test_a_kill_while_it_is_written_leaves_a_whole_history(tmp_path):
             assert HISTORY_POINTS // 2 < len(points) <= HISTORY_POINTS
             assert [point.used_tokens for point in points] == [point.at for point in points]
         os.unlink(files.file(AGENT, ".hist"))
+
+
+def fillings(points):
+    return [(point.used_tokens, point.source, point.epoch) for point in points]
+
+
+def test_a_monitor_leaves_its_readings(store, clock):
+    """Reports, crossings and a compaction: what was saved is in the history, none of it twice."""
+    config = ContextConfig(context_limit_tokens=100_000)
+    with create_context_monitor(AGENT, config, backend=store, clock=clock) as monitor:
+        for tokens in (20_000, 71_000, 90_000):
+            clock.advance(60)
+            monitor.report_usage(input_tokens=tokens)
+            monitor.update_heartbeat()
+            monitor.update_heartbeat()
+        clock.advance(60)
+        monitor.record_compaction(tokens_after=15_000)
+    assert fillings(store.history(AGENT)) == [
+        (20_000, "reported", 1),
+        (71_000, "reported", 1),
+        (90_000, "reported", 1),
+        (15_000, "estimated", 2),
+    ]
+
+
+def test_a_hook_leaves_the_readings_of_its_session(tmp_path):
+    """A process for each call, of standard library alone; a subagent has a history of its own."""
+    session = HookedSession(tmp_path)
+    for tokens in (40_000, 90_000):
+        session.tool(tokens)
+    session.call("PostToolUse", tool_name="Bash", tool_response={}, tool_use_id="toolu_again")
+    session.tool(7_000, agent="a1")
+    session.boundary()
+    session.call("SessionStart", source="compact")
+    session.tool(20_000)
+    backend = LocalBackend(str(session.state))
+    assert fillings(backend.history(SESSION)) == [
+        (40_000, "reported", 1),
+        (90_000, "reported", 1),
+        (20_000, "reported", 2),
+    ]
+    assert fillings(backend.history(f"{SESSION}.a1")) == [(7_000, "reported", 1)]
+
+
+def test_posts_leave_their_readings(store, clock):
+    """Tokens that others post, over a boundary; a percentage alone is no count of tokens."""
+    posted = PostedAgents(store)
+    posted.start(AGENT, clock.now())
+    posted.report_usage(AGENT, clock.now(), used_percentage=10.0)
+    for percentage, tokens in ((20.0, 40_000), (40.0, 80_000)):
+        clock.advance(60)
+        posted.report_usage(
+            AGENT, clock.now(), used_percentage=percentage, total_input_tokens=tokens
+        )
+    clock.advance(60)
+    posted.report_event(AGENT, COMPACTION, clock.now())
+    posted.report_usage(AGENT, clock.now(), used_percentage=5.0)
+    assert [(tokens, epoch) for tokens, _, epoch in fillings(store.history(AGENT))] == [
+        (40_000, 1),
+        (80_000, 1),
+        (10_000, 2),
+    ]
