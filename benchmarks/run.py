@@ -22,6 +22,7 @@ PARTS = [
     ("Start-up", "startup.py", []),
     ("Ratios", "ratios.py", []),
     ("Monitors", "monitors.py", []),
+    ("History", "history.py", []),
     ("Killed writers", "kills.py", []),
     ("Fleet", "fleet.py", []),
     ("Lists", "lists.py", []),
