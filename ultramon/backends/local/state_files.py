@@ -273,7 +273,7 @@ class StateDirectory:
                 if points is known:
                     return
                 # One small write: a kill leaves the old ring or the new one.
-                os.lseek(fd, 0, os.SEEK_SET)
+                os.lseek(fd, 0, 0)
                 os.write(fd, pack(points))
                 if len(data) > FILE_BYTES:
                     os.ftruncate(fd, FILE_BYTES)
