@@ -28,7 +28,8 @@ from ultramon.backends.postgres.admin.roles import (
 from ultramon.backends.postgres.admin.setup import migrate
 from ultramon.backends.postgres.backend import PostgresBackend
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
-from ultramon.errors import StateSchemaError, StateWriteError
+from ultramon.errors import AgentAlreadyRunningError, StateSchemaError, StateWriteError
+from ultramon.testing.contract.states import start
 
 DUMPS = sorted((Path(__file__).parent / "data" / "postgres").glob("version-*.sql"))
 CONFIG = ContextConfig(context_window_tokens=200_000)
@@ -388,3 +389,13 @@ def test_agents_run_behind_the_documented_pooler(postgres, postgres_store, opene
         store.close()
     finally:
         pooler.remove()
+
+
+def test_a_store_that_an_earlier_version_set_up_starts_agents(postgres_store, opened):
+    """It lacks the function of new agents: they are started as that version did."""
+    backend = opened(postgres_store)
+    backend.database.change("DROP FUNCTION ultramon.enter")
+    records = [start(backend, f"scout-{number}") for number in range(2)]
+    assert [backend.load(record.agent_id).record.seq for record in records] == [0, 0]
+    with pytest.raises(AgentAlreadyRunningError):
+        start(backend, "scout-0")

@@ -119,8 +119,9 @@ class Backend(Protocol):
 
         Args:
             agent_id: The agent.
-            build: Called once with the stored state (None for a new agent or an unreadable state,
-                which is set aside) and the new generation; returns the first state and events.
+            build: Called with the stored state (None for a new agent or an unreadable state, which
+                is set aside) and the new generation; returns the first state and events. A backend
+                may call it again, if the agent was not new after all: the last result counts.
             takeover: Take the agent even from an owner that provably lives.
             now: Epoch seconds.
             host: Of the caller, to judge whether the present owner lives.

@@ -10,7 +10,10 @@ from functools import partial
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
+from psycopg import errors as pg
+
 from ultramon.backends.base import Save
+from ultramon.backends.local.event_rows import EVENT_COLUMNS, event_row, keyed
 from ultramon.backends.postgres.connection.address import parse_address
 from ultramon.backends.postgres.connection.database import (
     LONG_SILENCE_SECONDS,
@@ -19,6 +22,8 @@ from ultramon.backends.postgres.connection.database import (
     DatabaseAwayError,
 )
 from ultramon.backends.postgres.outbox.outbox import Outbox
+from ultramon.backends.postgres.schema import functions
+from ultramon.backends.postgres.schema.functions import as_rows
 from ultramon.backends.postgres.store.batches import Batches
 from ultramon.backends.postgres.store.claims import Claims
 from ultramon.backends.postgres.store.credentials import PostgresCredentials
@@ -34,6 +39,7 @@ from ultramon.errors import StateSchemaError, StateWriteError, UltramonError
 from ultramon.notices import router
 from ultramon.state.event_keys import event_key
 from ultramon.state.record import encode_state, refuse_newer
+from ultramon.system import compact_json
 from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
@@ -47,6 +53,9 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 """Events stored in one step at most: a hundred thousand at once would block the others."""
+
+_STARTED = "agent_started"
+"""Nobody is notified of it."""
 
 START_TIMEOUT_SECONDS = 1.0
 """How long the start of an agent waits for the database, or for another start of it."""
@@ -88,6 +97,7 @@ class PostgresBackend:
         )
         self._sender = self.queue.sender
         self._kept: dict[str, set[str]] = {}
+        self._lacks_enter = False
         # Verbs of `Backend` that one part carries out alone.
         self.load, self.list_agents, self.changes = states.load, states.list_agents, states.changes
         self.history = states.history
@@ -104,6 +114,12 @@ class PostgresBackend:
         self.database.after_fork()
         self.outbox.after_fork()
         self.queue.after_fork()
+
+    @property
+    def start_seconds(self) -> float | None:
+        """The longest time that `start_agent` takes; None before the first connection."""
+        # An agent that is known is asked for twice.
+        return 2 * START_TIMEOUT_SECONDS if self.database.was_connected else None
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -124,6 +140,8 @@ class PostgresBackend:
     def _start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
     ) -> None:
+        if not takeover and self._enter(build, now):
+            return
         with self.database.transaction(within_seconds=START_TIMEOUT_SECONDS) as connection:
             generation, stored = self.states.lock(connection, agent_id)
             if stored.problem is not None:
@@ -138,6 +156,34 @@ class PostgresBackend:
             self.states.put(connection, record, now)
             new = self.log.insert(connection, events)
             router.route(self.registry.rows(connection), record, new, record.last_heartbeat)
+
+    def _enter(self, build: Build, now: float) -> bool:
+        """Store an agent that nobody knows yet in one question to the database.
+
+        Returns:
+            False where it has to be started the long way: it is known or registered, it continues
+            a handoff, or an earlier version of ultramon set the store up.
+        """
+        if self._lacks_enter:
+            return False
+        record, events = build(None, 1)
+        is_plain = all(event["type"] == _STARTED for event in events)
+        if record.continues_handoff_id is not None or not is_plain:
+            return False
+        record.pending = None
+        with self.database.connection(within_seconds=START_TIMEOUT_SECONDS) as connection:
+            rows = [event_row(key, event) for key, event in keyed(events).items()]
+            arguments = (
+                compact_json.dumps(self.states.row(record)),
+                as_rows(EVENT_COLUMNS.split(", "), rows),
+                self.database.to_server(now),
+            )
+            try:
+                [(has_entered,)] = connection.execute(functions.ENTER, arguments)
+            except pg.UndefinedFunction:
+                self._lacks_enter = True
+                return False
+        return bool(has_entered)
 
     def _set_aside(self, connection: Connection, agent_id: str, problem: StateError) -> None:
         """Keep an unreadable state as evidence before it is replaced."""

@@ -44,10 +44,10 @@ def start(
     ) -> tuple[StateRecord, list[dict[str, Any]]]:
         seq = 0 if stored is None else stored.seq + 1
         built.append(make_record(agent_id, generation, at=now, seq=seq, **fields))
-        return built[0], list(events)
+        return built[-1], list(events)
 
     assert backend.start_agent(agent_id, build, takeover=takeover, now=now, host=this_host())
-    return built[0]
+    return built[-1]
 
 
 def write(backend: Backend, before: StateRecord, **fields: Any) -> StateRecord:
@@ -117,15 +117,16 @@ class StateContract:
         assert start(backend).generation == 2
 
     def test_a_living_owner_is_not_displaced(self, backend: Backend) -> None:
-        """An owner that provably lives keeps its agent; the error names it, build is not called."""
+        """An owner that provably lives keeps its agent; the error names it, nothing is stored."""
         first = start(backend)
 
-        def build(*_: object) -> tuple[StateRecord, list[dict[str, Any]]]:
-            raise AssertionError("called although the owner lives")
+        def build(_: object, generation: int) -> tuple[StateRecord, list[dict[str, Any]]]:
+            return make_record("scout-1", generation, seq=99), []
 
         with pytest.raises(AgentAlreadyRunningError) as caught:
             backend.start_agent("scout-1", build, takeover=False, now=START, host=this_host())
         assert (caught.value.pid, caught.value.hostname) == (first.pid, first.hostname)
+        assert held(backend).seq == first.seq
         write(backend, first, cumulative_chars=3)
         assert held(backend).generation == 1
 

@@ -60,13 +60,14 @@ class Database:
     Attributes:
         skew_seconds: How far the server's clock is ahead of this host's; 0.0 when it is less
             than a second. Looked at with each new connection, and when this host's clock was set.
+        was_connected: Whether the server was reached before.
     """
 
     def __init__(self, address: Address, max_connections: int = MAX_CONNECTIONS) -> None:
         self.address = address
         self.skew_seconds = 0.0
         self._connections = Connections(address, max_connections)
-        self._was_connected = False
+        self.was_connected = False
 
     def select(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds. Raises as `connection`."""
@@ -105,11 +106,11 @@ class Database:
         try:
             session = self._connections.lend(
                 min(timeout_seconds, within_seconds),
-                CONNECT_SECONDS if self._was_connected else FIRST_CONNECT_SECONDS,
+                CONNECT_SECONDS if self.was_connected else FIRST_CONNECT_SECONDS,
             )
         except psycopg.Error as error:
             raise self._away("cannot be reached", error) from error
-        self._was_connected = True
+        self.was_connected = True
         session.silence_seconds, session.deadline = silence_seconds, deadline
         try:
             if is_checked:

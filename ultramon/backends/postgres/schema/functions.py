@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.postgres.schema.state_columns import HISTORY, assignments
+from ultramon.backends.postgres.schema.state_columns import COLUMNS, HISTORY, assignments
 from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
 from ultramon.state.history_ring import FULL_BYTES
 from ultramon.state.record import SCHEMA
@@ -21,8 +21,14 @@ from ultramon.system import compact_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_NAMES = ", ".join(COLUMNS)
+
 BEAT = "SELECT * FROM ultramon.beat(%s, %s, %s)"
 """With ids, generations and a time; returns the refused ids. A transaction of its own."""
+ENTER = "SELECT ultramon.enter(%s, %s, %s)"
+"""With the row of a new agent, rows of its events that nobody is notified of, and the time of its
+first beat. False where the id is known or registered already: nothing is stored then. A transaction
+of its own. A store that an earlier version set up lacks it."""
 STORE = "SELECT * FROM ultramon.store(%s, %s)"
 """With rows of agents and of events; returns of each agent that is stored, a row for each audience,
 its generation and schema, the keys of all new events, its registration, sender and announcement,
@@ -65,6 +71,31 @@ FUNCTIONS = (
         ) SELECT u.agent_id FROM unnest($1) AS u (agent_id)
             WHERE u.agent_id NOT IN (SELECT agent_id FROM beaten);
         """,
+    ),
+    _function(
+        "enter",
+        "json, json, float8",
+        "boolean",
+        f"""
+        PERFORM set_config('lock_timeout', '1s', true);
+        -- As `States.lock`: one start of an id at a time, and what comes next sees the one before.
+        PERFORM pg_advisory_xact_lock(hashtextextended('ultramon.' || id, 0));
+        IF EXISTS (SELECT 1 FROM ultramon.agents a WHERE a.agent_id = id)
+            OR EXISTS (SELECT 1 FROM ultramon.registrations r WHERE r.agent_id = id)
+        THEN
+            RETURN false;
+        END IF;
+        INSERT INTO ultramon.agents ({_NAMES})
+            SELECT {_NAMES} FROM json_populate_record(NULL::ultramon.agents, $1);
+        INSERT INTO ultramon.heartbeats (agent_id, generation, at)
+            VALUES (id, ($1->>'generation')::bigint, $3);
+        INSERT INTO ultramon.events (key, type, run, agent_id, occurred_at, payload)
+            SELECT e.key, e.type, e.run, e.agent_id, e.occurred_at, e.payload
+            FROM json_populate_recordset(NULL::ultramon.events, $2) AS e
+            ON CONFLICT (key) DO NOTHING;
+        RETURN true;
+        """,
+        "id text COLLATE \"C\" := $1->>'agent_id';",
     ),
     _function(
         "store",
