@@ -85,8 +85,13 @@ class StateWriter:
             return
         self._saver.add(self)
         seconds = self._config.store_timeout_seconds
+        # A store that keeps to that time itself needs no thread that could be left waiting.
+        longest = getattr(self.backend, "start_seconds", None)
+        is_bounded = longest is not None and longest <= seconds
         try:
-            if not self._saver.run_within(self._begin, None if self._raises else seconds):
+            if not self._saver.run_within(
+                self._begin, None if self._raises or is_bounded else seconds
+            ):
                 raise StateWriteError(self.backend.url, f"the start is not stored in {seconds:g} s")
         except BaseException as error:
             is_final = self._raises or isinstance(error, StateSchemaError)
