@@ -78,6 +78,7 @@ class _MemoryDirectory(StateDirectory):
 
     def __init__(self) -> None:
         self.path = self.folder = "memory:"
+        self.unwritten = None
         self._lock = threading.RLock()
         self.states: dict[str, bytes] = {}
         self.beats: dict[str, float] = {}

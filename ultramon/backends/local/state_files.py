@@ -45,10 +45,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-    from typing import Any
+    from typing import Any, Protocol
 
     # Differs when a state does: of a file its times, inode, size and mode.
     Mark = Sequence[int]
+
+    class Unwritten(Protocol):
+        """States of this process that are newer than their files."""
+
+        def read(self, agent_id: str) -> bytes | None:
+            """Return what the file of an agent will hold; None where the file is the newest."""
+
+        def versions(self) -> dict[str, tuple[int, ...]]:
+            """Return, of each of these states, numbers that differ when it does."""
+
 
 STATES = "subagents"
 ALERTS = "alerts"
@@ -73,13 +83,18 @@ class StateDirectory:
 
     Args:
         path: The state directory; files lie in its ``subagents`` folder.
+
+    Attributes:
+        unwritten: States that readers of this process see before their files are written; None in
+            every process but the server.
     """
 
-    __slots__ = ("folder", "path")
+    __slots__ = ("folder", "path", "unwritten")
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.folder = os.path.join(self.path, STATES)
+        self.unwritten: Unwritten | None = None
 
     def prepare(self) -> None:
         """Create both directories where missing, and check them.
@@ -128,6 +143,10 @@ class StateDirectory:
             pass
         except OSError as error:
             raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
+        if self.unwritten is not None:
+            for agent_id, version in self.unwritten.versions().items():
+                if agent_id in marks:
+                    marks[agent_id] = (*version, marks[agent_id][-1])
         return marks
 
     def list_ids(self) -> list[str]:
@@ -146,7 +165,7 @@ class StateDirectory:
             StateCorruptError: There is one and it cannot be read.
         """
         try:
-            return self._read(agent_id)
+            return self._read_newest(agent_id)
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
 
@@ -161,9 +180,22 @@ class StateDirectory:
         """
         is_regular = mark is not None and S_ISREG(mark[-1])
         try:
-            return self._read(agent_id, decode_head, is_regular=is_regular)
+            return self._read_newest(agent_id, decode_head, is_regular=is_regular)
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
+
+    def _read_newest(
+        self,
+        agent_id: str,
+        decode: Callable[[bytes, str], StateRecord] = decode_state,
+        *,
+        is_regular: bool = False,
+    ) -> StateRecord:
+        if self.unwritten is not None:
+            data = self.unwritten.read(agent_id)
+            if data is not None:
+                return decode(data, self.file(agent_id))
+        return self._read(agent_id, decode, is_regular=is_regular)
 
     def _unreadable(self, agent_id: str, error: OSError) -> StateCorruptError:
         return StateCorruptError(self.file(agent_id), f"cannot be read: {error.strerror}")
