@@ -10,6 +10,7 @@ import pytest
 
 from ultramon.notices.registration import StoredRegistration
 from ultramon.routing import Inbox, queue_message, register
+from ultramon.server.rate_limits import TokenBuckets
 from ultramon.system.timestamps import parse_time
 from ultramon.testing.contract.states import start
 
@@ -223,6 +224,7 @@ def test_the_hook_secret_comes_in_either_header(serving, cast, header):
 def test_too_many_posts_of_one_agent_are_refused(serving, cast):
     """Beyond its rate an agent gets 429 with any token; others are not affected."""
     scout = cast.of("scout")
+    serving.services.agent_buckets = TokenBuckets(clock=lambda: 0.0)
     while serving.services.agent_buckets.take(scout):
         pass
     answer = serving.hooks.post("/hooks/context-usage", json={"session_id": scout})
