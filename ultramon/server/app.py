@@ -45,6 +45,7 @@ def create_app(services: Services) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.services = services
+    app.add_middleware(hooks.ReadingLane, services=services)
     app.add_middleware(Authentication, services=services)
     install_error_handlers(app)
     for module in _MODULES:

@@ -156,8 +156,16 @@ class Server(uvicorn.Server):
         self._on_listening = on_listening
 
     def run_here(self) -> None:
-        """Serve; return after `stop` or a signal, when the running requests are answered."""
-        asyncio.run(self.serve(sockets=[self._listener]))
+        """Serve; return after `stop` or a signal, when the running requests are answered.
+
+        Raises:
+            StateError: What a killed server left unwritten cannot be written.
+        """
+        self._services.readings.open()
+        try:
+            asyncio.run(self.serve(sockets=[self._listener]))
+        finally:
+            self._services.readings.close()
 
     def stop(self) -> None:
         """Begin to shut down; from any thread."""

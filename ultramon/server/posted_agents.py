@@ -56,6 +56,10 @@ class PostedAgents:
 
     Args:
         backend: Where the agents and their registrations are.
+
+    Attributes:
+        settle: Called under the lock of an agent before its state is read or written; writes what
+            is known of it and not in the store yet.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -63,8 +67,10 @@ class PostedAgents:
         self._registry = registry_of(backend)
         # Each post waits for the disk: under one lock a thousand agents would wait for each other.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self.settle: Callable[[str], None] = _nothing_unwritten
 
-    def _lock(self, agent_id: str) -> threading.Lock:
+    def lock(self, agent_id: str) -> threading.Lock:
+        """Return the lock that every change of an agent holds."""
         return self._locks[hash(agent_id) % _LOCKS]
 
     def start(
@@ -97,11 +103,12 @@ class PostedAgents:
             record.generation = generation
             record.seq += 1
             record.last_heartbeat = record.last_activity = now
-            gauge = self._gauge(record, now)
+            gauge = self.gauge(record, now)
             gauge.event("agent_started")
             return record, [*(record.pending or ()), *gauge.events]
 
-        with self._lock(agent_id):
+        with self.lock(agent_id):
+            self.settle(agent_id)
             # The process that takes the posts now owns the agents of the one before.
             record = find_record(self._backend, agent_id)
             owned = record is not None and record.host == HOST
@@ -126,7 +133,8 @@ class PostedAgents:
         """
         if outcome not in OUTCOMES:
             raise ConfigurationError("outcome", outcome, f"one of {', '.join(OUTCOMES)}")
-        with self._lock(agent_id):
+        with self.lock(agent_id):
+            self.settle(agent_id)
             record = load_permitted(self._backend, agent_id, None)
             if record.host != HOST:
                 allowed = "an agent whose readings are posted; this one ends itself"
@@ -134,7 +142,7 @@ class PostedAgents:
             if not record.active:
                 return False
             record.active, record.outcome = False, outcome
-            gauge = self._gauge(record, now)
+            gauge = self.gauge(record, now)
             gauge.event("agent_stopped", outcome=outcome)
             self._save(gauge, now)
         return True
@@ -157,10 +165,11 @@ class PostedAgents:
             by_source={},
             announced={"epoch": epoch, "rungs": {}},
         )
-        self._gauge(record, now).resolve_limit()
+        self.gauge(record, now).resolve_limit()
         return record
 
-    def _gauge(self, record: StateRecord, now: float) -> Gauge:
+    def gauge(self, record: StateRecord, now: float) -> Gauge:
+        """Return the gauge of a posted agent."""
         memory = record.extra.setdefault(MEMORY, {})
         return Gauge(
             record,
@@ -200,29 +209,18 @@ class PostedAgents:
             ConfigurationError: A number that no window could have.
             StateError: The store refused.
         """
-        _check("used_percentage", used_percentage, 10_000)
-        _check("total_input_tokens", total_input_tokens, 1_000_000_000)
+        check_reading(used_percentage, total_input_tokens)
 
         def take(gauge: Gauge) -> dict[str, Any]:
             memory = gauge.memory
-            if emitted_at is not None and emitted_at <= max(
-                memory.get("boundaryAt", 0.0), memory.get("sampledAt", 0.0)
-            ):
+            if is_stale(memory, emitted_at):
                 return {"status": "stale_sample"}
             registered = self._registry.registrations(agent_id)
-            known = (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
-            is_new = known != (used_percentage, total_input_tokens, emitted_at)
+            is_new = is_another(memory, used_percentage, total_input_tokens, emitted_at)
             if used_percentage is not None and (is_new or self._is_due(gauge.record, registered)):
-                memory["usedPercentage"] = used_percentage
-                memory["totalInputTokens"] = total_input_tokens
-                if emitted_at is not None:
-                    memory["sampledAt"] = emitted_at
-                memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
-                memory.pop("compacting", None)
-                _measure(gauge, used_percentage, total_input_tokens)
+                take_reading(gauge, used_percentage, total_input_tokens, emitted_at, now)
                 self._save(gauge, now)
-            status = "ok" if registered else "not_registered"
-            return {"status": status, "used_percentage": used_percentage}
+            return answer_reading(bool(registered), used_percentage)
 
         return self._post(agent_id, now, take)
 
@@ -304,7 +302,8 @@ class PostedAgents:
         self, agent_id: str, now: float, take: Callable[[Gauge], dict[str, Any]]
     ) -> dict[str, Any]:
         """Take a post about an agent, or answer why it is not taken."""
-        with self._lock(agent_id):
+        with self.lock(agent_id):
+            self.settle(agent_id)
             record = find_record(self._backend, agent_id)
             if record is None:
                 return {"status": "unknown_session"}
@@ -312,20 +311,85 @@ class PostedAgents:
                 return {"status": "measured_elsewhere"}
             if not record.active:
                 return {"status": "stopped"}
-            return take(self._gauge(record, now))
+            return take(self.gauge(record, now))
 
     def _save(self, gauge: Gauge, now: float) -> None:
+        count_post(gauge.record, now)
+        self.store(gauge)
+
+    def store(self, gauge: Gauge) -> None:
+        """Write a state with its events."""
         record = gauge.record
-        record.seq += 1
-        record.last_heartbeat = record.last_activity = now
         events = [*(record.pending or ()), *gauge.events]
         self._backend.record(record, events, durable=bool(events))
+
+
+def _nothing_unwritten(_agent_id: str) -> None:
+    """Do nothing: each post is in the store before it is answered."""
+
+
+def count_post(record: StateRecord, now: float) -> None:
+    """Note in a state that a post about its agent was taken."""
+    record.seq += 1
+    record.last_heartbeat = record.last_activity = now
+
+
+def is_stale(memory: dict[str, Any], emitted_at: float | None) -> bool:
+    """Return whether a reading is not newer than the last reading or boundary of its poster."""
+    return emitted_at is not None and emitted_at <= max(
+        memory.get("boundaryAt", 0.0), memory.get("sampledAt", 0.0)
+    )
+
+
+def is_another(
+    memory: dict[str, Any],
+    used_percentage: float | None,
+    total_input_tokens: int | None,
+    emitted_at: float | None,
+) -> bool:
+    """Return whether a reading says more than the last one."""
+    known = (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
+    return known != (used_percentage, total_input_tokens, emitted_at)
+
+
+def take_reading(
+    gauge: Gauge,
+    used_percentage: float,
+    total_input_tokens: int | None,
+    emitted_at: float | None,
+    now: float,
+) -> None:
+    """Take a reading that `check_reading` allows and that is not stale."""
+    memory = gauge.memory
+    memory["usedPercentage"] = used_percentage
+    memory["totalInputTokens"] = total_input_tokens
+    if emitted_at is not None:
+        memory["sampledAt"] = emitted_at
+    memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
+    memory.pop("compacting", None)
+    _measure(gauge, used_percentage, total_input_tokens)
+
+
+def answer_reading(is_registered: bool, used_percentage: float | None) -> dict[str, Any]:
+    """Return the answer to a reading that was taken."""
+    status = "ok" if is_registered else "not_registered"
+    return {"status": status, "used_percentage": used_percentage}
 
 
 def _is_path(text: str) -> bool:
     """Return whether a text can be the whole path of a file, on this system or another."""
     is_absolute = text.startswith("/") or text[1:3] in (":\\", ":/")
     return is_absolute and len(text) <= MAX_PATH_CHARS and text.isprintable()
+
+
+def check_reading(used_percentage: float | None, total_input_tokens: int | None) -> None:
+    """Refuse numbers that no window could have.
+
+    Raises:
+        ConfigurationError: One of them is such a number.
+    """
+    _check("used_percentage", used_percentage, 10_000)
+    _check("total_input_tokens", total_input_tokens, 1_000_000_000)
 
 
 def _check(name: str, value: float | None, most: float) -> None:

@@ -10,6 +10,7 @@ from fastapi import HTTPException
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.server.posted_agents import PostedAgents
+from ultramon.server.posted_readings import PostedReadings
 from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
 from ultramon.server.stream_slots import Streams
@@ -37,7 +38,8 @@ class Services:
     Attributes:
         registry: The registrations of the backend.
         queue: The messages of the backend.
-        posted: Writes posted readings into the states of agents.
+        posted: Writes posts into the states of agents.
+        readings: Takes posted readings; uses its log from its `open` to its `close`.
         rebuilt: The rebuilt handoffs of agents that vanished.
         agent_buckets: For `limit_rate`.
         stopping: Set when the server begins to stop; long polls and streams end.
@@ -66,6 +68,7 @@ class Services:
         if hasattr(self.queue, "patience_seconds"):
             self.queue.patience_seconds = SEND_SECONDS
         self.posted = PostedAgents(backend)
+        self.readings = PostedReadings(backend, self.posted)
         self.rebuilt = RebuiltHandoffs(backend)
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
         self.stopping = threading.Event()

@@ -118,7 +118,8 @@ class RequestFilter:
         try:
             self._check_head(scope)
             body = await self._read_body(receive)
-            await self._app(scope, _replay(body, receive), exchange.send)
+            read = {"type": "http.request", "body": body, "more_body": False}
+            await self._app(scope, repeat_first(read, receive), exchange.send)
         except HTTPException as refusal:
             await exchange.refuse(refusal)
         except _ClientLeftError:
@@ -200,14 +201,12 @@ def _check_form(scope: Scope, headers: Headers) -> None:
         raise HTTPException(400, "give either Content-Length or Transfer-Encoding, once")
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a channel that yields the body that was read, then the end of the connection."""
-    waiting = [body]
+def repeat_first(message: Message, receive: Receive) -> Receive:
+    """Return a channel that yields a message that was received, then those behind it."""
+    waiting = [message]
 
     async def receive_again() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        return await receive()
+        return waiting.pop() if waiting else await receive()
 
     return receive_again
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 
-from ultramon.errors import ConfigurationError
-from ultramon.server.caller import AGENT
+from ultramon.errors import ConfigurationError, UltramonError
+from ultramon.server.caller import AGENT, Caller
 from ultramon.server.http.authorization import HookCaller, Served
-from ultramon.server.http.error_responses import refuse
+from ultramon.server.http.error_responses import Json, answer, refuse
 from ultramon.server.http.legacy_bodies import ContextUsage
+from ultramon.server.http.request_filter import repeat_first
 from ultramon.server.http.responses import problems
 from ultramon.server.posted_agents import COMPACTION_COMPLETE, EVENTS
 from ultramon.server.services import Services
@@ -20,16 +22,29 @@ from ultramon.system import compact_json
 from ultramon.system.ids import is_agent_id
 from ultramon.system.timestamps import format_time, parse_time
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 router = APIRouter(tags=["hooks"])
 
+PATH = "/hooks/context-usage"
 HANDOFF = "handoff"
 _BODY = {"content": {"application/json": {"schema": ContextUsage.model_json_schema()}}}
 
 
 async def posted_body(request: Request) -> ContextUsage | None:
     """Return the parsed body; None for an empty body, and for one that is no JSON object."""
+    return parse_body(await request.body())
+
+
+def parse_body(body: bytes) -> ContextUsage | None:
+    """Return a body as `posted_body` does.
+
+    Raises:
+        RequestValidationError: A member is not of its kind.
+    """
     try:
-        values = compact_json.loads(await request.body())
+        values = compact_json.loads(body)
     except ValueError:
         return None
     if not isinstance(values, dict):
@@ -42,7 +57,7 @@ async def posted_body(request: Request) -> ContextUsage | None:
 
 
 @router.post(
-    "/hooks/context-usage",
+    PATH,
     response_model=None,
     responses={
         200: {
@@ -55,12 +70,12 @@ async def posted_body(request: Request) -> ContextUsage | None:
     },
     openapi_extra={"requestBody": _BODY},
 )
-def context_usage(
+async def context_usage(
     request: Request,
     services: Served,
     caller: HookCaller,
     post: Annotated[ContextUsage | None, Depends(posted_body)],
-) -> Response | dict[str, Any]:
+) -> Response:
     """Post a reading or an event of an agent.
 
     An agent's token posts for that agent only, and the body need not name it. Every well-formed
@@ -74,35 +89,87 @@ def context_usage(
         agent_id = agent_id or caller.agent_id
         if agent_id != caller.agent_id:
             problem = f"the token is that of agent {caller.agent_id}, which posts for itself only"
-            raise refuse(request, problem, claimed=agent_id)
+            raise await run_in_threadpool(refuse, request, problem, claimed=agent_id)
+    return Json(await _take(services, agent_id, post))
+
+
+async def _take(services: Services, agent_id: str | None, post: ContextUsage) -> dict[str, Any]:
     if not is_agent_id(agent_id):
         return {"status": "unknown_session"}
     problem = f"agent {agent_id} posts too often: 200 at once and 50 in a second are taken"
     services.limit_rate(agent_id, problem)
-    return _take(services, agent_id, post)
-
-
-def _take(services: Services, agent_id: str, post: ContextUsage) -> dict[str, Any]:
-    posted, now = services.posted, services.clock.now()
-    if post.event == HANDOFF:
-        return posted.note_handoff(agent_id, post.last_handoff_path, now)
-    if post.event and post.event not in EVENTS:
-        allowed = f"one of {', '.join((*EVENTS, HANDOFF))}, or none with a reading"
-        raise ConfigurationError("event", post.event, allowed)
     emitted_at, warnings = _emitted_at(post.sm_hook_emitted_at)
     if post.event:
-        answer = posted.report_event(agent_id, post.event, now, emitted_at=emitted_at)
-        if post.event == COMPACTION_COMPLETE and answer["status"] == EVENTS[post.event]:
-            answer.setdefault("last_handoff_path", None)
+        taken = await run_in_threadpool(_take_event, services, agent_id, post, emitted_at)
+        if post.event == HANDOFF:
+            return taken
     else:
-        answer = posted.report_usage(
+        taken = await services.readings.report(
             agent_id,
-            now,
+            services.clock.now(),
             used_percentage=post.used_percentage,
             total_input_tokens=post.total_input_tokens,
             emitted_at=emitted_at,
         )
-    return {**answer, "warnings": warnings} if warnings else answer
+    return {**taken, "warnings": warnings} if warnings else taken
+
+
+class ReadingLane:
+    """Answers posted readings before a route is looked up, which takes longer than the reading.
+
+    Everything else, and each reading that has to be refused, goes to its route.
+
+    Args:
+        app: The routes.
+        services: The parts of the server.
+    """
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a reading, or pass the request on."""
+        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        message = await receive()  # the whole body: the request filter has read it
+        post = _find_reading(scope["state"]["caller"], message)
+        if post is None:
+            await self._app(scope, repeat_first(message, receive), send)
+            return
+        reply: Response
+        try:
+            reply = Json(await _take(self._services, post.agent_id, post))
+        except (HTTPException, UltramonError) as error:
+            reply = answer(error)
+        await reply(scope, receive, send)
+
+
+def _find_reading(caller: Caller, message: Message) -> ContextUsage | None:
+    try:
+        post = parse_body(message.get("body", b""))
+    except RequestValidationError:
+        return None
+    if post is None or post.event:
+        return None
+    is_own = caller.kind != AGENT or post.agent_id == caller.agent_id
+    return post if is_own else None
+
+
+def _take_event(
+    services: Services, agent_id: str, post: ContextUsage, emitted_at: float | None
+) -> dict[str, Any]:
+    posted, now, event = services.posted, services.clock.now(), post.event
+    if event == HANDOFF:
+        return posted.note_handoff(agent_id, post.last_handoff_path, now)
+    if event not in EVENTS:
+        allowed = f"one of {', '.join((*EVENTS, HANDOFF))}, or none with a reading"
+        raise ConfigurationError("event", event, allowed)
+    taken = posted.report_event(agent_id, event, now, emitted_at=emitted_at)
+    if event == COMPACTION_COMPLETE and taken["status"] == EVENTS[event]:
+        taken.setdefault("last_handoff_path", None)
+    return taken
 
 
 def _emitted_at(given: str | float | None) -> tuple[float | None, list[str]]:
