@@ -69,6 +69,23 @@ def find_changes(
     return Changes(changed, removed, heartbeats)
 
 
+def last_cursor(backend: Backend) -> str | None:
+    """Return a cursor behind every event that can be read now; None where there is none.
+
+    A backend with a method of this name is asked; in others all events are read.
+
+    Raises:
+        StateError: The store refused.
+    """
+    ask: Callable[[], str | None] | None = getattr(backend, "last_cursor", None)
+    if ask is not None:
+        return ask()
+    cursor = None
+    while (page := backend.events(cursor)).events:
+        cursor = page.cursor
+    return cursor
+
+
 def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
     """Return one agent; None when there is none of that id.
 

@@ -204,6 +204,11 @@ class DirectoryBackend(JournalClaims):
         """See `Backend.events`."""
         return EventPage(*self._journal.tail(after, limit))
 
+    def last_cursor(self) -> str | None:
+        """See `ultramon.backends.toolkit.last_cursor`."""
+        rows = self._journal.select(1, "SELECT max(id) FROM events")
+        return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:

@@ -103,6 +103,7 @@ class PostgresBackend:
         self.history = states.history
         self.put_request, self.get_request = states.put_request, states.get_request
         self.events, self.change_mark = log.events, log.change_mark
+        self.last_cursor = log.last_cursor
         self.subscribe, self.acknowledge = log.subscribe, log.acknowledge
         self.unsubscribe = log.unsubscribe
         self.claim_handoff, self.pending_claims = claims.claim_handoff, claims.pending_claims

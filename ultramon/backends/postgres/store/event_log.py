@@ -81,6 +81,14 @@ class EventLog:
 
         Not the transactions that have ended: each heartbeat would make all readers look.
         """
+        return self._last_event()
+
+    def last_cursor(self) -> str | None:
+        """See `ultramon.backends.toolkit.last_cursor`."""
+        rows = self._last_event()
+        return f"{rows[0][0]}:{rows[0][1]}" if rows else None
+
+    def _last_event(self) -> list[tuple[Any, ...]]:
         return self._database.select(
             "SELECT txid::text, id FROM ultramon.events AS e"
             " WHERE txid < pg_snapshot_xmin(pg_current_snapshot())"
