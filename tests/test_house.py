@@ -31,13 +31,13 @@ MAY_IMPORT = {
     "tokens": STORES,
     "routing": STORES | {"signals"},
     "monitor": STORES | {"routing", "signals"},
-    "fleet": STORES | {"routing", "signals", "monitor.handoff"},
+    "fleet": STORES | {"routing", "signals", "monitor.handoff", "metrics"},
     "hosts": GROUND | {"backends.local"},
     "transcripts": GROUND | {"hosts"},
     "pictures": {"system"},
     "alerts": {"errors", "system", "state", "context", "backends.local"},
     "integrations": SIDES,
-    "metrics": SIDES,
+    "metrics": STORES,
     "relay": SIDES | {"hosts"},
 }
 """Which rooms each room may import. What is missing here may import everything but these:"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ultramon.context.levels import as_ladder
@@ -23,7 +24,7 @@ from ultramon.routing import NOTIFY_THRESHOLDS
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.models import AgentState, state_of
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.environment import disabled, given_or_named
+from ultramon.system.environment import disabled, given_or_named, is_on
 from ultramon.system.ids import check_agent_id, random_hex
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
@@ -58,6 +59,8 @@ class Fleet:
         max_generations_without_progress: When so many agents of one chain, one after the other,
             completed nothing, ``no_progress`` is delivered instead of ``handoff_ready``; and
             `supervise` sets an item aside.
+        otel: Export the metrics of the run to OpenTelemetry until `close`, see
+            `ultramon.metrics`; None = if ``ULTRAMON_OTEL`` is set.
         clock: For tests; None = the system's.
 
     Attributes:
@@ -72,6 +75,7 @@ class Fleet:
         backend: Backend | str | None = None,
         poll_interval_seconds: float = 1.0,
         max_generations_without_progress: int = 3,
+        otel: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
         from ultramon.backends.opening import open_backend
@@ -101,6 +105,15 @@ class Fleet:
         self._agents = self._deliveries.agents
         # Of agents that were assigned work and have no process yet: the generation stored then.
         self._generations: dict[str, int] = {}
+        self._end_export = self._export(otel)
+
+    def _export(self, otel: bool | None) -> Callable[[], object] | None:
+        if otel is False or not (otel or is_on("ULTRAMON_OTEL")) or disabled():
+            return None
+        from ultramon.metrics.opentelemetry import start_opentelemetry
+
+        end = start_opentelemetry(self.backend, self.run_name, clock=self._clock)
+        return weakref.finalize(self, end)
 
     def on(self, name: str) -> Callable[[Handler], Handler]:
         """Return a decorator that has a handler called with a `FleetEvent`, sync or async.
@@ -207,6 +220,7 @@ class Fleet:
             "ULTRAMON_BACKEND": getattr(self.backend, "whole_url", self.backend.url),
             "ULTRAMON_TOKEN_FILE": "",  # with its parent's token it would act as its parent
             SUPERVISED: "",
+            "ULTRAMON_OTEL": "",  # this process exports; a second one would count events twice
         }
 
     def request_return(self, agent_id: str, deadline_seconds: float = 30.0) -> None:
@@ -398,8 +412,10 @@ class Fleet:
         self._deliveries.stopping.set()
 
     def close(self) -> None:
-        """Release the consumer name, so that another fleet takes over at once."""
+        """Release the consumer name, so that another fleet takes over at once; end the export."""
         self._deliveries.close()
+        if self._end_export is not None:
+            self._end_export()
 
     def watch(self) -> Watch:
         """Return an iterator, sync and async, over events until `stop`; handlers run too.

@@ -23,6 +23,7 @@ VARIABLES = {
     "NO_RESIDENT": "`1` has each hook do everything itself, see `install --resident`.",
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
+    "OTEL": "`1` has fleets and `ultramon serve` export [metrics](metrics.md) to OpenTelemetry.",
     "PARENT_ID": "Id of the agent that started this one.",
     "RELAY": "The relay that a client runs in; installed hooks then leave the session to it.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",

@@ -1,0 +1,116 @@
+"""Counters of what happened since a process began to export, fed by the journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ultramon.backends.toolkit import last_cursor
+from ultramon.metrics.definitions import (
+    AGENTS_ENDED,
+    COMPACTIONS,
+    CROSSINGS,
+    HANDOFFS,
+    OTHER,
+    UNKNOWN,
+    plain,
+)
+from ultramon.state.liveness import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.backends.base import Backend
+    from ultramon.metrics.definitions import Metric, Samples
+
+WRITTEN = "written"
+REBUILT = "rebuilt"
+OFFERED_AGAIN = "offered_again"
+
+_PAGE = 1_000
+_COMPACTION_REASONS = ("compaction", "fall")
+_SHOWN_FROM_ZERO: tuple[tuple[Metric, tuple[str, ...]], ...] = (
+    *((CROSSINGS, (level,)) for level in ("warning", "critical")),
+    (COMPACTIONS, ()),
+    *((HANDOFFS, (outcome,)) for outcome in (WRITTEN, REBUILT)),
+    *((AGENTS_ENDED, (outcome,)) for outcome in OUTCOMES),
+)
+
+
+class JournalCounters:
+    """Counts the events that are stored after `begin`.
+
+    A count of the whole journal would fall with each prune, and Prometheus takes a fall for a
+    restart: it would add everything that is left.
+
+    Args:
+        backend: The store.
+        run: Only events of this run; None = of all runs.
+
+    Attributes:
+        samples: The counts.
+    """
+
+    def __init__(self, backend: Backend, run: str | None) -> None:
+        self.samples: Samples = {CROSSINGS: {}, COMPACTIONS: {}, HANDOFFS: {}, AGENTS_ENDED: {}}
+        self._backend = backend
+        self._run = run
+        self._cursor: str | None = None
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Count what is stored from now on; later calls do nothing.
+
+        Raises:
+            StateError: The store refused.
+        """
+        if not self._has_begun:
+            self._cursor = last_cursor(self._backend)
+            self._has_begun = True
+
+    def show(self, run: str, host: str) -> None:
+        """Show the usual counters of a run and host, from 0 on.
+
+        A series that begins with its first event would hide that event from `increase()`.
+        """
+        for metric, rest in _SHOWN_FROM_ZERO:
+            self.samples[metric].setdefault((run, host, *rest), 0.0)
+
+    def read(self, labels_of: Callable[[str, str], tuple[str, str]]) -> None:
+        """Count the events stored since the last call.
+
+        Args:
+            labels_of: Returns the labels run and host, by the agent and the run of an event.
+
+        Raises:
+            StateError: The store refused; what was read is counted once.
+        """
+        self.begin()
+        while True:
+            page = self._backend.events(self._cursor, _PAGE)
+            self._cursor = page.cursor
+            for event in page.events:
+                if self._run in (None, event.get("run")) and (found := classify(event)):
+                    metric, rest = found
+                    counts = self.samples[metric]
+                    labels = (*labels_of(str(event["agentId"]), str(event["run"])), *rest)
+                    counts[labels] = counts.get(labels, 0.0) + 1
+            if len(page.events) < _PAGE:
+                return
+
+
+def classify(event: dict[str, Any]) -> tuple[Metric, tuple[str, ...]] | None:
+    """Return the metric that counts an event, with its labels beyond run and host; else None."""
+    kind = event["type"]
+    if kind == "context_threshold_reached":
+        return CROSSINGS, (plain(event.get("level")),)
+    if kind == "context_epoch_started" and event.get("reason") in _COMPACTION_REASONS:
+        return COMPACTIONS, ()
+    if kind == "handoff_ready":
+        if "releasedFrom" in event:
+            return HANDOFFS, (OFFERED_AGAIN,)
+        is_own = event["source"] == f"agent:{event['agentId']}"
+        return HANDOFFS, (WRITTEN if is_own else REBUILT,)
+    if kind in ("agent_stopped", "agent_lost", "agent_expired"):
+        outcome = event.get("outcome") or ("lost" if kind == "agent_lost" else UNKNOWN)
+        return AGENTS_ENDED, (outcome if outcome in OUTCOMES else OTHER,)
+    return None
