@@ -31,6 +31,7 @@ PARTS = [
     ("Alerts", "alerts.py", []),
     ("Report", "report.py", []),
     ("Server", "server.py", []),
+    ("Metrics", "metrics.py", []),
     ("PostgreSQL", "postgres.py", []),
 ]
 
