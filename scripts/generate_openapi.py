@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "openapi.json"
 
 def render() -> str:
     """Return the document of the application; nothing of it depends on what is stored."""
-    services = Services(MemoryBackend(), "", admin_token="", hook_secret="")
+    services = Services(MemoryBackend(), "", admin_token="", hook_secret="", metrics_token="")
     return json.dumps(create_app(services).openapi(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -42,6 +42,8 @@ ENABLE = {"enabled": True, "notify_session_id": "{agent}"}
 HELD = {"claimToken": "none"}
 ROUTES = {
     "GET /health": (OPEN, None),
+    "GET /ready": (OPEN, None),
+    "GET /metrics": (ADMIN, None),
     "GET /openapi.json": (OPEN, None),
     "HEAD /openapi.json": (OPEN, None),
     "POST /hooks/context-usage": ({**INBOX, "hook": 200}, USAGE),
@@ -138,8 +140,8 @@ class Cast:
         if authorization is not None:
             headers["Authorization"] = authorization
         with self.serving.anybody.stream(method, path, json=body, headers=headers) as answer:
-            is_stream = answer.headers.get("Content-Type", "").startswith("text/event-stream")
-            if not is_stream and answer.read():
+            is_json = answer.headers.get("Content-Type") == "application/json"
+            if is_json and answer.read():
                 return answer.status_code, answer.json()
             return answer.status_code, None
 
@@ -319,9 +321,9 @@ def test_the_token_is_checked_before_the_route(cast):
     assert cast.serving.anybody.post("/health").status_code == 405
 
 
-def test_the_open_paths_are_two():
+def test_the_open_paths_are_three():
     """Every other path needs a credential, whether or not its route asks for a caller."""
-    assert sorted(OPEN_PATHS) == ["/health", "/openapi.json"]
+    assert sorted(OPEN_PATHS) == ["/health", "/openapi.json", "/ready"]
 
 
 def test_a_token_is_good_as_long_as_it_is_of_that_life(cast):

@@ -50,6 +50,8 @@ ADMIN_TOKEN = "admin.token"
 """The file in the state directory with the token that may do everything."""
 HOOK_SECRET = "hook.secret"
 """The file in the state directory with the secret of the hook routes."""
+METRICS_TOKEN = "metrics.token"
+"""The file in the state directory with the token that may scrape the metrics and nothing else."""
 
 _RANDOM_BYTES = 32
 _TOKEN = re.compile(r"um_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -214,7 +216,7 @@ def server_secret(state_directory: str, name: str) -> str:
 
     Args:
         state_directory: Made with mode 0700 where it is missing.
-        name: `ADMIN_TOKEN` or `HOOK_SECRET`, the name of the file.
+        name: `ADMIN_TOKEN`, `HOOK_SECRET` or `METRICS_TOKEN`, the name of the file.
 
     Raises:
         StateDirectoryError: The directory is not safe to use, or the file is not: others could

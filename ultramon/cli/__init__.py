@@ -76,7 +76,7 @@ GROUPS = {
     ),
     "token": (
         "Tokens of agents, and the secrets of a server.",
-        {name: ("token", name) for name in ("mint", "revoke", "admin", "hook")},
+        {name: ("token", name) for name in ("mint", "revoke", "admin", "hook", "metrics")},
     ),
     "host": (
         "Rules for a coding agent, and what an installed one runs.",

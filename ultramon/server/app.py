@@ -19,6 +19,7 @@ from ultramon.server.routes import (
     health,
     hooks,
     messages,
+    metrics,
     queues,
     sessions,
 )
@@ -26,7 +27,18 @@ from ultramon.server.routes import (
 if TYPE_CHECKING:
     from ultramon.server.services import Services
 
-_MODULES = (hooks, claude_code, sessions, agents, messages, queues, events, handoffs, health)
+_MODULES = (
+    hooks,
+    claude_code,
+    sessions,
+    agents,
+    messages,
+    queues,
+    events,
+    handoffs,
+    health,
+    metrics,
+)
 
 
 def create_app(services: Services) -> FastAPI:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 ADMIN = "admin"
 AGENT = "agent"
 HOOK = "hook"
+METRICS = "metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Caller:
     """An authenticated caller.
 
     Attributes:
-        kind: ``admin``, ``agent`` or ``hook``.
+        kind: ``admin``, ``agent``, ``hook`` or ``metrics``.
         agent_id: The agent of the token; None for the other kinds.
         stored: That agent as it was stored when the token was verified; no part of the identity.
     """

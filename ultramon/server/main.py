@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from ultramon import __version__
-from ultramon.errors import ConfigurationError
+from ultramon.errors import ConfigurationError, StateError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
 from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
@@ -25,9 +26,10 @@ from ultramon.server.services import Services
 from ultramon.server.workers import webhooks
 from ultramon.server.workers.lost_agents import LostAgents
 from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.environment import is_on
 from ultramon.system.files import make_private_directory
 from ultramon.system.timestamps import format_time
-from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, server_secret
+from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, METRICS_TOKEN, server_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +44,7 @@ DEFAULT_PORT = 8420
 DRAIN_SECONDS = 4
 """How long running requests may take after a signal; the whole shutdown takes 5 s."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_log = logging.getLogger("ultramon.server")
 
 
 def make_services(
@@ -64,6 +67,7 @@ def make_services(
         state_directory,
         admin_token=server_secret(state_directory, ADMIN_TOKEN),
         hook_secret=server_secret(state_directory, HOOK_SECRET),
+        metrics_token=server_secret(state_directory, METRICS_TOKEN),
         clock=clock,
     )
 
@@ -293,6 +297,7 @@ def serve(
             keyfile=keyfile,
             on_listening=announce,
         )
+        end_export = _start_metrics(services)
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()
@@ -301,8 +306,22 @@ def serve(
         finally:
             remove_server_file(state_directory)
             services.stopping.set()
+            end_export()
             lost_agents.close()
             sending.stop()
+
+
+def _start_metrics(services: Services) -> Callable[[], None]:
+    """Count events from now on; export them where that is switched on; return what ends that."""
+    try:
+        services.metrics.begin()
+    except StateError as error:
+        _log.warning("events are counted from the first scrape on: %s", error)
+    if not is_on("ULTRAMON_OTEL"):
+        return lambda: None
+    from ultramon.metrics.opentelemetry import start_opentelemetry
+
+    return start_opentelemetry(services.backend, clock=services.clock)
 
 
 def _parse_address(host: str) -> IPv4Address | IPv6Address | None:

@@ -9,9 +9,11 @@ from fastapi import HTTPException
 
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
+from ultramon.metrics.source import MetricsSource
 from ultramon.server.posted_agents import PostedAgents
 from ultramon.server.posted_readings import PostedReadings
 from ultramon.server.rate_limits import TokenBuckets
+from ultramon.server.readiness import Readiness
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
 from ultramon.server.stream_slots import Streams
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -33,6 +35,7 @@ class Services:
         state_directory: Holds the files of this server.
         admin_token: Allows everything.
         hook_secret: Allows the routes under ``/hooks``.
+        metrics_token: Allows ``GET /metrics``.
         clock: For tests.
 
     Attributes:
@@ -40,6 +43,8 @@ class Services:
         queue: The messages of the backend.
         posted: Writes posts into the states of agents.
         readings: Takes posted readings; uses its log from its `open` to its `close`.
+        metrics: The metrics of the store.
+        readiness: Whether the store answers.
         rebuilt: The rebuilt handoffs of agents that vanished.
         agent_buckets: For `limit_rate`.
         stopping: Set when the server begins to stop; long polls and streams end.
@@ -56,12 +61,14 @@ class Services:
         *,
         admin_token: str,
         hook_secret: str,
+        metrics_token: str,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.backend = backend
         self.state_directory = state_directory
         self.admin_token = admin_token
         self.hook_secret = hook_secret
+        self.metrics_token = metrics_token
         self.clock = clock
         self.registry = registry_of(backend)
         self.queue = queue_of(backend)
@@ -70,9 +77,11 @@ class Services:
         self.posted = PostedAgents(backend)
         self.readings = PostedReadings(backend, self.posted)
         self.rebuilt = RebuiltHandoffs(backend)
+        self.metrics = MetricsSource(backend, clock=clock)
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
         self.stopping = threading.Event()
         self.streams = Streams(backend, self.stopping)
+        self.readiness = Readiness(backend, state_directory, self.stopping, clock)
 
     def limit_rate(self, agent_id: str, problem: str) -> None:
         """Count a post or message of an agent.

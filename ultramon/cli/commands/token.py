@@ -90,6 +90,18 @@ def hook(*, state_dir: str | None, json: bool) -> None:
     _print_secret_path(HOOK_SECRET, state_dir, as_json=json)
 
 
+@click.command("metrics")
+@store_options
+def metrics(*, state_dir: str | None, json: bool) -> None:
+    """Print the path of the file with the token that may scrape `GET /metrics` alone.
+
+    The file is made where it is missing.
+    """
+    from ultramon.tokens import METRICS_TOKEN
+
+    _print_secret_path(METRICS_TOKEN, state_dir, as_json=json)
+
+
 def _print_secret_path(name: str, state_dir: str | None, *, as_json: bool) -> None:
     from ultramon.tokens import secret_path, server_secret
 

@@ -14,7 +14,7 @@ from fastapi import HTTPException
 from starlette.concurrency import run_in_threadpool
 
 from ultramon.errors import UltramonError
-from ultramon.server.caller import ADMIN, AGENT, HOOK, Caller
+from ultramon.server.caller import ADMIN, AGENT, HOOK, METRICS, Caller
 from ultramon.server.http.error_responses import answer
 from ultramon.tokens import bearer_of
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from ultramon.server.services import Services
 
-OPEN_PATHS = frozenset(("/health", "/openapi.json"))
+OPEN_PATHS = frozenset(("/health", "/ready", "/openapi.json"))
 HOOK_PATHS = "/hooks/"
+METRICS_PATH = "/metrics"
 HOOK_HEADERS = ("X-Ultramon-Hook-Secret", "X-SM-Hook-Secret")
 """Either may hold the hook secret; scripts that were written for another server send the second."""
 AUTHORIZATION = b"authorization"
@@ -100,7 +101,8 @@ async def identify(services: Services, credentials: Credentials, path: str) -> C
     Args:
         services: The parts of the server.
         credentials: Of the request.
-        path: Of the request: the hook secret is valid under `HOOK_PATHS` only.
+        path: Of the request: the hook secret is valid under `HOOK_PATHS` only, the token of
+            metrics at `METRICS_PATH`.
 
     Raises:
         HTTPException: 401, no valid credential.
@@ -113,6 +115,8 @@ async def identify(services: Services, credentials: Credentials, path: str) -> C
                 return Caller(HOOK)
     if token is None:
         raise unauthorized()
+    if path == METRICS_PATH and _equal(token, services.metrics_token):
+        return Caller(METRICS)
     if _equal(token, services.admin_token):
         return Caller(ADMIN)
     stored = await run_in_threadpool(

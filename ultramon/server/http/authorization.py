@@ -15,7 +15,7 @@ from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
 
 from ultramon.backends.base import StoredAgent
-from ultramon.server.caller import HOOK, Caller
+from ultramon.server.caller import HOOK, METRICS, Caller
 from ultramon.server.http.authentication import HOOK_HEADERS, unauthorized
 from ultramon.server.http.error_responses import refuse
 from ultramon.server.http.responses import AgentIdInPath
@@ -34,7 +34,9 @@ class _Documented(SecurityBase):
 
 
 _bearer = _Documented(
-    HTTPBearer(description="The admin token, an agent's token, or the hook secret.")
+    HTTPBearer(
+        description="The admin token, an agent's token, the hook secret, or the token of metrics."
+    )
 )
 _hook_header = _Documented(
     APIKeyHeader(name=HOOK_HEADERS[0], description="The hook secret; on routes under /hooks only.")
@@ -70,6 +72,18 @@ async def any_caller(request: Request, _bearer: Annotated[None, Depends(_bearer)
 
 HookCaller = Annotated[Caller, Depends(hook_caller)]
 AnyCaller = Annotated[Caller, Depends(any_caller)]
+
+
+async def metrics_caller(request: Request, _bearer: Annotated[None, Depends(_bearer)]) -> Caller:
+    """Admit the token of metrics, and the admin."""
+    caller: Caller = request.state.caller
+    if caller.kind != METRICS and not caller.is_admin:
+        problem = "only the token of metrics and the admin token may do this"
+        raise await run_in_threadpool(refuse, request, problem)
+    return caller
+
+
+MetricsCaller = Annotated[Caller, Depends(metrics_caller)]
 
 
 async def admin_caller(request: Request, caller: AnyCaller) -> Caller:

@@ -16,6 +16,7 @@ from ultramon.errors import (
     FencedError,
     HandoffTakenError,
     LifecycleError,
+    MissingExtraError,
     NotPermittedError,
     QueueFullError,
     RegistrationError,
@@ -36,7 +37,7 @@ _STATUSES: tuple[tuple[tuple[type[UltramonError], ...], int], ...] = (
     ((NotPermittedError,), 403),
     ((AgentAlreadyRunningError, FencedError, HandoffTakenError, LifecycleError), 409),
     ((QueueFullError,), 429),
-    ((StateError,), 503),
+    ((StateError, MissingExtraError), 503),
 )
 # Of a registration: the agent has ended; the recipient never asked for it.
 _REGISTRATION_STATUSES = {
