@@ -20,6 +20,7 @@ from ultramon.errors import ConfigurationError, StateError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
 from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
+from ultramon.server.http.proxies import BehindProxies, proxy_networks
 from ultramon.server.http.request_filter import BODY_SECONDS, RequestFilter, allowed_hosts
 from ultramon.server.server_file import only_server, remove_server_file, write_server_file
 from ultramon.server.services import Services
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
     from types import FrameType
 
+    from starlette.types import ASGIApp
+
     from ultramon.backends.base import Backend
     from ultramon.system.clock import Clock
 
@@ -44,6 +47,8 @@ DEFAULT_PORT = 8420
 DRAIN_SECONDS = 4
 """How long running requests may take after a signal; the whole shutdown takes 5 s."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HANGUP = getattr(signal, "SIGHUP", None)
+_STDERR = 2
 _log = logging.getLogger("ultramon.server")
 
 
@@ -112,7 +117,10 @@ class Server(uvicorn.Server):
         names: Further values of Host that name this server, see `allowed_hosts`.
         certfile: A certificate chain (PEM): HTTPS instead of HTTP.
         keyfile: Its key.
+        proxies: Addresses and networks of proxies: their forwarded headers count, and no other
+            machine is answered.
         on_listening: Called once requests are answered.
+        on_reload: Called by `reload`.
         protocol: The HTTP protocol, for tests with shorter deadlines.
         body_seconds: The time limit for a body.
 
@@ -128,19 +136,26 @@ class Server(uvicorn.Server):
         names: Sequence[str] = (),
         certfile: str | None = None,
         keyfile: str | None = None,
+        proxies: Sequence[str] = (),
         on_listening: Callable[[], None] | None = None,
+        on_reload: Callable[[], None] | None = None,
         protocol: type[BoundedProtocol] = BoundedProtocol,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
         scheme = "http" if certfile is None else "https"
         secrets = (services.admin_token, services.hook_secret)
-        app = RequestFilter(
+        networks = proxy_networks(proxies)
+        app: ASGIApp = RequestFilter(
             create_app(services),
-            scheme=scheme,
-            hosts=allowed_hosts(scheme, listener.getsockname()[1], names),
+            scheme=None if networks else scheme,
+            hosts=allowed_hosts(
+                scheme, listener.getsockname()[1], names, is_proxied=bool(networks)
+            ),
             unlimited=frozenset(digest(secret.encode("ascii")) for secret in secrets),
             body_seconds=body_seconds,
         )
+        if networks:
+            app = BehindProxies(app, networks)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -156,8 +171,12 @@ class Server(uvicorn.Server):
         self._services = services
         self._listener = listener
         self._protocol = protocol
+        self._certificate = None if certfile is None else (certfile, keyfile)
         self._tls = None if certfile is None else _load_certificate(certfile, keyfile)
         self._on_listening = on_listening
+        self._on_reload = on_reload
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_terminal = os.isatty(_STDERR)
 
     def run_here(self) -> None:
         """Serve; return after `stop` or a signal, when the running requests are answered.
@@ -176,10 +195,24 @@ class Server(uvicorn.Server):
         self._services.stopping.set()
         self.should_exit = True
 
+    def reload(self) -> None:
+        """Read the certificate and its key again, for new connections, and call ``on_reload``.
+
+        A certificate that is not usable is logged, and the old one stays.
+        """
+        if self._certificate is not None:
+            try:
+                self._tls = _load_certificate(*self._certificate)
+            except ConfigurationError as error:
+                _log.warning("the certificate is not read again: %s", error)
+        if self._on_reload is not None:
+            self._on_reload()
+        _log.info("log and certificate are opened again")
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then call ``on_listening``."""
         await self.lifespan.startup()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.servers = [await loop.create_server(self._make_protocol, sock=self._listener)]
         self.started = True
         if self._on_listening is not None:
@@ -199,11 +232,22 @@ class Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        # Under nohup it is ignored, and stays so.
+        if _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
+            before[_HANGUP] = signal.signal(_HANGUP, self.handle_hangup)
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        """Reload; but shut down where the signal came because the terminal was closed."""
+        if self._has_terminal and not os.isatty(_STDERR):
+            self.stop()
+        elif self._loop is not None:
+            # Later: the signal may have come in the middle of a log line.
+            self._loop.call_soon_threadsafe(self.reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Shut down in order at the first signal, at once at the second."""
@@ -238,19 +282,25 @@ def serve(
     names: Sequence[str] = (),
     certfile: str | None = None,
     keyfile: str | None = None,
+    proxies: Sequence[str] = (),
     on_listening: Callable[[dict[str, Any]], None] | None = None,
+    on_reload: Callable[[], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, as the only server of a state directory.
+
+    SIGHUP reloads: see `Server.reload`.
 
     Args:
         backend: Holds agents, messages and credentials.
         state_directory: Holds ``server.json`` while the server listens.
-        host: The address to listen on; beyond this machine only with a certificate.
+        host: The address to listen on; beyond this machine only with a certificate, or proxies.
         port: 0 = any free port.
         names: Further values of Host that name this server.
         certfile: A certificate chain (PEM).
         keyfile: Its key; None = in the same file.
+        proxies: See `Server`.
         on_listening: Called once requests are answered, with the contents of ``server.json``.
+        on_reload: Called at SIGHUP.
 
     Raises:
         ConfigurationError: The host needs a certificate, or a setting is wrong.
@@ -259,10 +309,11 @@ def serve(
     """
     address = _parse_address(host)
     is_here = host.lower() == "localhost" if address is None else address.is_loopback
-    if certfile is None and not is_here:
+    if certfile is None and not is_here and not proxies:
         allowed = (
             "an address of this machine alone, such as 127.0.0.1; to be reached from others, "
-            "give a certificate: --tls-cert FILE --tls-key FILE"
+            "give a certificate: --tls-cert FILE --tls-key FILE, or name the proxy in front that "
+            "has one: --behind-proxy ADDRESS"
         )
         raise ConfigurationError("--host", host, allowed)
     state_directory = os.path.abspath(state_directory)
@@ -295,7 +346,9 @@ def serve(
             names=[*names, *own_names],
             certfile=certfile,
             keyfile=keyfile,
+            proxies=proxies,
             on_listening=announce,
+            on_reload=on_reload,
         )
         end_export = _start_metrics(services)
         sending = webhooks.start(services)

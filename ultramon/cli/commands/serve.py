@@ -11,29 +11,19 @@ import click
 from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 from ultramon.errors import MissingExtraError
-from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "httpx", "starlette", "uvicorn"))
 _FILE = click.Path(exists=True, dir_okay=False)
-_MAX_LINE_CHARS = 20_000  # a traceback is one line of them
-
-
-class LineFormatter(logging.Formatter):
-    """Writes each record as one line without control characters, which requests can bring in."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return sanitize(super().format(record), max_chars=_MAX_LINE_CHARS)
 
 
 @click.command("serve")
 @click.option(
     "--host",
     default="127.0.0.1",
-    help="Address to listen on; beyond this machine only with a certificate.",
+    help="Address to listen on; beyond this machine only with a certificate or behind a proxy.",
 )
 @click.option(
     "--port",
@@ -52,13 +42,33 @@ class LineFormatter(logging.Formatter):
     metavar="NAME",
     help="Answer requests for this host name too; its port is --port unless given.",
 )
-@click.option("--log-requests", is_flag=True, help="Write one line per request to stderr.")
+@click.option(
+    "--behind-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Believe the X-Forwarded headers of this address or network, and answer no other machine.",
+)
+@click.option("--log-requests", is_flag=True, help="Log one line per request.")
+@click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False),
+    help="Log to this file instead of stderr; SIGHUP opens it again.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Lines of text, or one JSON object per line.",
+)
 @store_options
 def command(
     *,
     certfile: str | None,
     keyfile: str | None,
     log_requests: bool,
+    log_file: str | None,
+    log_format: str,
     state_dir: str | None,
     json: bool,
     **address: Any,
@@ -67,7 +77,7 @@ def command(
 
     Callers authenticate: the admin token and the secret of hook scripts are files in the state
     directory that only this user can read. One server runs per state directory. With --json its
-    address goes to stdout, as one line.
+    address goes to stdout, as one line. SIGHUP has it open its log and its certificate again.
     """
     from ultramon.tokens import ADMIN_TOKEN, secret_path
 
@@ -76,7 +86,7 @@ def command(
     serve = _import_server()
     backend = open_store(state_dir)
     directory = state_dir_given(state_dir) or directory_of(backend)
-    _log_to_stderr(log_requests=log_requests)
+    log = _start_log(log_file, kind=log_format, log_requests=log_requests)
 
     def say_where(facts: dict[str, Any]) -> None:
         token_path = secret_path(directory, ADMIN_TOKEN)
@@ -92,6 +102,7 @@ def command(
         certfile=certfile,
         keyfile=keyfile,
         on_listening=say_where,
+        on_reload=getattr(log, "reopen", None),
         **address,
     )
 
@@ -107,11 +118,9 @@ def _import_server() -> Callable[..., None]:
     return serve
 
 
-def _log_to_stderr(*, log_requests: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    # It warns of every malformed request: a sender of many would fill a disk.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    if log_requests:
-        logging.getLogger("ultramon.server").setLevel(logging.INFO)
+def _start_log(path: str | None, *, kind: str, log_requests: bool) -> logging.Handler:
+    from ultramon.server.logs import LogFile, log_to
+
+    log = logging.StreamHandler(sys.stderr) if path is None else LogFile(path)
+    log_to(log, kind=kind, log_requests=log_requests)
+    return log

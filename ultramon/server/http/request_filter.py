@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from ultramon.errors import ConfigurationError
 from ultramon.server.http.authentication import CREDENTIAL_FIELDS, connection_of, credentials_in
 from ultramon.server.http.error_responses import answer
+from ultramon.server.http.proxies import IS_STRANGER
 from ultramon.server.rate_limits import TokenBuckets
 from ultramon.system.terminal_text import sanitize
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from ultramon.server.caller import Caller
 
 MAX_BODY_BYTES = 1 << 20
 MAX_HEAD_BYTES = 64 << 10
@@ -52,13 +55,16 @@ _DROPPED = frozenset(name for name, _ in OWN_HEADERS) | {b"server"}
 _log = logging.getLogger("ultramon.server")
 
 
-def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozenset[str]:
+def allowed_hosts(
+    scheme: str, port: int, names: Iterable[str] = (), *, is_proxied: bool = False
+) -> frozenset[str]:
     """Return the values of Host that name this server, lower-case.
 
     Args:
         scheme: ``http`` or ``https``.
         port: The port of the server.
         names: Further names, each with a port of its own or with this one.
+        is_proxied: The names are also allowed without a port: a proxy has one of its own.
 
     Raises:
         ConfigurationError: A name is malformed, or a pattern.
@@ -72,7 +78,7 @@ def allowed_hosts(scheme: str, port: int, names: Iterable[str] = ()) -> frozense
             hosts.append(name)
             continue
         hosts.append(f"{name}:{port}")
-        if port == _DEFAULT_PORTS[scheme]:
+        if is_proxied or port == _DEFAULT_PORTS[scheme]:
             hosts.append(name)
     return frozenset(hosts)
 
@@ -86,7 +92,7 @@ class RequestFilter:
 
     Args:
         app: The application.
-        scheme: ``http`` or ``https``.
+        scheme: ``http`` or ``https``; None = as the proxy says.
         hosts: Allowed values of Host, from `allowed_hosts`.
         unlimited: Digests of the credentials without a rate limit here: many agents share the admin
             token and the hook secret, and the routes limit each agent.
@@ -97,7 +103,7 @@ class RequestFilter:
         self,
         app: ASGIApp,
         *,
-        scheme: str,
+        scheme: str | None,
         hosts: frozenset[str],
         unlimited: frozenset[str],
         body_seconds: float,
@@ -114,7 +120,7 @@ class RequestFilter:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send)  # gives the scope its state
         try:
             self._check_head(scope)
             body = await self._read_body(receive)
@@ -137,6 +143,9 @@ class RequestFilter:
         Raises:
             HTTPException: It may not pass.
         """
+        if scope["state"].get(IS_STRANGER, False):
+            what = "this server answers its proxies only; --behind-proxy names their addresses"
+            raise HTTPException(403, what)
         headers = Headers(scope=scope)
         _check_form(scope, headers)
         hosts = headers.getlist("host")
@@ -144,7 +153,7 @@ class RequestFilter:
             raise HTTPException(421, "Host names another server: ask for one of its own names")
         for origin in headers.getlist("origin"):
             scheme, _, host = origin.lower().partition("://")
-            if scheme != self._scheme or host not in self._hosts:
+            if scheme != (self._scheme or scope["scheme"]) or host not in self._hosts:
                 what = "Origin is not this server: pages of others may not call it"
                 raise HTTPException(403, what)
         if not {"same-origin", "none"}.issuperset(headers.getlist("sec-fetch-site")):
@@ -248,10 +257,22 @@ class _Exchange:
         if not _log.isEnabledFor(logging.INFO):
             return
         path = (self._scope.get("raw_path") or b"").decode("latin-1")
+        caller: Caller | None = self._scope["state"].get("caller")
+        facts = {
+            "method": sanitize(self._scope["method"], max_chars=_MAX_LOGGED_CHARS),
+            "path": sanitize(path, max_chars=_MAX_LOGGED_CHARS),
+            "status": self.status or None,
+            "milliseconds": round((time.monotonic() - self._began) * 1_000, 1),
+            "caller": None if caller is None else caller.agent_id or caller.kind,
+            "client": sanitize((self._scope.get("client") or ("-",))[0]),
+        }
         _log.info(
-            "%s %s %s %.1f ms",
-            sanitize(self._scope["method"], max_chars=_MAX_LOGGED_CHARS),
-            sanitize(path, max_chars=_MAX_LOGGED_CHARS),
-            self.status or "client left",
-            (time.monotonic() - self._began) * 1_000,
+            "%s %s %s %.1f ms, %s at %s",
+            facts["method"],
+            facts["path"],
+            facts["status"] or "client left",
+            facts["milliseconds"],
+            facts["caller"] or "nobody",
+            facts["client"],
+            extra={"facts": facts},
         )
