@@ -21,7 +21,9 @@ from ultramon import create_context_monitor
 from ultramon.backends.memory import MemoryBackend
 from ultramon.errors import StateWriteError
 from ultramon.server.logs import JsonFormatter
+from ultramon.server.main import start_metrics
 from ultramon.server.readiness import Readiness
+from ultramon.server.workers.lost_agents import LostAgents
 
 TRIES = 2_000
 """Handshakes or requests until a signal must have arrived."""
@@ -119,6 +121,26 @@ def test_a_scrape_is_parsed_by_the_library_of_prometheus():
         )
         assert answer.headers["content-type"].startswith("application/openmetrics-text")
         assert answer.text.endswith("# EOF\n")
+
+
+def test_a_server_exports_all_runs_once(monkeypatch):
+    """Its own look after vanished agents is a fleet per run, and none of these exports again."""
+    from ultramon.metrics import opentelemetry
+
+    monkeypatch.setenv("ULTRAMON_OTEL", "1")
+    with Serving() as serving:
+        made = {"agentId": "scout-1", "run": "audit", "notify": "self"}
+        serving.admin.post("/agents", json=made).raise_for_status()
+        end = start_metrics(serving.services)
+        watching = LostAgents(serving.services)
+        watching.check()
+        [exporter] = opentelemetry._global
+        shown = [run for url, run in exporter._sources if url == serving.backend.url]
+        assert shown == [None]
+        for fleet in watching._fleets.values():
+            fleet.close()
+        end()
+        assert serving.backend.url not in {url for url, _ in exporter._sources}
 
 
 @pytest.fixture

@@ -350,7 +350,7 @@ def serve(
             on_listening=announce,
             on_reload=on_reload,
         )
-        end_export = _start_metrics(services)
+        end_export = start_metrics(services)
         sending = webhooks.start(services)
         lost_agents = LostAgents(services)
         lost_agents.start()
@@ -364,7 +364,7 @@ def serve(
             sending.stop()
 
 
-def _start_metrics(services: Services) -> Callable[[], None]:
+def start_metrics(services: Services) -> Callable[[], None]:
     """Count events from now on; export them where that is switched on; return what ends that."""
     try:
         services.metrics.begin()

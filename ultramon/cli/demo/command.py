@@ -61,7 +61,9 @@ def command(*, agents: int, items: int, kill: bool, state_dir: str | None, json:
             backend = open_backend(f"{folder}/state")
         else:
             backend = open_shared_store(state_dir)
-        fleet = Fleet(f"demo-{random_hex(2)}", backend=backend, poll_interval_seconds=0.1)
+        fleet = Fleet(
+            f"demo-{random_hex(2)}", backend=backend, poll_interval_seconds=0.1, otel=False
+        )
         with shown(backend, fleet.run_name, quiet=json) as show:
             report_to(show, fleet)
             workers = min(agents, len(names))

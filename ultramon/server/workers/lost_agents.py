@@ -61,7 +61,10 @@ class LostAgents(threading.Thread):
             self._fleets.pop(run).close()
         for run in sorted(runs):
             if run not in self._fleets:
-                self._fleets[run] = Fleet(run, consumer=CONSUMER, backend=backend, clock=clock)
+                # The server exports all runs itself.
+                self._fleets[run] = Fleet(
+                    run, consumer=CONSUMER, backend=backend, otel=False, clock=clock
+                )
             self._fleets[run].poll()
         # In every run: a claim over HTTP may be of an agent that no fleet watches.
         release_abandoned(backend, source=f"fleet:{CONSUMER}", now=clock.now())
