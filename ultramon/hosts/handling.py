@@ -223,7 +223,7 @@ class HookCall:
         def change(agent: HostedAgent, reading: LastReading) -> None:
             self._called.ensure(agent)
             agent.take_last(reading.report)
-            agent.wait()
+            agent.wait(self._event.waits_for)
             if self._event.error and self._called.parent_id is not None:
                 # No other event follows: SubagentStop is for those that came to an end.
                 reading.error = reading.error or self._event.error

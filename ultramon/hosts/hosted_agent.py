@@ -8,6 +8,7 @@ from __future__ import annotations
 from ultramon.context.gauge import Gauge
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.tracker import ContextTracker
+from ultramon.state.record import WAITS_FOR
 from ultramon.system.ids import is_agent_id
 from ultramon.system.lean_os import os
 from ultramon.system.processes import boot_seconds, process_started_at
@@ -300,6 +301,7 @@ class HostedAgent:
             running.append(call_id)
             del running[:-_MAX_RUNNING]
         self.memory.pop(TURN_ENDED, None)  # the client never had the answer
+        self.memory.pop(WAITS_FOR, None)
         self.record.phase = IN_TOOL
 
     def end_call(self, call_id: str | None) -> None:
@@ -315,12 +317,15 @@ class HostedAgent:
             ended = memory.setdefault(ENDED_CALLS, [])
             ended.append(call_id)
             del ended[:-_MAX_ENDED_CALLS]
+        memory.pop(WAITS_FOR, None)
         self.record.phase = IN_TOOL if running else WORKING
 
-    def wait(self) -> None:
-        """The client waits for a person or for the next prompt."""
+    def wait(self, waits_for: str = "") -> None:
+        """The client waits: for what `HookEvent.waits_for` names, else for the next prompt."""
         if self.record.active:
             self._run_nothing(WAITING)
+            if waits_for:
+                self.memory[WAITS_FOR] = waits_for
 
     def _running(self) -> list[str]:
         running = self.memory.setdefault("running", [])
@@ -328,7 +333,7 @@ class HostedAgent:
         return running
 
     def _run_nothing(self, phase: str) -> None:
-        for name in ("running", _CALL_ENDED_AT, _ENDED_EARLY):
+        for name in ("running", _CALL_ENDED_AT, _ENDED_EARLY, WAITS_FOR):
             self.memory.pop(name, None)
         self.memory[_RUNS_NOTHING_SINCE] = self._call.began_at
         self.record.phase = phase

@@ -94,6 +94,8 @@ class HookEvent(Record):
         tokens: In the window when a session starts, or None.
         prompt: What a person wrote; empty for texts of the client itself.
         error: What a turn failed with, empty when it did not; None = the turn goes on.
+        waits_for: What a client that waits asks a person for, `PERMISSION` or `ANSWER` of
+            `ultramon.state.record`; empty = its next prompt.
         last_text: The last text of the turn's last reply, empty = unknown.
         launched: The subagent that a tool launched, or None.
         tasks: What the result of a tool says about the client's task list, or None.
@@ -116,6 +118,7 @@ class HookEvent(Record):
     tokens: int | None = None
     prompt: str = ""
     error: str | None = None
+    waits_for: str = ""
     last_text: str = ""
     launched: LaunchedSubagent | None = None
     tasks: TaskReport | None = None

@@ -327,7 +327,19 @@ def encode_request(request: dict[str, Any], path: str) -> bytes:
 
 
 SDK_HOST = "sdk"
+WAITS_FOR = "waitsFor"
+"""Field of what a host keeps of a waiting agent; missing = it waits for its next task."""
+PERMISSION = "permission"
+ANSWER = "answer"
+"""What an agent waits for, where a person has to allow a tool or to answer a question."""
 _SHORT_ID_CHARS = 8
+
+
+def host_memory(record: StateRecord) -> dict[str, Any]:
+    """Return what only the host of an agent keeps in its state; empty without any."""
+    first, *words = record.host.split("-")
+    memory = record.extra.get(first + "".join(word.capitalize() for word in words))
+    return memory if isinstance(memory, dict) else {}
 
 
 def short_id(record: StateRecord) -> str:

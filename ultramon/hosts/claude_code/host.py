@@ -10,6 +10,7 @@ from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
+from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system import compact_json
 from ultramon.system.lean_os import os
 
@@ -48,6 +49,11 @@ _KINDS = {
 # Of notifications these ask the person for something; old clients have no types, and notify only
 # then.
 _QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
+_WAITS_FOR = {
+    "permission_prompt": PERMISSION,
+    "elicitation_dialog": ANSWER,
+    "agent_needs_input": ANSWER,
+}
 _TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
 _TERMINAL = "cli"
 """``CLAUDE_CODE_ENTRYPOINT`` on a terminal."""
@@ -98,8 +104,14 @@ class ClaudeCode(Host):
             event.kind = ""  # the client sends one for every compaction too
         elif name in ("Stop", "StopFailure"):
             event.error = _text(payload, "error")
-        elif name == "Notification" and _text(payload, "notification_type") not in _QUESTIONS:
-            event.kind = ""
+        elif name == "PermissionRequest":
+            event.waits_for = PERMISSION
+        elif name == "Notification":
+            kind = _text(payload, "notification_type")
+            if kind not in _QUESTIONS:
+                event.kind = ""
+            is_old = not kind and "permission" in _text(payload, "message")
+            event.waits_for = PERMISSION if is_old else _WAITS_FOR.get(kind, "")
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
