@@ -1,0 +1,308 @@
+"""Agents as every face lists them: their names, what they need, and which belong together.
+
+A pure view of `ObservedAgent`: tables, the application of `ultramon watch`, status bars and pages
+say the same of an agent because they all ask here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
+from ultramon.state.record import ANSWER, PERMISSION, SDK_HOST, WAITS_FOR, host_memory, short_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ultramon.state.observed import ObservedAgent
+    from ultramon.state.record import StateRecord
+
+HAND_OVER = "hand over"
+NEEDS = (PERMISSION, ANSWER, HAND_OVER)
+"""What an agent can need from a person: to allow a tool, to answer, to have its work handed over
+before the client compacts it."""
+MAX_TAG_CHARS = 13
+"""A session's id is shown with 8 characters, a subagent's with four more of its own: all of them
+can be typed where an agent is named."""
+_PREDECESSORS = "predecessors"
+_FORCE_RETURN = "force_return"
+_WAITING = "waiting"
+_FRESH_SECONDS = 60.0
+"""An agent without a reading is not blind while it is so young: no reply can have come yet."""
+
+
+class AgentName(NamedTuple):
+    """How an agent is called: what a person knows first, what nobody chose last."""
+
+    project: str
+    """Name of the folder it works in; empty when unknown."""
+    title: str
+    """Its label without the project, else an id that somebody chose; empty for neither."""
+    tag: str
+    """The beginning of its id; empty where the title is the id."""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.project, self.title) if part) or self.tag
+
+    @property
+    def brief(self) -> str:
+        """The project of a session, else the title: for one line about one agent."""
+        return self.project or self.title or self.tag
+
+
+def is_session_of_host(record: StateRecord) -> bool:
+    """Return whether an agent is a session of a coding agent, which a person can sit before."""
+    return record.host != SDK_HOST and record.agent_id == record.session_id
+
+
+def name_of(record: StateRecord) -> AgentName:
+    """Return how an agent is called."""
+    project = os.path.basename((record.cwd or "").rstrip("/"))
+    label, shown_id = record.label or "", short_id(record)
+    if project and (label == project or label.startswith(f"{project}: ")):
+        label = label[len(project) + 2 :]
+    if shown_id == record.agent_id:  # somebody chose it
+        return AgentName(project, label or shown_id, shown_id if label else "")
+    return AgentName(project, label, shown_id[:MAX_TAG_CHARS])
+
+
+def need_of(one: ObservedAgent) -> str:
+    """Return what an agent needs from a person, one of `NEEDS`; empty = nothing."""
+    record = one.record
+    if one.liveness.verdict in (ENDED, LOST):
+        return ""
+    if record.phase == _WAITING:
+        waits_for = host_memory(record).get(WAITS_FOR)
+        if waits_for in (PERMISSION, ANSWER):
+            return str(waits_for)
+    # The agents of a program are asked by their orchestrator, subagents return by themselves.
+    if record.action == _FORCE_RETURN and is_session_of_host(record):
+        return HAND_OVER
+    return ""
+
+
+def is_blind(one: ObservedAgent, now: float) -> bool:
+    """Return whether nobody can say how full an agent's window is.
+
+    Args:
+        one: The agent.
+        now: Epoch seconds.
+    """
+    if one.liveness.verdict == STALE:
+        return True
+    if one.liveness.verdict != ALIVE or one.record.usage_ratio is not None:
+        return False
+    return now - max(one.record.started_at, one.record.epoch_started_at) > _FRESH_SECONDS
+
+
+def turns_to_limit(record: StateRecord) -> int | None:
+    """Return the turns that still end below the context limit; None when unknowable."""
+    pace, limit = (record.forecast or {}).get("tokensPerTurn"), record.context_limit
+    if record.usage_ratio is None or not limit or not isinstance(pace, int | float) or pace <= 0:
+        return None
+    return max(0, math.ceil((limit - record.estimated_tokens) / pace) - 1)
+
+
+class Summary(NamedTuple):
+    """All agents in numbers, and the one nearest to its limit."""
+
+    needs: Counter[str]
+    """How many agents need what; see `NEEDS`."""
+    nearest: ObservedAgent | None
+    """The living agent nearest to its limit; None when no usage is known."""
+    lost: int
+    """Lost agents; those whose work went on elsewhere do not count."""
+    blind: int
+    working: int
+    waiting: int
+    """Living agents that wait for a next task, and need nothing."""
+
+    def __str__(self) -> str:
+        return " · ".join(self.parts())
+
+    def parts(self) -> list[str]:
+        """Return the facts that are worth a place on one line, most urgent first."""
+        needed, parts = self.needs.total(), []
+        if needed:
+            parts.append(f"{needed:,} need you" if needed > 1 else "1 needs you")
+        if self.nearest is not None:
+            parts.append(describe_nearest(self.nearest))
+        counts = (
+            (self.lost, "lost"),
+            (self.blind, "blind"),
+            (self.working, "working"),
+            (self.waiting, "waiting"),
+        )
+        return [*parts, *(f"{count:,} {what}" for count, what in counts if count)]
+
+
+def describe_nearest(one: ObservedAgent) -> str:
+    """Return one agent's name, its usage, and the turns before its limit."""
+    record = one.record
+    # Rounded down: 84.6 % shown as 85 % would deny what the level says.
+    share = f"{name_of(record).brief} {int((record.usage_ratio or 0.0) * 100 + 1e-9)} %"
+    turns = turns_to_limit(record)
+    if turns is None:
+        return share
+    end = "its limit" if record.host == SDK_HOST else "compaction"
+    return f"{share}, ~{turns:,} {'turn' if turns == 1 else 'turns'} to {end}"
+
+
+def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:
+    """Return agents in numbers.
+
+    Args:
+        seen: The agents, those that have ended among them or not.
+        now: Epoch seconds.
+    """
+    agents = list(seen)
+    over = succeeded(agents)
+    needs: Counter[str] = Counter()
+    lost = blind = working = waiting = 0
+    nearest: ObservedAgent | None = None
+    for one in agents:
+        verdict = one.liveness.verdict
+        if verdict == ENDED:
+            continue
+        if verdict == LOST:
+            lost += one.record.agent_id not in over
+            continue
+        if one.record.usage_ratio is not None and (
+            nearest is None or one.pressure < nearest.pressure
+        ):
+            nearest = one
+        need = need_of(one)
+        if need:
+            needs[need] += 1
+        elif is_blind(one, now):
+            blind += 1
+        elif one.record.phase == _WAITING:
+            waiting += 1
+        else:
+            working += 1
+    return Summary(needs, nearest, lost, blind, working, waiting)
+
+
+def _before(record: StateRecord) -> list[str]:
+    """Return the ids of the agents whose work this one goes on with, the last one first."""
+    cleared = host_memory(record).get(_PREDECESSORS)
+    names = [name for name in cleared if isinstance(name, str)] if isinstance(cleared, list) else []
+    return [record.predecessor_id, *names] if record.predecessor_id else names
+
+
+def succeeded(seen: Iterable[ObservedAgent]) -> set[str]:
+    """Return the ids of the agents whose work goes on, or went on, in another one of these."""
+    return {name for one in seen for name in _before(one.record) if name != one.record.agent_id}
+
+
+class AgentRow(NamedTuple):
+    """One agent with what belongs to it."""
+
+    seen: ObservedAgent
+    name: AgentName
+    need: str
+    """One of `NEEDS`, or empty."""
+    earlier: tuple[ObservedAgent, ...]
+    """The agents whose work it goes on with, the last one first: one line for the whole chain."""
+    children: tuple[AgentRow, ...]
+    """Its subagents, most urgent first."""
+
+    @property
+    def agent_id(self) -> str:
+        """The id of the agent."""
+        return self.seen.record.agent_id
+
+    @property
+    def urgency(self) -> tuple[Any, ...]:
+        """Sorts what needs a person first, then as `ObservedAgent.urgency`; children count."""
+        own = (0 if self.need else 1, *self.seen.urgency)
+        return min((own, *(child.urgency for child in self.children)))
+
+
+class RowGroup(NamedTuple):
+    """The agents of one run in one project."""
+
+    run: str
+    project: str
+    rows: tuple[AgentRow, ...]
+    """Most urgent first."""
+
+
+def arrange(seen: Sequence[ObservedAgent]) -> list[RowGroup]:
+    """Return agents grouped by run and project, as trees, with chains of handoffs as one row.
+
+    An agent whose work goes on in a living one, or in a later one of the same chain, is no row of
+    its own; one whose parent is not among these stands at the top.
+
+    Args:
+        seen: The agents to show.
+    """
+    agents = {one.record.agent_id: one for one in seen}
+    folded: set[str] = set()
+    chains: dict[str, tuple[ObservedAgent, ...]] = {}
+    for one in sorted(seen, key=_start, reverse=True):
+        chain = _chain(one, agents, folded)
+        chains[one.record.agent_id] = chain
+        folded.update(before.record.agent_id for before in chain)
+    # What was launched before a clear goes on below the session that goes on.
+    heir = {
+        before.record.agent_id: agent_id for agent_id, chain in chains.items() for before in chain
+    }
+    below: dict[str | None, list[str]] = {}
+    for agent_id, one in agents.items():
+        if agent_id not in folded:
+            parent = _visible(one.record.parent_id, heir)
+            is_below = parent in agents and not _is_above(agent_id, parent, agents, heir)
+            below.setdefault(parent if is_below else None, []).append(agent_id)
+
+    def row(agent_id: str) -> AgentRow:
+        one = agents[agent_id]
+        children = sorted(map(row, below.get(agent_id, ())), key=lambda row: row.urgency)
+        name, need = name_of(one.record), need_of(one)
+        return AgentRow(one, name, need, chains.get(agent_id, ()), tuple(children))
+
+    groups: dict[tuple[str, str], list[AgentRow]] = {}
+    for top in sorted(map(row, below.get(None, ())), key=lambda row: row.urgency):
+        groups.setdefault((top.seen.record.run, top.name.project), []).append(top)
+    return [RowGroup(*key, tuple(rows)) for key, rows in groups.items()]
+
+
+def _start(one: ObservedAgent) -> tuple[float, str]:
+    return one.record.started_at, one.record.agent_id
+
+
+def _chain(
+    one: ObservedAgent, agents: dict[str, ObservedAgent], folded: set[str]
+) -> tuple[ObservedAgent, ...]:
+    """Return the agents before one, as far as they are over; each belongs to one chain only."""
+    found: dict[str, ObservedAgent] = {}
+    waiting = _before(one.record) if one.record.agent_id not in folded else []
+    while waiting:
+        name = waiting.pop(0)
+        before = agents.get(name)
+        if before is None or name in found or name in folded or before is one:
+            continue
+        if before.liveness.verdict in (ENDED, LOST):
+            found[name] = before
+            waiting += _before(before.record)
+    return tuple(found.values())
+
+
+def _visible(agent_id: str | None, heir: dict[str, str]) -> str | None:
+    return heir.get(agent_id, agent_id) if agent_id is not None else None
+
+
+def _is_above(
+    agent_id: str, parent: str | None, agents: dict[str, ObservedAgent], heir: dict[str, str]
+) -> bool:
+    """Return whether an agent is among the ancestors of its own parent: states can say so."""
+    passed = {agent_id}
+    while parent in agents:
+        if parent in passed:
+            return True
+        passed.add(parent)
+        parent = _visible(agents[parent].record.parent_id, heir)
+    return False
