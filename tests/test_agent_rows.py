@@ -61,7 +61,7 @@ def test_names_begin_with_what_a_person_knows():
     )
     assert name_of(session(child="a1b2c3d4e5").record) == ("api-server", "", "e26fbb3a.a1b2")
     assert str(name_of(session(cwd=None).record)) == "e26fbb3a"
-    assert name_of(observed("scout-1").record) == ("", "scout-1", "")
+    assert name_of(observed("scout-1", cwd="/srv/orders").record) == ("", "scout-1", "")
     assert name_of(observed("scout-1", label="night").record) == ("", "night", "scout-1")
 
 

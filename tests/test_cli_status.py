@@ -167,7 +167,7 @@ def test_the_table_marks_lost_and_stale_agents(crowd):
     assert "past" not in lines
     assert done.stderr == "1 ended, shown with --all\n"
     assert re.search(
-        r"warm \(night shift\) +warning +█+▏* +75\.0 % +20,000 of 200,000", lines["warm"]
+        r"night shift +warning +█+▏* +75\.0 % +20,000 of 200,000 +working +warm$", lines["night"]
     )
     assert re.search(r"vague +unknown .*\? +20,000 of \?", lines["vague"])
 
@@ -375,7 +375,7 @@ def test_a_hostile_state_cannot_touch_the_terminal(tmp_path, command, columns):
 def test_a_label_is_no_markup(tmp_path):
     """Square brackets and colons in a label are shown, not obeyed."""
     store(tmp_path, "a", label="[bold]x[/] :smile:")
-    assert "a ([bold]x[/] :smile:)" in run("status", "--state-dir", tmp_path).stdout
+    assert "\n[bold]x[/] :smile: " in run("status", "--state-dir", tmp_path).stdout
 
 
 @pytest.mark.parametrize("columns", [30, 45, 60, 80, 100, 200])
@@ -442,3 +442,42 @@ def test_a_life_whose_id_went_on_in_another_run_is_shown_by_its_end(tmp_path):
         assert (agent["liveness"], agent["livenessReason"]) == ("ended", outcome)
         assert outcome in run(*options, "--all").stdout
         assert "w" not in run(*options).stdout
+
+
+TASKS = (
+    "mend",
+    "migrate",
+    "review",
+    "document",
+    "test",
+    "port",
+    "profile",
+    "answer",
+    "split",
+    "tidy",
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_ten_sessions_can_be_told_apart_on_eighty_columns(tmp_path, encoding):
+    """Project and task first, the id last; columns that nobody fills take no room."""
+    for number, task in enumerate(TASKS):
+        session_id = f"{number:08x}-1111-4222-8333-444455556666"
+        facts = {"cwd": "/home/a/api-server-of-the-team", "session_id": session_id}
+        facts |= {"label": f"api-server-of-the-team: {task} the login", "current_task": "x"}
+        facts["extra"] = {"claudeCode": {"waitsFor": "permission"} if number == 3 else {}}
+        facts["phase"] = "waiting" if number == 3 else "working"
+        store(tmp_path, session_id, host="claude-code", **facts)
+    _, screen, code = draw(
+        "status", "--state-dir", tmp_path, columns=80, NO_COLOR="1", PYTHONIOENCODING=encoding
+    )
+    assert code == 0
+    head, *rows = [line for line in screen if line]
+    assert head.split() == ["agent", "level", "usage", "tokens", "state", "id"]
+    cut = "api-server-…" if encoding == "utf-8" else "api-server-."
+    for row, task in zip(rows, TASKS, strict=True):
+        assert row.startswith(f"{cut}: {task} ")
+    assert [row.split()[-1] for row in rows] == [f"{number:08x}" for number in range(10)]
+    assert "needs permission" in rows[3]
+    line = run("watch", "--format", "tmux", "--state-dir", tmp_path).stdout
+    assert line == "um 10 agents · 1 needs you · api-server-of-the-team 10% normal\n"

@@ -38,7 +38,8 @@ class AgentName(NamedTuple):
     """How an agent is called: what a person knows first, what nobody chose last."""
 
     project: str
-    """Name of the folder it works in; empty when unknown."""
+    """Name of the folder that a coding agent works in; empty for the agents of a program, which
+    have a run."""
     title: str
     """Its label without the project, else an id that somebody chose; empty for neither."""
     tag: str
@@ -60,7 +61,8 @@ def is_session_of_host(record: StateRecord) -> bool:
 
 def name_of(record: StateRecord) -> AgentName:
     """Return how an agent is called."""
-    project = os.path.basename((record.cwd or "").rstrip("/"))
+    folder = "" if record.host == SDK_HOST else record.cwd or ""
+    project = os.path.basename(folder.rstrip("/"))
     label, shown_id = record.label or "", short_id(record)
     if project and (label == project or label.startswith(f"{project}: ")):
         label = label[len(project) + 2 :]

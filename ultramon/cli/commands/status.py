@@ -34,12 +34,13 @@ from ultramon.cli.selection import (
     open_store,
     store_options,
 )
+from ultramon.state.agent_rows import name_of, need_of
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, agents_json, unreadable_json
-from ultramon.state.record import short_id
+from ultramon.state.record import ANSWER, PERMISSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
 
     from rich.console import Console
     from rich.table import Table
@@ -56,6 +57,9 @@ NO_AGENTS = (
 )
 """What to do next where there is nothing to show."""
 _WIDE = 100
+_MAX_PROJECT_CHARS = 12
+_GAP = 2
+_ASKED = (PERMISSION, ANSWER)
 
 
 @click.command("status")
@@ -157,11 +161,15 @@ class Column(NamedTuple):
     """A column of a table of agents."""
 
     header: str
-    from_width: int
-    """Narrower terminals leave the column out."""
     cell: Callable[[ObservedAgent, Look], tuple[str, str]]
     """Returns the text and its style."""
     options: dict[str, Any]
+    rank: int = 0
+    """Where room is short, the columns of the highest rank go first; 0 = it stays."""
+
+
+if TYPE_CHECKING:
+    FilledColumn = tuple[Column, list[tuple[str, str]]]
 
 
 class Look(NamedTuple):
@@ -176,9 +184,16 @@ def _style(one: ObservedAgent) -> str:
 
 
 def _name(one: ObservedAgent, look: Look) -> tuple[str, str]:
-    record = one.record
-    label = f" ({field(record.label)})" if record.label else ""
-    return field(short_id(record)) + label, ""
+    name = name_of(one.record)
+    project = field(name.project)
+    if not look.is_wide and len(project) > _MAX_PROJECT_CHARS:
+        project = f"{project[: _MAX_PROJECT_CHARS - 1]}{'.' if look.ascii_only else '…'}"
+    return field(str(name._replace(project=project))), ""
+
+
+def _tag(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    name = name_of(one.record)
+    return field(name.tag if name.project or name.title else ""), "dim"
 
 
 def _level(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -205,34 +220,42 @@ def _tasks(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return (str(done) if done else "") if total is None else f"{done}/{total}", ""
 
 
-def _state(one: ObservedAgent, look: Look) -> tuple[str, str]:
+def _doing(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    task, title = one.record.current_task, name_of(one.record).title
+    return "" if task is None or task == title else field(task), ""
+
+
+def state_cell(one: ObservedAgent) -> tuple[str, str]:
+    """Return what an agent does, needs or ended with, and its style."""
     verdict, reason = one.liveness.verdict, field(one.liveness.reason)
     if verdict in (LOST, STALE):
         return f"{verdict.upper()}: {reason}", "bold red" if verdict == LOST else "yellow"
-    return reason if verdict == ENDED else field(one.record.phase), ""
+    if verdict == ENDED:
+        return reason, ""
+    need = need_of(one)
+    return (f"needs {need}", "bold yellow") if need in _ASKED else (field(one.record.phase), "")
 
 
 _WHOLE = {"no_wrap": True}
 _RIGHT = {"no_wrap": True, "justify": "right"}
-NAME = Column("agent", 0, _name, {"min_width": 8})
-LEVEL = Column("level", 0, _level, _WHOLE)
+NAME = Column("agent", _name, {"min_width": 8})
+LEVEL = Column("level", _level, _WHOLE)
 NUMBERS = (
-    Column("", 60, _bar, _WHOLE),
-    Column("usage", 0, lambda one, _: (percent(one.record.usage_ratio), _style(one)), _RIGHT),
-    Column("tokens", 60, _tokens, _RIGHT),
-    Column("runway", 70, _runway, _RIGHT),
-    Column("tasks", 70, _tasks, _RIGHT),
+    Column("", _bar, _WHOLE, 6),
+    Column("usage", lambda one, _: (percent(one.record.usage_ratio), _style(one)), _RIGHT),
+    Column("tokens", _tokens, _RIGHT, 4),
+    Column("runway", _runway, _RIGHT, 2),
+    Column("tasks", _tasks, _RIGHT, 5),
 )
-_HEARTBEAT = Column(
-    "beat", 70, lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT
-)
+_HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT, 3)
 _COLUMNS = (
     NAME,
     LEVEL,
     *NUMBERS,
     _HEARTBEAT,
-    Column("doing", _WIDE, lambda one, _: (field(one.record.current_task), ""), {"max_width": 32}),
-    Column("state", 0, _state, {}),
+    Column("doing", _doing, {"max_width": 32}, 7),
+    Column("state", lambda one, _: state_cell(one), {}),
+    Column("id", _tag, _WHOLE, 1),
 )
 
 
@@ -246,26 +269,56 @@ def status_table(
         console: Where the table goes.
         with_heartbeats: Show how long ago each agent beat.
     """
-    columns = [
-        column
-        for column in _COLUMNS
-        if console.width >= column.from_width and (with_heartbeats or column is not _HEARTBEAT)
-    ]
-    return draw_table(seen, columns, Look(console.width >= _WIDE, console.options.ascii_only))
+    look = Look(console.width >= _WIDE, console.options.ascii_only)
+    columns = [column for column in _COLUMNS if with_heartbeats or column is not _HEARTBEAT]
+    return draw_table(seen, columns, look, width=console.width)
 
 
-def draw_table(seen: list[ObservedAgent], columns: Collection[Column], look: Look) -> Table:
-    """Draw one row per agent."""
+def draw_table(
+    seen: list[ObservedAgent], columns: Iterable[Column], look: Look, *, width: int | None = None
+) -> Table:
+    """Draw one row per agent.
+
+    Args:
+        seen: In the order of the rows.
+        columns: From left to right.
+        look: How cells are drawn.
+        width: Leave out empty columns, and the less important ones beyond so many cells; None =
+            keep all.
+    """
     from rich.text import Text
 
+    filled = [(column, [column.cell(one, look) for one in seen]) for column in columns]
+    if width is not None:
+        filled = _fitting(filled, look, width)
     table = make_table()
-    for column in columns:
+    for column, _ in filled:
         table.add_column(column.header, **column.options)
     # Rich takes missing room from columns that may wrap; these cut their text instead.
     overflow: Literal["crop", "ellipsis"] = "crop" if look.ascii_only else "ellipsis"
-    for one in seen:
-        cells = [
-            Text(*column.cell(one, look), no_wrap=True, overflow=overflow) for column in columns
-        ]
-        table.add_row(*cells, style="dim" if one.liveness.verdict == ENDED else None)
+    for one, *cells in zip(seen, *(cells for _, cells in filled), strict=True):
+        row = [Text(*cell, no_wrap=True, overflow=overflow) for cell in cells]
+        table.add_row(*row, style="dim" if one.liveness.verdict == ENDED else None)
     return table
+
+
+def _fitting(filled: list[FilledColumn], look: Look, width: int) -> list[FilledColumn]:
+    """Leave out empty columns, then others until names have room enough to be told apart."""
+    from rich.cells import cell_len
+
+    enough = {"agent": 30 if look.is_wide else 22, "state": 16, "doing": 16}
+
+    def needed(column: Column, cells: list[tuple[str, str]]) -> int:
+        widest = max(cell_len(text) for text in (column.header, *(text for text, _ in cells)))
+        return min(widest, enough.get(column.header, widest)) + _GAP
+
+    kept = {
+        column.header: needed(column, cells)
+        for column, cells in filled
+        if not column.rank or any(text.strip() for text, _ in cells)
+    }
+    for column, _ in sorted(filled, key=lambda one: one[0].rank, reverse=True):
+        if not column.rank or sum(kept.values()) - _GAP <= width:
+            break
+        kept.pop(column.header, None)
+    return [(column, cells) for column, cells in filled if column.header in kept]

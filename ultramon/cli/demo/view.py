@@ -86,7 +86,7 @@ _COLUMNS = (
     NAME._replace(options={"no_wrap": True, "min_width": 13}),
     LEVEL._replace(options={"no_wrap": True, "min_width": 8}),
     *NUMBERS,
-    Column("heartbeat", 0, _pulse, {"no_wrap": True, "justify": "right"}),
+    Column("heartbeat", _pulse, {"no_wrap": True, "justify": "right"}),
 )
 
 
