@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pexpect
 import pytest
 from helpers import ROOT
 from helpers.client_home import OTHER_HOOKS, SHAPES, ClientHome, json_objects
@@ -99,14 +100,14 @@ def test_any_settings_come_back_byte_for_byte(value, line, indent, compact):
 
 
 def test_the_diff_goes_to_stdout_and_words_to_stderr(client):
-    """What changes is data; a dry run shows the same and writes nothing."""
+    """What changes is data where it is asked for; a dry run shows the same and writes nothing."""
     client.write(SHAPES["no final line end"])
     before = client.tree()
     dry = client.install("--dry-run")
     assert client.tree() == before
     assert dry.stdout.startswith(f"--- {client.settings}\n+++ {client.settings}\n@@ ")
     assert "would be changed; nothing was written" in dry.stderr
-    done = client.install()
+    done = client.install("--verbose")
     assert done.stdout == dry.stdout
     assert f"installed in {client.settings}" in done.stderr
     removed = [line for line in done.stdout.splitlines() if line.startswith("-")]
@@ -116,7 +117,7 @@ def test_the_diff_goes_to_stdout_and_words_to_stderr(client):
     dry = client.uninstall("--dry-run")
     assert "would be restored; nothing was written" in dry.stderr
     assert Settings(str(client.settings)).holds_ours()
-    assert client.uninstall().stdout == dry.stdout
+    assert client.uninstall("--verbose").stdout == dry.stdout
     again = client.uninstall()
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == f"{client.settings} holds nothing of ultramon\n"
@@ -299,3 +300,35 @@ def test_a_disk_that_refuses_leaves_the_settings_as_they_were(client):
         assert client.tree() == before
     finally:
         unmount(client.settings.parent)
+
+
+def test_an_installation_says_in_three_lines_what_it_did_and_how_to_see_it(client):
+    """What was put where, from when on it counts, how to look and how to undo."""
+    client.write(b"{}")
+    done = client.install()
+    assert done.stdout == ""
+    first, second, third = done.stderr.splitlines()
+    own = "hooks, and a status line that shows the window"
+    assert first == f"installed in {client.settings}: {own}"
+    assert second.startswith("sessions that start from now on report themselves")
+    assert third.startswith("`ultramon watch` shows them; `ultramon uninstall claude-code` ")
+
+
+@pytest.mark.parametrize(("answer", "shown"), [("y", "both"), ("", "chained")])
+def test_a_person_with_a_status_line_is_asked_once_whether_to_see_both(client, answer, shown):
+    """Nothing is forced: Enter leaves theirs alone, and a pipe gets the option by name."""
+    client.write(b'{"statusLine": {"type": "command", "command": "echo mine"}}')
+    terminal = client.on_terminal("install", "claude-code", "--force")
+    terminal.expect_exact("Show ultramon's beside it? [y/N]")
+    terminal.sendline(answer)
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+    assert client.installed()["statusLine"]["show"] == shown
+    assert (b"beside yours" in terminal.before) == bool(answer)
+    again = client.on_terminal("install", "claude-code", "--force")
+    again.expect(pexpect.EOF)
+    assert b"[y/N]" not in again.before
+    client.uninstall()
+    piped = client.install()
+    assert piped.stderr.endswith("--status-line both shows ultramon's status line too\n")

@@ -130,6 +130,19 @@ class ClientHome:
             timeout=60,
         )
 
+    def on_terminal(self, *arguments):
+        """Start the program in the project on a terminal, for a person's answers."""
+        import pexpect
+
+        return pexpect.spawn(
+            PROGRAM,
+            [*map(str, arguments)],
+            env=environment(**self.variables),
+            cwd=self.project,
+            timeout=60,
+            dimensions=(24, 200),
+        )
+
     def install(self, *arguments, **changes):
         return self.run("install", "claude-code", "--force", *arguments, **changes)
 

@@ -90,6 +90,17 @@ class SetupRequest(NamedTuple):
     """Install even a program that may not last."""
 
 
+class Offer(NamedTuple):
+    """A choice that was not made, and that a person may want to make another way."""
+
+    question: str
+    """To be answered by yes or no."""
+    field: str
+    """The field of `Choices`."""
+    value: str
+    """What yes means."""
+
+
 @dataclass(kw_only=True)
 class Plan:
     """What a command would do to a file of the client, and to ultramon's own.
@@ -117,6 +128,16 @@ class Plan:
     def changes_settings(self) -> bool:
         """Whether a file of the client will be another one."""
         return self.before != self.after
+
+    @property
+    def contents(self) -> str:
+        """What the client's file holds of ultramon afterwards, for people."""
+        return "hooks"
+
+    @property
+    def offer(self) -> Offer | None:
+        """What to ask a person before this is done; None = nothing."""
+        return None
 
     def diff(self) -> str:
         """Return what changes in the client's files, as a unified diff without secrets."""

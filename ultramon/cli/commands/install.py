@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.hosts.port import Host
-    from ultramon.hosts.setup import Plan, Server
+    from ultramon.hosts.setup import Offer, Plan, Server
 
 _MAX_LINE_CHARS = 100_000
 _NOT_MADE = "of-the-installation"
@@ -40,6 +41,7 @@ def setup_options(plugin_help: str) -> Callable[[Callable[..., Any]], Callable[.
         *(click.option(f"--{name}", is_flag=True, help=text) for name, text in layers.items()),
         click.option("--plugin", type=click.Path(file_okay=False), metavar="DIR", help=plugin_help),
         click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option("--verbose", is_flag=True, help="Show what changes in the client's file."),
     )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,8 +114,8 @@ def named_host(name: str, options: Mapping[str, object]) -> Host:
     return host
 
 
-def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
-    """Do what was planned, and print it: the diff to stdout, words to stderr.
+def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: Any) -> bool:
+    """Do what was planned, and print it: a diff to stdout where it is wanted, words to stderr.
 
     Returns:
         Whether there was anything to do.
@@ -138,7 +140,7 @@ def carry_out(plan: Plan, *, dry_run: bool, json: bool, **more: Any) -> bool:
             }
         )
         return changes
-    for line in plan.diff().splitlines():
+    for line in plan.diff().splitlines() if dry_run or verbose else ():
         click.echo(sanitize(line, max_chars=_MAX_LINE_CHARS))
     for note in plan.notes:
         say(note)
@@ -249,6 +251,7 @@ def command(
     layer: str | None,
     plugin: str | None,
     dry_run: bool,
+    verbose: bool,
     force: bool,
     state_dir: str | None,
     json: bool,
@@ -258,8 +261,9 @@ def command(
 
     Puts hooks and a status line into the client's settings, beside what is there: foreign
     entries, their order and every other byte stay. A status line that is there already is kept
-    and goes on being shown. The diff goes to stdout; `ultramon uninstall` brings the old file
-    back. Doing it again changes nothing, or brings the entries up to date.
+    and goes on being shown; on a terminal you are asked whether ultramon's shall stand beside it.
+    --dry-run and --verbose print the diff to stdout; `ultramon uninstall` brings the old file back.
+    Doing it again changes nothing, or brings the entries up to date.
 
     HOST is claude-code, or a host that another package offers.
     """
@@ -272,9 +276,25 @@ def command(
     server = known_server(directory, dry_run=dry_run)
     request = SetupRequest(os.getcwd(), directory, layer, Choices(**choices), server, plugin, force)
     plan = chosen.plan_installation(request)
-    if not carry_out(plan, dry_run=dry_run, json=json, stateDirectory=directory):
+    offer = plan.offer
+    if offer is not None and not (dry_run or json) and _accepts(offer):
+        choices[offer.field] = offer.value
+        plan = chosen.plan_installation(request._replace(choices=Choices(**choices)))
+        offer = None
+    if not carry_out(plan, dry_run=dry_run, verbose=verbose, json=json, stateDirectory=directory):
         say(f"{plan.path} is up to date")
     elif dry_run:
         say(f"{plan.path} would be changed; nothing was written")
     else:
-        say(f"installed in {plan.path}; sessions that start from now on report themselves")
+        say(f"installed in {plan.path}: {plan.contents}")
+        say("sessions that start from now on report themselves; those that run now do not")
+        say(f"`ultramon watch` shows them; `ultramon uninstall {host}` brings the old file back")
+    if offer is not None:
+        say(f"--{offer.field.replace('_', '-')} {offer.value} shows ultramon's status line too")
+
+
+def _accepts(offer: Offer) -> bool:
+    """Ask a person who can answer; without one the answer is no."""
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm(offer.question, default=False, err=True)

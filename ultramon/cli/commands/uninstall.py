@@ -26,6 +26,7 @@ def command(
     layer: str | None,
     plugin: str | None,
     dry_run: bool,
+    verbose: bool,
     state_dir: str | None,
     json: bool,
 ) -> None:
@@ -44,7 +45,7 @@ def command(
     directory = chosen_directory(state_dir)
     plan = chosen.plan_removal(SetupRequest(os.getcwd(), directory, layer, plugin=plugin))
     is_there = plan.changes_settings
-    carry_out(plan, dry_run=dry_run, json=json)
+    carry_out(plan, dry_run=dry_run, verbose=verbose, json=json)
     if not is_there:
         say(f"{plan.path} holds nothing of ultramon")
     elif dry_run:

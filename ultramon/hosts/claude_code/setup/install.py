@@ -43,8 +43,15 @@ from ultramon.hosts.installed_choices import (
     check_choice,
     choices_path,
 )
-from ultramon.hosts.setup import SetupRequest, choose
+from ultramon.hosts.setup import Offer, SetupRequest, choose
 from ultramon.system.files import delete_file, make_private_directory, replace_file
+
+_OURS = "a status line that shows the window"
+_STATUS_LINES = {
+    "own": f"hooks, and {_OURS}",
+    "both": f"hooks, and {_OURS} beside yours",
+    "chained": "hooks, and your status line, whose numbers ultramon reads",
+}
 
 
 @dataclass(kw_only=True)
@@ -57,6 +64,8 @@ class Installation(PlannedChange):
         record: What is noted of this settings file, one of `installed.installations`.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
         launchers: What the settings will name.
+        finds_status_line: Whether there is a status line of another tool about which nobody has
+            decided yet.
     """
 
     installed: InstalledChoices
@@ -64,6 +73,7 @@ class Installation(PlannedChange):
     record: dict[str, Any] = field(default_factory=dict)
     backup: bytes | None = None
     launchers: list[Launcher] = field(default_factory=list)
+    finds_status_line: bool = False
 
     @property
     def changes(self) -> bool:
@@ -89,6 +99,22 @@ class Installation(PlannedChange):
         self.launchers.append(launcher)
         # Without exec a shell such as dash stays behind and waits: one process more for each call.
         return f"exec {shlex.quote(launcher.path)}"
+
+    @property
+    def contents(self) -> str:
+        """Hooks, and the status line that is shown."""
+        if self.settings.our_status_line() is None:
+            return super().contents
+        return _STATUS_LINES[self.installed.status_line_show]
+
+    @property
+    def offer(self) -> Offer | None:
+        """To show ultramon's status line beside the one that was just found."""
+        if not self.finds_status_line or self.installed.status_line_show != "chained":
+            return None
+        return Offer(
+            "A status line is there already. Show ultramon's beside it?", "status_line", "both"
+        )
 
     def details(self) -> dict[str, Any]:
         """Return the interpreter, which status line is shown, and whether a resident answers."""
@@ -228,6 +254,7 @@ def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | Non
             plan.warnings.append(f"the status line {problem}; it is left as it is")
             return
         installed.status_line_chained = found
+        plan.finds_status_line = chosen is None
         show = chosen or ("both" if show == "both" else "chained")
     installed.status_line_show = show or "own"
     if settings.our_status_line() is None:
