@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 
 GOAL_HEADING = "# Goal\n"
 """What a relay's prompts begin with: it would name every one of its contexts."""
+PERSON = "person"
+"""``by`` of a request that a person made: a session that no relay leads heeds only these."""
+HAND_OVER_REQUEST = (
+    "The user asks through ultramon that you hand your work over now: finish the step you are in,"
+    " run `ultramon task handoff --notes -` with what a successor needs to know on its standard"
+    " input, then end your turn."
+)
 PROJECT_FOLDER = ".ultramon"
 """Of a project; ``<host>.json`` in it holds the project's audience."""
 
@@ -326,7 +333,7 @@ class HookCall:
 
                 warning = write_warning(self._store, agent, self._readings.path)
                 self._is_warning = True
-            elif warns and self._store.in_relay:
+            elif warns:
                 warning = self._heed_request(agent)
 
         agent = None
@@ -348,14 +355,16 @@ class HookCall:
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
 
     def _heed_request(self, agent: HostedAgent) -> str:
-        """Return the relay's sentence where it asks this agent to hand over now, once."""
+        """Return the sentence for an agent that a relay or a person asks to hand over, once."""
         request = self._store.directory.get_request(self.agent_id)
         if request is None or request.get("generation") != agent.record.generation:
             return ""
         if agent.memory.get(HEEDED_REQUEST) == request.get("requestId"):
             return ""
         agent.memory[HEEDED_REQUEST] = request.get("requestId")
-        return self._store.installed.critical_note or ""
+        if self._store.in_relay:
+            return self._store.installed.critical_note or ""
+        return HAND_OVER_REQUEST if request.get("by") == PERSON else ""
 
     def _must_end(self, agent: HostedAgent, reading: LastReading) -> bool:
         """Return whether an agent that was asked to return has gone on for too long."""
