@@ -22,6 +22,7 @@ from ultramon.system.terminal_text import sanitize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ultramon.backends.base import StoredAgent
     from ultramon.context.explanation import Explanation
     from ultramon.hosts.port import Host
     from ultramon.state.history import HistoryPoint
@@ -45,6 +46,36 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
 
     AGENT is an id, the beginning of one, or a label.
     """
+    backend = open_store(state_dir)
+    stored = find_agent(backend, agent)
+    history = backend.history(stored.agent_id)
+    directory = chosen_directory(state_dir)
+    explanation = explain_stored(stored, directory, history=history, for_people=not json)
+    if json:
+        print_json(explanation.model_dump(mode="json", by_alias=True))
+    else:
+        lines = _draw(history, explanation)
+        click.echo(sanitize(f"{explanation}{lines}", keep_lines=True, max_chars=20_000), nl=False)
+
+
+def explain_stored(
+    stored: StoredAgent,
+    directory: str,
+    *,
+    history: Sequence[HistoryPoint] = (),
+    for_people: bool,
+) -> Explanation:
+    """Explain the percentage of a stored agent.
+
+    Args:
+        stored: The agent; for people its state is sanitised in place.
+        directory: The state directory.
+        history: Its readings, where they are to be part of the explanation.
+        for_people: Whether the explanation is printed as text.
+
+    Raises:
+        CommandFailed: Its state cannot be read, or makes no sense.
+    """
     from pydantic import ValidationError
 
     from ultramon.context.explanation import explain
@@ -54,27 +85,24 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
 
-    backend = open_store(state_dir)
-    stored = find_agent(backend, agent)
     record = stored.record
     if record is None:
         raise CommandFailed(str(stored.problem))
     now = SYSTEM_CLOCK.now()
-    host, memory = _host_of(record)
+    host, memory = host_of(record)
     session_tokens_left = _session_tokens_left(host, record, memory)
-    history = backend.history(stored.agent_id)
-    if not json:
+    if for_people:
         for name in record.__slots__:
             setattr(record, name, sanitize_values(getattr(record, name)))
     try:
         liveness = judge(record, stored.heartbeat_at, now, this_host())
-        explanation = explain(
+        return explain(
             record,
             liveness,
             now,
             session_tokens_left=session_tokens_left,
             subagent_ends=told_ends(memory),
-            pins=_pins(host, record, memory, state_dir),
+            pins=_pins(host, record, memory, directory),
             enforcement=describe(memory),
             history=history,
         )
@@ -83,11 +111,6 @@ def command(*, agent: str, state_dir: str | None, json: bool) -> None:
         reason = str(error).partition("\n")[0]
         name = field(stored.agent_id)
         raise CommandFailed(f"{name}: its values make no sense: {reason}") from error
-    if json:
-        print_json(explanation.model_dump(mode="json", by_alias=True))
-    else:
-        lines = _draw(history, explanation)
-        click.echo(sanitize(f"{explanation}{lines}", keep_lines=True, max_chars=20_000), nl=False)
 
 
 def _draw(history: Sequence[HistoryPoint], explanation: Explanation) -> str:
@@ -122,7 +145,7 @@ def _draw(history: Sequence[HistoryPoint], explanation: Explanation) -> str:
     return "\n".join(["", heading, *(f"  {line}" for line in drawn), ""])
 
 
-def _host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
+def host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
     """Return the client of an agent, and what only its hooks keep in the state."""
     from ultramon.hosts.registry import find_hosts
 
@@ -132,7 +155,7 @@ def _host_of(record: StateRecord) -> tuple[Host | None, dict[str, Any]]:
 
 
 def _pins(
-    host: Host | None, record: StateRecord, memory: dict[str, Any], state_dir: str | None
+    host: Host | None, record: StateRecord, memory: dict[str, Any], directory: str
 ) -> tuple[str, ...]:
     """Return what the conversation is given back after a compaction, where that was installed."""
     from ultramon.hosts.hosted_agent import predecessors
@@ -140,7 +163,6 @@ def _pins(
     from ultramon.hosts.pins import Pins
     from ultramon.hosts.session_environment import kept_environment
 
-    directory = chosen_directory(state_dir)
     try:
         if host is None or not InstalledChoices.load(choices_path(directory, host.name)).pins:
             return ()
