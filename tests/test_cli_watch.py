@@ -77,12 +77,14 @@ class Terminal:
 
 @pytest.fixture
 def watch(tmp_path):
-    """Starts `ultramon watch` on a terminal, looking often."""
+    """Starts the table of `ultramon watch` on a terminal, looking often."""
     started = []
 
     def start(*arguments, **options):
         terminal = Terminal(
-            *("watch", "--state-dir", tmp_path, "--interval", "0.1", *arguments), **options
+            *("watch", "--state-dir", tmp_path, "--interval", "0.1", "--format", "table"),
+            *arguments,
+            **options,
         )
         started.append(terminal)
         return terminal
@@ -119,18 +121,18 @@ def test_the_picture_follows_the_agents(watch, agent):
     terminal = watch(columns=120)
     terminal.wait_for("^no agents, q ends")
     with agent("a") as calm, agent("b", label="scout") as other:
-        terminal.wait_for(r"agent +level +usage +tokens +runway +tasks +beat +doing +state")
-        terminal.wait_for(r"a +unknown +\? +\? of 1,000 .*\d s .*working\nb \(scout\) +unknown")
+        terminal.wait_for(r"agent +level +usage +tokens +beat +state +id")
+        terminal.wait_for(r"a +unknown +\? +\? of 1,000 .*\d s .*working\nscout +unknown.* b\n")
         terminal.wait_for("2 living, q ends")
         other.report_usage(input_tokens=750)
-        terminal.wait_for(r"b \(scout\) +warning +█+ +75\.0 % +750 of 1,000.*\na +unknown")
+        terminal.wait_for(r"scout +warning +█+ +75\.0 % +750 of 1,000.*\na +unknown")
         calm.report_usage(input_tokens=900)
-        terminal.wait_for(r"a +critical .*90\.0 %.*\nb")
+        terminal.wait_for(r"a +critical .*90\.0 %.*\nscout")
         with other.task("read.py"):
             other.update_heartbeat()
-            terminal.wait_for(r"b .* read\.py +working")
+            terminal.wait_for(r"scout .* read\.py +working")
         calm.record_compaction(100)
-        terminal.wait_for(r"b .*\na +normal .*10\.0 %")
+        terminal.wait_for(r"scout .*\na +normal .*10\.0 %")
     terminal.wait_for("^2 ended, shown with --all, q ends")
     terminal.child.send("q")
     assert terminal.end() == (0, None)
@@ -171,7 +173,7 @@ def test_it_leaves_the_terminal_as_it_was(watch, key, sent, ends):
 def test_it_can_be_suspended(tmp_path):
     """Ctrl-Z gives the shell its terminal back; in the foreground again it goes on."""
     store(tmp_path, "here")
-    script = '"$0" watch --state-dir "$1"; echo "back in the shell"; fg'
+    script = '"$0" watch --format table --state-dir "$1"; echo "back in the shell"; fg'
     terminal = Terminal("-mc", script, PROGRAM, tmp_path, program="bash")
     terminal.wait_for("1 living, q ends")
     terminal.child.send("\x1a")
@@ -189,15 +191,15 @@ def test_it_takes_the_new_size_of_the_terminal(watch, tmp_path):
     for number in range(9):
         store(tmp_path, f"calm-{number}")
     terminal = watch(columns=120, rows=20)
-    terminal.wait_for("doing +state")
+    terminal.wait_for("tokens +beat +state")
     terminal.wait_for("calm-8")
     assert not any("more than fit" in line for line in terminal.lines)
     terminal.resize(7, 60)
-    terminal.wait_for(r"^agent +level +usage +tokens +state\nfull")
+    terminal.wait_for(r"^agent +level +usage +tokens +beat +state\nfull")
     terminal.wait_for("10 living, 6 more than fit, q ends")
     assert len(terminal.lines) == 6
     terminal.resize(20, 120)
-    terminal.wait_for("doing +state")
+    terminal.wait_for("tokens +beat +state")
     terminal.wait_for("calm-8")
 
 
@@ -293,10 +295,10 @@ def test_a_hostile_state_cannot_touch_the_terminal(watch, tmp_path):
     store(tmp_path, "evil", **dict.fromkeys(texts, HOSTILE), threshold_status=HOSTILE)
     (tmp_path / "subagents" / "x\x1b[31m\a.json").write_text("{")
     terminal = watch("--notify", "osc9", columns=160)
-    terminal.wait_for(r"\nevil .*\\x1b\[31mred")
+    terminal.wait_for(r"\n\\x1b\[31mred.* evil\n")
     terminal.wait_for(r"x\\x1b\[31m\\x07 cannot be read")
     store(tmp_path, "evil", label=HOSTILE, announced={"rungs": {HOSTILE: 1, "x": []}})
-    terminal.wait_for(r"evil .* normal ")
+    terminal.wait_for(r" normal .* evil\n")
     terminal.child.send("q")
     assert terminal.end() == (0, None)
     raw = re.sub(r"\x1b\]9;ultramon: evil [\x20-\x7e]*\x1b\\", "", terminal.raw.decode(), count=1)

@@ -111,6 +111,27 @@ class AgentList:
         self.seen = [one for one, _ in self._look(limit, checked_json)]
         return list(self._news()) if self._with_news else []
 
+    def survey(self, limit: int) -> tuple[list[ObservedAgent], list[tuple[ObservedAgent, str]]]:
+        """Look again without decoding states that nobody asks for.
+
+        Args:
+            limit: The most agents to return, where the store sorts by itself.
+
+        Returns:
+            The agents, most urgent first, of which only the heads are sure to make sense; and the
+            rungs reached, as `refresh`. `unreadable` names the others.
+        """
+        self.unreadable = []
+        present, _ = self._present(limit)
+        seen = []
+        for one in present:
+            if isinstance(one, Unreadable):
+                self.unreadable.append(one)
+            else:
+                seen.append(one)
+        self.seen = []
+        return seen, list(self._news()) if self._with_news else []
+
     def stream(self, limit: int | None = None) -> Iterator[bytes]:
         """Look again and yield the agents shown as `agent_text`, none of them kept.
 

@@ -33,6 +33,8 @@ from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import process_started_at, this_host
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ultramon.backends.base import Backend, StoredAgent
     from ultramon.metrics.definitions import Samples
     from ultramon.state.observed import ObservedAgent
@@ -175,7 +177,7 @@ class MetricsSource:
                 self._counters.show(*known.labels[:2])
 
     def _judge(
-        self, samples: Samples, heartbeats: dict[str, float], now: float
+        self, samples: Samples, heartbeats: Mapping[str, float], now: float
     ) -> list[ObservedAgent]:
         """Count the agents by lifecycle; return the active ones."""
         host, started_at = this_host(), cache(process_started_at)

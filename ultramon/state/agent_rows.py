@@ -200,6 +200,33 @@ def succeeded(seen: Iterable[ObservedAgent]) -> set[str]:
     return {name for one in seen for name in _before(one.record) if name != one.record.agent_id}
 
 
+def current(everyone: Sequence[ObservedAgent]) -> list[ObservedAgent]:
+    """Return the agents that are worth a row while finished work is folded away.
+
+    These are the living, the lost whose work nobody went on with, and what the living went on with:
+    `arrange` makes one row of such a chain.
+
+    Args:
+        everyone: All agents of a store; of the ended and lost ones only the head is read.
+    """
+    over = {one.record.predecessor_id for one in everyone}
+    living = [one for one in everyone if one.liveness.verdict not in (ENDED, LOST)]
+    lost = [
+        one for one in everyone if one.liveness.verdict == LOST and one.record.agent_id not in over
+    ]
+    agents = {one.record.agent_id: one for one in everyone}
+    waiting, chain = [name for one in living for name in _before(one.record)], {}
+    while waiting:
+        before = agents.get(waiting.pop())
+        if before is None or before.record.agent_id in chain:
+            continue
+        if before.liveness.verdict in (ENDED, LOST):
+            chain[before.record.agent_id] = before
+            waiting += [before.record.predecessor_id] if before.record.predecessor_id else []
+    shown = {one.record.agent_id for one in (*living, *lost)}
+    return [*living, *lost, *(one for name, one in chain.items() if name not in shown)]
+
+
 class AgentRow(NamedTuple):
     """One agent with what belongs to it."""
 

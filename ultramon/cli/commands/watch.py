@@ -1,4 +1,4 @@
-"""`ultramon watch`: the table of `ultramon status`, kept up to date."""
+"""`ultramon watch`: an application on a terminal, else the table of `ultramon status`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from ultramon.cli.agent_list import open_agent_list
 from ultramon.cli.commands.status import print_agents, print_left_out, status_table
-from ultramon.cli.output import json_line, make_console, moment, percent, wait_while_read
+from ultramon.cli.output import (
+    CommandFailed,
+    json_line,
+    make_console,
+    moment,
+    percent,
+    wait_while_read,
+)
 from ultramon.cli.selection import limit_option, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.observed import agents_json
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from ultramon.state.observed import ObservedAgent
 
 _MAX_UNREADABLE_LINES = 3
+_INSTALL = "pip install 'ultramon[tui]'"
 _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
 
 
@@ -50,9 +59,9 @@ _AGES = ("heartbeatAgeSeconds", "livenessReason", "lastHeartbeat", "seq")
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(("table", "tmux", "json")),
-    default="table",
-    help="A table, one line for a status bar (printed once), or JSON lines.",
+    type=click.Choice(("app", "table", "tmux", "json")),
+    help="The application, a table, one line for a status bar (printed once), or JSON lines."
+    "  [default: app on a terminal, where the extra tui is installed, else table]",
 )
 @click.option("--color", is_flag=True, help="Use colour codes of tmux in its line.")
 @click.option("--once", is_flag=True, help="Print once and end.")
@@ -64,7 +73,7 @@ def command(
     show_all: bool,
     interval: float,
     notify: str,
-    output_format: str,
+    output_format: str | None,
     color: bool,
     once: bool,
     limit: int | None,
@@ -72,6 +81,9 @@ def command(
     json: bool,
 ) -> None:
     """Watch how full every agent's window is, the most urgent first.
+
+    On a terminal it is an application: Enter goes to an agent, Space says why it is so full, h asks
+    it to hand over, ? lists the other keys. It needs the extra tui; without it there is a table.
 
     q and Ctrl-C end it. Where stdout is no terminal, the table is printed again when something
     other than an age changes. --json is short for --format json: each change is one line, with the
@@ -86,7 +98,10 @@ def command(
 
         click.echo(tmux_line(state_dir, run, color=color))
         return
-    is_drawn = output_format == "table" and not once and _can_draw()
+    if output_format in (None, "app") and not once and _can_run_app(is_asked=bool(output_format)):
+        _run_app(state_dir, run, limit, interval, notify, show_all=show_all)
+        return
+    is_drawn = output_format != "json" and not once and _can_draw()
     agent_list = open_agent_list(
         open_store(state_dir),
         run,
@@ -100,6 +115,48 @@ def command(
             _watch_live(agent_list, notify, make_console(), limit, interval)
         else:
             _print_changes(agent_list, notify, limit, pause, as_json=output_format == "json")
+
+
+def _can_run_app(*, is_asked: bool) -> bool:
+    """Return whether the application can run; say what is missing where a person could have it.
+
+    Raises:
+        CommandFailed: It was asked for and cannot run.
+    """
+    if not (_can_draw() and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        if is_asked:
+            raise CommandFailed("--format app needs a terminal for stdin, stdout and stderr")
+        return False
+    if find_spec("textual") is not None:
+        return True
+    if is_asked:
+        raise CommandFailed(f"--format app needs Textual: {_INSTALL}")
+    return False
+
+
+def _run_app(
+    state_dir: str | None,
+    run: str | None,
+    limit: int | None,
+    interval: float,
+    notify: str,
+    *,
+    show_all: bool,
+) -> None:
+    from ultramon.cli.watch.app import watch_with_app
+    from ultramon.cli.watch.source import Source
+
+    backend = open_store(state_dir)
+    agent_list = open_agent_list(
+        backend, run, show_all=True, is_cut=True, with_news=notify != "none"
+    )
+    watch_with_app(
+        Source(backend, agent_list, limit),
+        interval_seconds=interval,
+        with_finished=show_all,
+        notify=notify,
+        ascii_only=not (sys.stderr.encoding or "").lower().startswith("utf"),
+    )
 
 
 def _ring(kind: str, crossings: list[tuple[ObservedAgent, str]]) -> None:
@@ -213,7 +270,8 @@ def _summary(agent_list: AgentList, beyond: int) -> str:
         "more than fit": beyond,
     }
     facts = [f"{count:,} {what}" for what, count in counts.items() if count]
-    return ", ".join([*(facts or ["no agents"]), "q ends"])
+    more = [] if find_spec("textual") else [f"more with {_INSTALL}"]
+    return ", ".join([*(facts or ["no agents"]), "q ends", *more])
 
 
 @contextmanager

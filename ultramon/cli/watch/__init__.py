@@ -1,0 +1,1 @@
+"""`ultramon watch` as an application on a terminal; only `app` loads Textual."""
