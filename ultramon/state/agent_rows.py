@@ -15,7 +15,7 @@ from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.record import ANSWER, PERMISSION, SDK_HOST, WAITS_FOR, host_memory, short_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from ultramon.state.observed import ObservedAgent
     from ultramon.state.record import StateRecord
@@ -188,7 +188,7 @@ def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:
     return Summary(needs, nearest, lost, blind, working, waiting)
 
 
-def _before(record: StateRecord) -> list[str]:
+def goes_on_with(record: StateRecord) -> list[str]:
     """Return the ids of the agents whose work this one goes on with, the last one first."""
     cleared = host_memory(record).get(_PREDECESSORS)
     names = [name for name in cleared if isinstance(name, str)] if isinstance(cleared, list) else []
@@ -197,34 +197,42 @@ def _before(record: StateRecord) -> list[str]:
 
 def succeeded(seen: Iterable[ObservedAgent]) -> set[str]:
     """Return the ids of the agents whose work goes on, or went on, in another one of these."""
-    return {name for one in seen for name in _before(one.record) if name != one.record.agent_id}
+    return {
+        name for one in seen for name in goes_on_with(one.record) if name != one.record.agent_id
+    }
 
 
-def current(everyone: Sequence[ObservedAgent]) -> list[ObservedAgent]:
+def current(
+    everyone: Sequence[ObservedAgent], over: Collection[str | None] = ()
+) -> list[ObservedAgent]:
     """Return the agents that are worth a row while finished work is folded away.
 
     These are the living, the lost whose work nobody went on with, and what the living went on with:
     `arrange` makes one row of such a chain.
 
     Args:
-        everyone: All agents of a store; of the ended and lost ones only the head is read.
+        everyone: The agents; of those that have ended only the head is read.
+        over: Ids of agents that others, not among these, went on with.
+
+    Returns:
+        The agents in the order of `everyone`.
     """
-    over = {one.record.predecessor_id for one in everyone}
-    living = [one for one in everyone if one.liveness.verdict not in (ENDED, LOST)]
-    lost = [
-        one for one in everyone if one.liveness.verdict == LOST and one.record.agent_id not in over
-    ]
+    over = {*over, *(one.record.predecessor_id for one in everyone)}
     agents = {one.record.agent_id: one for one in everyone}
-    waiting, chain = [name for one in living for name in _before(one.record)], {}
+    shown, waiting = set(), []
+    for one in everyone:
+        record, verdict = one.record, one.liveness.verdict
+        if verdict not in (ENDED, LOST):
+            shown.add(record.agent_id)
+            waiting += goes_on_with(record)
+        elif verdict == LOST and record.agent_id not in over:
+            shown.add(record.agent_id)
     while waiting:
         before = agents.get(waiting.pop())
-        if before is None or before.record.agent_id in chain:
-            continue
-        if before.liveness.verdict in (ENDED, LOST):
-            chain[before.record.agent_id] = before
+        if before is not None and before.record.agent_id not in shown:
+            shown.add(before.record.agent_id)
             waiting += [before.record.predecessor_id] if before.record.predecessor_id else []
-    shown = {one.record.agent_id for one in (*living, *lost)}
-    return [*living, *lost, *(one for name, one in chain.items() if name not in shown)]
+    return [one for one in everyone if one.record.agent_id in shown]
 
 
 class AgentRow(NamedTuple):
@@ -308,7 +316,7 @@ def _chain(
 ) -> tuple[ObservedAgent, ...]:
     """Return the agents before one, as far as they are over; each belongs to one chain only."""
     found: dict[str, ObservedAgent] = {}
-    waiting = _before(one.record) if one.record.agent_id not in folded else []
+    waiting = goes_on_with(one.record) if one.record.agent_id not in folded else []
     while waiting:
         name = waiting.pop(0)
         before = agents.get(name)
@@ -316,7 +324,7 @@ def _chain(
             continue
         if before.liveness.verdict in (ENDED, LOST):
             found[name] = before
-            waiting += _before(before.record)
+            waiting += goes_on_with(before.record)
     return tuple(found.values())
 
 

@@ -421,7 +421,7 @@ class WatchApp(App[int]):
     def _foot(self) -> str:
         view, found = self.view, self._found
         facts = []
-        if len(view.lines) > view.size.height:
+        if len(view.lines) > view.size.height > 0:
             top = view.scroll_offset.y
             facts.append(f"{top + 1}-{min(top + view.size.height, len(view.lines))}")
             facts[-1] += f" of {len(view.lines):,}"

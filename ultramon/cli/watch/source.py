@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.cli.watch.why import RecentEvents, why_lines
 from ultramon.errors import UltramonError
 from ultramon.pictures.sparkline import sparkline
-from ultramon.state.agent_rows import Summary, arrange, current, summarize
-from ultramon.state.liveness import ENDED, LOST
+from ultramon.state.agent_rows import Summary, arrange, current, goes_on_with, summarize
+from ultramon.state.liveness import ENDED
 from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
 from ultramon.system.clock import SYSTEM_CLOCK
 
@@ -61,34 +61,44 @@ class Source:
             UltramonError: The store cannot be read now.
         """
         everyone, news = self._agent_list.survey(self._limit or MAX_AGENTS)
-        over = {one.record.predecessor_id for one in everyone}
         unreadable = list(self._agent_list.unreadable)
-        known: list[ObservedAgent] = []
         checked: dict[str, StateRecord] = {}
-        for one in everyone:
+
+        def is_sound(one: ObservedAgent) -> bool:
+            """Decode a state once: one that is replaced comes as another record."""
             record = one.record
-            is_folded = one.liveness.verdict == ENDED or (
-                one.liveness.verdict == LOST and record.agent_id in over
-            )
-            if is_folded and not with_finished and record.agent_id not in over:
-                known.append(one)
-                continue
-            # Decoded once: a state that is replaced comes as another record.
             if self._checked.get(record.agent_id) is not record:
                 problem = checked_json(one)
                 if isinstance(problem, Unreadable):
                     unreadable.append(problem)
-                    continue
+                    return False
             checked[record.agent_id] = record
-            known.append(one)
+            return True
+
+        heads = {one.record.predecessor_id for one in everyone}
+        seen = [
+            one
+            for one in everyone
+            if (with_finished or one.liveness.verdict != ENDED) and is_sound(one)
+        ]
+        if not with_finished:
+            # Of those that have ended only the ones that others go on with are looked into.
+            over = heads.union(*(goes_on_with(one.record) for one in seen))
+            before = [one for one in everyone if one.liveness.verdict == ENDED]
+            seen += [one for one in before if one.record.agent_id in over and is_sound(one)]
         self._checked = checked
-        seen = [one for one in known if one.record.agent_id in checked]
-        shown = seen if with_finished else current(seen)
-        living = [one for one in seen if one.liveness.verdict != ENDED]
+        shown = seen if with_finished else current(seen, heads)
         now = SYSTEM_CLOCK.now()
         groups = arrange(shown[: self._limit])
         count = sum(map(_count, (row for group in groups for row in group.rows)))
-        return Found(groups, summarize(living, now), len(known) - count, unreadable, news, now)
+        return Found(
+            groups,
+            summarize(shown, now),
+            len(everyone) - len(unreadable) + len(self._agent_list.unreadable) - count,
+            unreadable,
+            news,
+            now,
+        )
 
     def trends(self, rows: Iterable[AgentRow], width: int, *, ascii_only: bool) -> dict[str, str]:
         """Return the sparklines of the agents that are on the screen, by id."""
