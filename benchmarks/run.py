@@ -26,6 +26,7 @@ PARTS = [
     ("Killed writers", "kills.py", []),
     ("Fleet", "fleet.py", []),
     ("Lists", "lists.py", []),
+    ("Watch", "watch.py", []),
     ("Hooks", "hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),

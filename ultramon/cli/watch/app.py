@@ -83,6 +83,7 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         self.has_trends = False
         self.now = 0.0
         self._at = 0
+        self._is_at_top = True
         self._drawn: list[object] = []
 
     @property
@@ -98,18 +99,20 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
         return [line.row for line in lines if line.row is not None]
 
     def show(self, lines: list[Line], now: float) -> None:
-        """Show other lines; the cursor stays with its agent."""
-        chosen, at = self.chosen, self._at
+        """Show other lines; a cursor that was moved stays with its agent, and in sight."""
+        chosen, at = self.chosen, 0 if self._is_at_top else self._at
         self.lines, self.now = lines, now
         look = Look(self.size.width or 80, self.look.ascii_only)
         self.look = look.fitted(lines, now, with_trends=self.has_trends)
         self._at = min(at, max(len(lines) - 1, 0))
-        if chosen is not None and (chosen.agent_id != getattr(self.chosen, "agent_id", None)):
+        if chosen is not None and not self._is_at_top:
             for number, line in enumerate(lines):
                 if line.row is not None and line.row.agent_id == chosen.agent_id:
                     self._at = number
         self.virtual_size = Size(self.size.width, len(lines))
         self._leave_heading(1)
+        if not self._is_at_top:
+            self._follow()
         self.redraw()
 
     def redraw(self) -> None:
@@ -142,6 +145,8 @@ class AgentView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         self._at = min(max(self._at + lines, 0), len(self.lines) - 1)
         self._leave_heading(1 if lines > 0 else -1)
+        # Where the cursor never left the top, the most urgent agent of the moment is chosen.
+        self._is_at_top = all(line.row is None for line in self.lines[: self._at])
         self._follow()
         self.redraw()
         self.post_message(self.Moved())
