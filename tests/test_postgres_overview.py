@@ -95,7 +95,7 @@ def test_status_shows_as_many_as_asked_for(ask):
     """The most urgent first, and how many are left out; all of them in a pipe."""
     done = ask("status", "--limit", "4")
     names = [line.split()[0] for line in done.stdout.splitlines()[1:]]
-    assert names == ["gone", "full", "quiet", "calm-59"]
+    assert names == ["gone", "full", "night", "calm-59"]
     assert done.stderr == (
         "1 ended, shown with --all\n59 less urgent ones left out, shown with --limit 63\n"
     )
@@ -138,18 +138,18 @@ def test_an_empty_store_has_nobody(ask):
 def test_watch_draws_a_screenful(postgres_store, backend):
     """The most urgent that fit, and the numbers of all; it follows what happens."""
     terminal = Terminal(
-        *("watch", "--interval", "0.1", "--notify", "bell"),
+        *("watch", "--interval", "0.1", "--notify", "bell", "--format", "table"),
         rows=8,
         columns=120,
         ULTRAMON_BACKEND=postgres_store,
     )
     try:
-        terminal.wait_for(r"^agent .*\ngone .*\nfull .*\nquiet .*\ncalm-59 .*\ncalm-58")
+        terminal.wait_for(r"^agent .*\ngone .*\nfull .*\nnight shift .*\ncalm-59 .*\ncalm-58")
         terminal.wait_for("62 living, 1 lost, 1 ended, shown with --all, 58 more than fit, q ends")
         config = ContextConfig(context_limit_tokens=1_000, on_error="raise")
         with create_context_monitor("scout", config, backend=backend) as scout:
             scout.report_usage(input_tokens=750)
-            terminal.wait_for(r"full .*\nscout +warning .* 75\.0 %.*\nquiet")
+            terminal.wait_for(r"full .*\nscout +warning .* 75\.0 %.*\nnight shift")
             terminal.wait_for("63 living, 1 lost, .* 59 more than fit")
         terminal.wait_for("62 living, 1 lost, 2 ended")
         terminal.child.send("q")
@@ -253,5 +253,5 @@ def test_a_name_that_is_no_text_is_nobodys(backend, ask):
 def test_one_is_found_among_many(ask):
     """An id, the beginning of one and a label are answered by the database."""
     assert re.search(r"^gone ", ask("status", "go").stdout, re.MULTILINE)
-    assert re.search(r"^quiet ", ask("status", "night shift").stdout, re.MULTILINE)
+    assert re.search(r"^night shift .* quiet$", ask("status", "night shift").stdout, re.MULTILINE)
     assert ask("status", "calm-").stderr.startswith("Error: prefix calm- fits 60 agents: calm-00,")
