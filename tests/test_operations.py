@@ -218,6 +218,7 @@ def test_systemd_accepts_the_units(manager, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.exhaustive
 def test_the_linter_of_dockerfiles_finds_nothing():
     """hadolint, with all its rules."""
     linter = Path(sys.executable).parent / "hadolint"
