@@ -18,7 +18,8 @@ import httpx
 from helpers.program import environment
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.opening import open_backend
-from ultramon.server.main import Server, listen, make_services
+from ultramon.server.http.http_server import listen
+from ultramon.server.main import Server, make_services
 from ultramon.system.environment import state_directory
 
 TIMEOUT_SECONDS = 30

@@ -1,4 +1,4 @@
-"""The server of a state directory: `server.lock` while it runs, `server.json` says where.
+"""A server of a state directory: `<name>.lock` while it runs, `<name>.json` says where.
 
 Standard library only, so that readers need no extra. The process id in the file is for people: the
 lock alone decides whether the server runs.
@@ -18,19 +18,20 @@ from ultramon.system.locks import Lock, LockedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SERVER_FILE = "server.json"
-SERVER_LOCK = "server.lock"
+SERVER = "server"
+"""The name of the server of the HTTP API."""
 # Long enough for another process to finish probing the same lock.
 _PROBE_SECONDS = 0.05
 _START_SECONDS = 0.5
 _PROBE_FLAGS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def read_server_file(state_directory: str) -> dict[str, Any] | None:
-    """Return the contents of ``server.json`` while a server runs for a state directory.
+def read_server_file(state_directory: str, name: str = SERVER) -> dict[str, Any] | None:
+    """Return the contents of a server's file while it runs for a state directory.
 
     Args:
         state_directory: Its absolute path; need not exist.
+        name: Of the server.
 
     Returns:
         ``url``, ``host``, ``port``, ``pid``, ``startedAt`` and ``version``. None when no server
@@ -40,7 +41,8 @@ def read_server_file(state_directory: str) -> dict[str, Any] | None:
         StateCorruptError: No server wrote the file.
         StateError: The lock cannot be probed.
     """
-    return _read(state_directory) if _is_held(os.path.join(state_directory, SERVER_LOCK)) else None
+    is_running = _is_held(os.path.join(state_directory, f"{name}.lock"))
+    return _read(state_directory, name) if is_running else None
 
 
 def _is_held(path: str) -> bool:
@@ -55,8 +57,8 @@ def _is_held(path: str) -> bool:
         raise
 
 
-def _read(state_directory: str) -> dict[str, Any] | None:
-    path = os.path.join(state_directory, SERVER_FILE)
+def _read(state_directory: str, name: str) -> dict[str, Any] | None:
+    path = os.path.join(state_directory, f"{name}.json")
     try:
         found = compact_json.loads(read_private_file(path)[0])
     except FileNotFoundError:
@@ -73,30 +75,31 @@ def _read(state_directory: str) -> dict[str, Any] | None:
 
 
 @contextmanager
-def only_server(state_directory: str) -> Iterator[None]:
-    """Be the one server of a state directory within the ``with`` block.
+def only_server(state_directory: str, name: str = SERVER) -> Iterator[None]:
+    """Be the one server of that name of a state directory within the ``with`` block.
 
     Args:
         state_directory: Its absolute path; must exist.
+        name: Of the server.
 
     Raises:
         StateError: Another server runs for it.
     """
-    path = os.path.join(state_directory, SERVER_LOCK)
+    path = os.path.join(state_directory, f"{name}.lock")
     lock = Lock(path, open_private, _START_SECONDS)
     with ExitStack() as held:
         try:
             held.enter_context(lock)
         except LockedError as error:
-            running = _read(state_directory)
+            running = _read(state_directory, name)
             where = f" at {running['url']}" if running else ""
-            reason = f"another server runs for this directory{where}"
+            reason = f"another {name} runs for this directory{where}"
             raise StateError(path, reason, "stop it, or name another one") from error
         yield
 
 
-def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:
-    """Write ``server.json``, with mode 0600.
+def write_server_file(state_directory: str, facts: dict[str, Any], name: str = SERVER) -> None:
+    """Write a server's file, with mode 0600.
 
     Raises:
         StateWriteError: The file system refused.
@@ -104,9 +107,9 @@ def write_server_file(state_directory: str, facts: dict[str, Any]) -> None:
     import json
 
     data = json.dumps(facts, indent=2).encode("ascii") + b"\n"
-    replace_file(os.path.join(state_directory, SERVER_FILE), data)
+    replace_file(os.path.join(state_directory, f"{name}.json"), data)
 
 
-def remove_server_file(state_directory: str) -> None:
-    """Delete ``server.json``."""
-    delete_quietly(os.path.join(state_directory, SERVER_FILE))
+def remove_server_file(state_directory: str, name: str = SERVER) -> None:
+    """Delete a server's file."""
+    delete_quietly(os.path.join(state_directory, f"{name}.json"))

@@ -18,11 +18,10 @@ from ultramon.backends.queue import can_listen, listening
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from ultramon.backends.base import Backend
     from ultramon.backends.queue import Queue
-    from ultramon.server.caller import Caller
 
     Found = TypeVar("Found")
 
@@ -50,14 +49,14 @@ class Slots:
         self._name = name
         self._in_all = in_all
         self._of_one = of_one
-        self._taken: Counter[Caller] = Counter()
+        self._taken: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
         return self._taken.total()
 
     @contextmanager
-    def one(self, caller: Caller) -> Iterator[None]:
+    def one(self, caller: Hashable) -> Iterator[None]:
         """Hold a slot within the ``with`` block.
 
         Raises:

@@ -24,7 +24,7 @@ from ultramon.server.rate_limits import TokenBuckets
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Iterable, MutableMapping, Sequence
     from typing import Any
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -50,8 +50,6 @@ OWN_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-# The application must neither weaken these headers nor name its server.
-_DROPPED = frozenset(name for name, _ in OWN_HEADERS) | {b"server"}
 _log = logging.getLogger("ultramon.server")
 
 
@@ -92,25 +90,26 @@ class RequestFilter:
 
     Args:
         app: The application.
-        scheme: ``http`` or ``https``; None = as the proxy says.
         hosts: Allowed values of Host, from `allowed_hosts`.
         unlimited: Digests of the credentials without a rate limit here: many agents share the admin
             token and the hook secret, and the routes limit each agent.
         body_seconds: The time limit for a body.
+        headers: Of every answer; the application must not weaken them.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        scheme: str | None,
         hosts: frozenset[str],
-        unlimited: frozenset[str],
-        body_seconds: float,
+        unlimited: frozenset[str] = frozenset(),
+        body_seconds: float = BODY_SECONDS,
+        headers: Sequence[tuple[bytes, bytes]] = OWN_HEADERS,
     ) -> None:
         self._app = app
-        self._scheme = scheme
         self._hosts = hosts
+        self._headers = headers
+        self._dropped = frozenset(name for name, _ in headers) | {b"server"}
         self._unlimited = unlimited
         self._buckets = TokenBuckets()
         self._body_seconds = body_seconds
@@ -120,7 +119,9 @@ class RequestFilter:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)  # gives the scope its state
+        exchange = _Exchange(
+            scope, receive, send, self._headers, self._dropped
+        )  # gives the scope its state
         try:
             self._check_head(scope)
             body = await self._read_body(receive)
@@ -153,7 +154,7 @@ class RequestFilter:
             raise HTTPException(421, "Host names another server: ask for one of its own names")
         for origin in headers.getlist("origin"):
             scheme, _, host = origin.lower().partition("://")
-            if scheme != (self._scheme or scope["scheme"]) or host not in self._hosts:
+            if scheme != scope["scheme"] or host not in self._hosts:
                 what = "Origin is not this server: pages of others may not call it"
                 raise HTTPException(403, what)
         if not {"same-origin", "none"}.issuperset(headers.getlist("sec-fetch-site")):
@@ -223,8 +224,17 @@ def repeat_first(message: Message, receive: Receive) -> Receive:
 class _Exchange:
     """One request and its answer: adds the headers of every answer, and logs it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        headers: Sequence[tuple[bytes, bytes]],
+        dropped: frozenset[bytes],
+    ) -> None:
         self.status = 0
+        self._headers = headers
+        self._dropped = dropped
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -239,11 +249,11 @@ class _Exchange:
             kept = [
                 (name, value)
                 for name, value in message.get("headers", ())
-                if name.lower() not in _DROPPED
+                if name.lower() not in self._dropped
             ]
             if self._connection.is_exhausted and CLOSE not in kept:
                 kept.append(CLOSE)
-            message = {**message, "headers": [*kept, *OWN_HEADERS]}
+            message = {**message, "headers": [*kept, *self._headers]}
         await self._send(message)
 
     async def refuse(self, refusal: HTTPException) -> None:
