@@ -2,107 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ultramon.cli.output import field, moment, percent, tokens
-from ultramon.system.terminal_text import sanitize
+from ultramon.cli.output import field, moment
+from ultramon.state.event_words import EVENT_TYPES, event_words
 from ultramon.system.timestamps import parse_time
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def _usage(event: dict[str, Any]) -> str:
-    used, limit = tokens(event["tokens"]), tokens(event["contextLimit"])
-    return f"{percent(event['usageRatio'])}, {used} of {limit} tokens"
-
-
-def _level(event: dict[str, Any]) -> str:
-    asked = "" if event["action"] == "none" else f": {field(event['action'])}"
-    known = field(event["tokensSource"])
-    used = f"{percent(event['usageRatio'])}," if event["tokens"] is None else _usage(event)
-    return f"{field(event['level'])}{asked}, {used} {known}"
-
-
-def _alert(event: dict[str, Any]) -> str:
-    after = "" if event["command"] is None else f", after {field(event['command'])}"
-    forced = ", forced" if event["forced"] else ""
-    return f"{field(event['level'])}, {_usage(event)}{after}{forced}"
-
-
-def _epoch(event: dict[str, Any]) -> str:
-    epoch, reason = event["epoch"], field(event["reason"])
-    before, after = tokens(event["tokensBefore"]), tokens(event["tokensAfter"])
-    return f"epoch {epoch:d} by {reason}, {before} tokens before, {after} after"
-
-
-def _start(event: dict[str, Any]) -> str:
-    generation = event["generation"]
-    return f"generation {generation:d}" if generation > 1 else ""
-
-
-def _assignment(event: dict[str, Any]) -> str:
-    given = event.get("handoff")
-    return f"{len(event['items']):,} items" if given is None else f"handoff {_handoff(event)}"
-
-
-def _items(event: dict[str, Any]) -> str:
-    return f"{len(event['items']):,} items"
-
-
-def _end(event: dict[str, Any]) -> str:
-    return ", ".join(
-        field(event[name]) for name in ("outcome", "reason") if event.get(name) is not None
-    )
-
-
-def _handoff(event: dict[str, Any]) -> str:
-    handoff = event["handoff"]
-    counts = [
-        f"{len(handoff[name]):,} {name}"
-        for name in ("completed", "interrupted", "remaining")
-        if handoff.get(name)
-    ]
-    return ", ".join([field(handoff["reason"]), *counts])
-
-
-def _enforcement(event: dict[str, Any]) -> str:
-    return f"{'dry run: ' * event['dryRun']}{field(event['reason'])}"
-
-
-def _audit(event: dict[str, Any]) -> str:
-    claimed = event["claimed"]
-    as_whom = "" if claimed is None else f" as {field(claimed)}"
-    return f"refused {field(event['action'])}{as_whom}: {field(event['reason'])}"
-
-
-_WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
-    "agent_assigned": _assignment,
-    "agent_refused": _end,
-    "agent_started": _start,
-    "context_threshold_reached": _level,
-    "context_relaxed": _level,
-    "context_epoch_started": _epoch,
-    "context_alert": _alert,
-    "handoff_ready": _handoff,
-    "return_enforced": _enforcement,
-    "agent_stopped": _end,
-    "agent_stale": _end,
-    "agent_recovered": None,
-    "agent_lost": _end,
-    "agent_expired": _end,
-    "items_added": _items,
-    "context_spawned": lambda event: f"process {event['pid']:d}",
-    "items_claimed": _items,
-    "items_verified": _items,
-    "items_rejected": _items,
-    "context_closed": _end,
-    "items_set_aside": _items,
-    "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
-    "audit": _audit,
-}
-EVENT_TYPES = tuple(_WORDS)
-"""In the order of an agent's life."""
 _TYPE_WIDTH = max(map(len, EVENT_TYPES))
 
 
@@ -111,10 +16,6 @@ def event_line(event: dict[str, Any]) -> str:
     kind = field(str(event.get("type")))
     at = parse_time(event.get("occurredAt"))
     when = "?" * 20 if at is None else moment(at)
-    say_more = _WORDS.get(kind)
-    try:
-        words = "" if say_more is None else say_more(event)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        words = "its values make no sense"
     who = field(str(event.get("agentId")))
-    return f"{when}  {kind:<{_TYPE_WIDTH}}  {who}" + (f"  {sanitize(words)}" if words else "")
+    words = event_words(event)
+    return f"{when}  {kind:<{_TYPE_WIDTH}}  {who}" + (f"  {words}" if words else "")

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.timestamps import format_time
+from ultramon.system.wording import MAX_FIELD_CHARS as MAX_FIELD_CHARS
+from ultramon.system.wording import age as age
+from ultramon.system.wording import field as field
+from ultramon.system.wording import moment as moment
+from ultramon.system.wording import percent as percent
+from ultramon.system.wording import plural as plural
+from ultramon.system.wording import short_tokens as short_tokens
+from ultramon.system.wording import tokens as tokens
+from ultramon.system.wording import turns as turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,8 +32,6 @@ if TYPE_CHECKING:
 
     from ultramon.state.record import StateRecord
 
-MAX_FIELD_CHARS = 200
-"""A label or task name is cut here before its width is measured."""
 _PIPE_WIDTH = 160
 _CHECK_SECONDS = 0.1
 _ITEMS_AT_ONCE = 50
@@ -81,11 +87,6 @@ class SeveralFound(CommandFailed):
     """Several agents have the given prefix or label."""
 
     exit_code = int(ExitCode.AMBIGUOUS)
-
-
-def field(text: str | None) -> str:
-    """Return one value of a state for a table or a line; empty for None."""
-    return "" if text is None else sanitize(text, max_chars=MAX_FIELD_CHARS)
 
 
 def sanitize_values(value: Any) -> Any:
@@ -222,22 +223,6 @@ def make_table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
 
 
-def tokens(count: int | None) -> str:
-    """Write a token count; ``?`` when unknown."""
-    return "?" if count is None else f"{count:,}"
-
-
-def short_tokens(count: int | None) -> str:
-    """Write a token count in few cells: ``950``, ``2.5k``, ``20k``, ``1.2M``."""
-    if count is None or count < 1_000:
-        return tokens(count)
-    if count < 9_950:
-        return f"{count / 1_000:.1f}k"
-    if count < 999_500:
-        return f"{count / 1_000:.0f}k"
-    return f"{count / 1_000_000:.1f}M"
-
-
 def held_tokens(
     record: StateRecord, write: Callable[[int | None], str] = tokens, *, ascii_only: bool = False
 ) -> str:
@@ -247,40 +232,6 @@ def held_tokens(
     count = known_tokens(record)
     at_least = "" if not (count and is_lower_bound(record)) else ">= " if ascii_only else "≥ "
     return at_least + write(count)
-
-
-def percent(ratio: float | None) -> str:
-    """Write a ratio as a percentage with one decimal; ``?`` when unknown."""
-    return "?" if ratio is None else f"{ratio * 100:.1f} %"
-
-
-def moment(epoch_seconds: float) -> str:
-    """Write a time in UTC to the second, e.g. ``2026-11-21 20:28:51Z``."""
-    return f"{format_time(epoch_seconds)[:-5]}Z".replace("T", " ")
-
-
-def age(seconds: float | None) -> str:
-    """Write an age in its largest unit, e.g. ``3 min``; empty for None."""
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
-
-
-def plural(count: int, noun: str) -> str:
-    """Write a count with its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def turns(count: int | None) -> str:
-    """Write the number of turns that end below a rung; empty for None."""
-    if count is None:
-        return ""
-    if not count:
-        return "next turn"
-    return plural(count, "turn")
 
 
 def usage_bar(ratio: float | None, width: int, *, ascii_only: bool) -> str:

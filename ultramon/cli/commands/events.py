@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.commands.prune import duration
-from ultramon.cli.event_line import EVENT_TYPES, event_line
+from ultramon.cli.event_line import event_line
 from ultramon.cli.output import json_line, say, until_interrupted, wait_for_change
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.errors import AgentNotFoundError
+from ultramon.state.event_words import EVENT_TYPES
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
