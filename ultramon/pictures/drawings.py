@@ -17,18 +17,24 @@ _HEADROOM = 1.05
 """A window filled to the brim must not look cut off."""
 
 
-def bar(ratio: float, words: str) -> Element:
+def bar(ratio: float, words: str, *, ticks: Sequence[float] = ()) -> Element:
     """Draw a share as a bar.
 
     Args:
         ratio: 0.0-1.0; what lies outside is drawn as its end.
         words: What it shows, for those who cannot see it.
+        ticks: Ratios to mark.
     """
     width = min(max(ratio, 0.0), 1.0) * 100
+    marked = [
+        element("line", class_="tick", x1=f"{tick * 100:.1f}", x2=f"{tick * 100:.1f}", y1=0, y2=8)
+        for tick in ticks
+    ]
     return element(
         "svg",
         element("rect", class_="track", width="100", height="8", rx="2"),
         element("rect", class_="fill", width=f"{width:.1f}", height="8", rx="2"),
+        *marked,
         class_="bar",
         viewBox="0 0 100 8",
         preserveAspectRatio="none",
