@@ -1,0 +1,145 @@
+"""The agents of a store as pages show them: read once for all browsers, only what changed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.backends.base import StoredAgent
+from ultramon.backends.toolkit import observe_stored
+from ultramon.state.agent_rows import Summary, summarize
+from ultramon.state.liveness import ENDED
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.backends.base import Backend
+    from ultramon.backends.overview import Overview
+    from ultramon.system.clock import Clock
+
+FRESH_SECONDS = 1.0
+"""A look at the store serves all pages for so long."""
+
+
+SUMMARY_AGENTS = 1_000
+"""What agents need is read out of their whole states: those of so many are decoded."""
+
+
+class Look(NamedTuple):
+    """The agents at one moment."""
+
+    at: float
+    """Epoch seconds."""
+    shown: list[ObservedAgent]
+    """The most urgent ones, checked whole."""
+    unreadable: list[Unreadable]
+    counts: Counter[str]
+    """All agents by verdict."""
+    left_out: int
+    """How many less urgent ones are not shown."""
+    runs: list[str]
+    """Names of the runs of the agents that are known, the latest first; never all of a database."""
+    summary: Summary
+    """Of the most urgent ones, see `SUMMARY_AGENTS`."""
+
+
+class AgentReader:
+    """Reads agents; safe to use from several threads.
+
+    Args:
+        backend: The store.
+        clock: For tests.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._marks: dict[str, Any] = {}
+        self._stored: dict[str, StoredAgent] = {}
+        self._everyone: list[ObservedAgent] = []
+        self._unreadable: list[Unreadable] = []
+        self._at = 0.0
+        self._next_at = 0.0
+
+    def look(self, run: str | None, limit: int, *, with_ended: bool) -> Look:
+        """Return the most urgent agents.
+
+        Args:
+            run: Only agents of this run; None = of all runs.
+            limit: At most so many.
+            with_ended: Whether ended agents are among them; they are counted in any case.
+
+        Raises:
+            StateError: The store refused.
+        """
+        overview: Overview | None = getattr(self._backend, "overview", None)
+        if overview is not None:
+            return self._look_at_page(overview, run, limit, with_ended=with_ended)
+        with self._lock:
+            self._refresh()
+            everyone, unreadable, at = self._everyone, self._unreadable, self._at
+        own = everyone if run is None else [one for one in everyone if one.record.run == run]
+        counts = Counter(one.liveness.verdict for one in own)
+        present = own if with_ended else [one for one in own if one.liveness.verdict != ENDED]
+        shown, broken = _check(present[:limit])
+        urgent, _ = _check(present[:SUMMARY_AGENTS])
+        left_out = max(len(present) - limit, 0)
+        broken = [*unreadable, *broken]
+        return Look(at, shown, broken, counts, left_out, _runs(everyone), summarize(urgent, at))
+
+    def _look_at_page(
+        self, overview: Overview, run: str | None, limit: int, *, with_ended: bool
+    ) -> Look:
+        now = self._clock.now()
+        page = overview.page(run, now=now, host=this_host(), limit=limit, include_ended=with_ended)
+        found = list(observe_stored(page.agents, now, whole=False))
+        seen, unreadable = sort_observed(found)
+        shown, broken = _check(seen)
+        counts = Counter(page.counts)
+        total = counts.total() - (0 if with_ended else counts[ENDED])
+        left_out = max(total - len(found), 0)
+        broken = [*unreadable, *broken]
+        return Look(now, shown, broken, counts, left_out, _runs(seen), summarize(shown, now))
+
+    def _refresh(self) -> None:
+        """Look again, unless the last look is fresh."""
+        began = self._clock.monotonic()
+        if began < self._next_at:
+            return
+        changes = self._backend.changes(None, self._marks)
+        for agent_id in changes.removed:
+            self._stored.pop(agent_id, None)
+        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
+        agents = (
+            StoredAgent(agent_id, agent.record, changes.heartbeats.get(agent_id), agent.problem)
+            for agent_id, agent in self._stored.items()
+        )
+        now = self._clock.now()
+        self._everyone, self._unreadable = sort_observed(observe_stored(agents, now, whole=False))
+        self._at = now
+        self._next_at = began + FRESH_SECONDS
+
+
+def _check(found: Iterable[ObservedAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
+    """Decode all of some states: the readable ones, and the others."""
+    shown, broken = [], []
+    for one in found:
+        checked = checked_json(one)
+        if isinstance(checked, Unreadable):
+            broken.append(checked)
+        else:
+            shown.append(one)
+    return shown, broken
+
+
+def _runs(agents: Iterable[ObservedAgent]) -> list[str]:
+    latest: dict[str, float] = {}
+    for one in agents:
+        run, at = one.record.run, one.record.last_heartbeat or one.record.started_at or 0.0
+        latest[run] = max(at, latest.get(run, 0.0))
+    return sorted(latest, key=lambda run: (-latest[run], run))

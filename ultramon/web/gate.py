@@ -1,0 +1,90 @@
+"""The wall behind the request filter: sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
+from starlette.responses import Response
+
+from ultramon.server.http.authentication import connection_of
+from ultramon.server.http.error_responses import answer
+from ultramon.server.http.request_filter import OWN_HEADERS
+from ultramon.server.rate_limits import TokenBuckets
+from ultramon.web.pages.layout import plain_page
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from ultramon.web.logins import Logins
+
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Scripts and styles are files of this server: nothing inline, and no text becomes code."""
+HEADERS = (
+    *((name, value) for name, value in OWN_HEADERS if name != b"content-security-policy"),
+    (b"content-security-policy", CONTENT_POLICY.encode("ascii")),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+OPEN_PATHS = ("/login", "/static/")
+SESSION = "ultramon_session"
+"""Where the state of a request holds the name of its session."""
+
+
+def cookie_name(scheme: str, port: int) -> str:
+    """Return the name of the session's cookie: servers on other ports of a host share cookies."""
+    prefix = "__Host-" if scheme == "https" else ""
+    return f"{prefix}ultramon-web-{port}"
+
+
+class SessionGate:
+    """Lets requests with the cookie of a session pass.
+
+    Args:
+        app: The pages.
+        logins: The sessions.
+        port: Of the server.
+    """
+
+    def __init__(self, app: ASGIApp, logins: Logins, port: int) -> None:
+        self._app = app
+        self._logins = logins
+        self._port = port
+        self._buckets = TokenBuckets()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 401."""
+        if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
+            await self._app(scope, receive, send)
+            return
+        session = self._session(scope)
+        if session is None:
+            words = (
+                "Open the link that `ultramon web` printed. It works once, for five minutes.",
+                "`ultramon web --link` prints another one.",
+            )
+            refusal = Response(plain_page("Not logged in", *words), 401, media_type="text/html")
+            await refusal(scope, receive, send)
+            return
+        connection = connection_of(scope)
+        connection.is_known, connection.unauthenticated = True, 0
+        if not self._buckets.take(session):
+            problem = "too many requests: 200 at once and 50 in a second are answered"
+            await answer(HTTPException(429, problem, {"Retry-After": "1"}))(scope, receive, send)
+            return
+        scope["state"][SESSION] = session
+        await self._app(scope, receive, send)
+
+    def _session(self, scope: Scope) -> str | None:
+        name = cookie_name(scope["scheme"], self._port)
+        for field, value in scope["headers"]:
+            if field == b"cookie":
+                cookie = cookie_parser(value.decode("latin-1")).get(name)
+                if cookie and (session := self._logins.find(cookie)) is not None:
+                    return session
+        return None

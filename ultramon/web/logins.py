@@ -1,0 +1,99 @@
+"""Who may see the page: links that log in once, and the sessions that they begin.
+
+A link is a time and a random number, signed with a key that the process makes at its start. So
+a second command that can read the key, as only this user can, makes a link by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+
+from ultramon.system.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from ultramon.system.clock import Clock
+
+LINK_SECONDS = 300
+SESSION_SECONDS = 12 * 3600
+MAX_SESSIONS = 64
+"""Beyond them the oldest session ends."""
+_MAX_CODE_CHARS = 200
+
+
+def make_key() -> str:
+    """Return a new key to sign links with."""
+    return secrets.token_hex(32)
+
+
+def make_code(key: str, now: float) -> str:
+    """Return what a link carries.
+
+    Args:
+        key: From `make_key`.
+        now: Epoch seconds; the link is valid for `LINK_SECONDS`.
+    """
+    what = f"{int(now) + LINK_SECONDS}.{secrets.token_hex(16)}"
+    return f"{what}.{_sign(key, what)}"
+
+
+def _sign(key: str, what: str) -> str:
+    return hmac.new(key.encode("ascii"), what.encode("ascii"), hashlib.sha256).hexdigest()
+
+
+class Logins:
+    """The links that were used, and the sessions. Used on one event loop.
+
+    Args:
+        key: From `make_key`.
+        clock: For tests.
+    """
+
+    def __init__(self, key: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._key = key
+        self._clock = clock
+        self._used: dict[str, float] = {}
+        # Digest to the end of the session, the oldest first: a copy of the memory logs nobody in.
+        self._sessions: dict[str, float] = {}
+
+    def redeem(self, code: str) -> str | None:
+        """Begin a session; None for a link that is forged, too old, or used.
+
+        Returns:
+            The value of its cookie.
+        """
+        what, _, signature = code.rpartition(".")
+        if not code.isascii() or len(code) > _MAX_CODE_CHARS:
+            return None
+        if not hmac.compare_digest(signature, _sign(self._key, what)):
+            return None
+        now = self._clock.now()
+        until = int(what.partition(".")[0])
+        self._used = {one: end for one, end in self._used.items() if end > now}
+        if what in self._used or not now < until <= now + LINK_SECONDS + 1:
+            return None
+        self._used[what] = until
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[_digest(cookie)] = now + SESSION_SECONDS
+        if len(self._sessions) > MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return cookie
+
+    def find(self, cookie: str) -> str | None:
+        """Return the name of a session, which reveals nothing; None for no session."""
+        name = _digest(cookie)
+        return name if self.is_open(name) else None
+
+    def is_open(self, name: str) -> bool:
+        """Return whether a session goes on."""
+        return self._sessions.get(name, 0.0) > self._clock.now()
+
+    def end(self, name: str) -> None:
+        """End a session."""
+        self._sessions.pop(name, None)
+
+
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()

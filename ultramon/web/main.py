@@ -1,0 +1,198 @@
+"""Runs the page: its parts, its socket, its start and its end, and the links that log in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ultramon import __version__
+from ultramon.errors import ConfigurationError, StateError
+from ultramon.server.http.http_server import HttpServer, listen, read_address
+from ultramon.server.http.proxies import BehindProxies, proxy_networks
+from ultramon.server.http.request_filter import RequestFilter, allowed_hosts
+from ultramon.server.server_file import (
+    only_server,
+    read_server_file,
+    remove_server_file,
+    write_server_file,
+)
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.files import make_private_directory
+from ultramon.system.timestamps import format_time
+from ultramon.web.app import create_app
+from ultramon.web.gate import HEADERS, SessionGate
+from ultramon.web.live import Live
+from ultramon.web.logins import Logins, make_code, make_key
+from ultramon.web.views import Readers
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import ASGIApp
+
+    from ultramon.backends.base import Backend
+    from ultramon.system.clock import Clock
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8421
+FILE_NAME = "web-server"
+"""Of the files that say where it runs, see `ultramon.server.server_file`."""
+
+
+class WebServer(HttpServer):
+    """Serves the page behind its walls.
+
+    Args:
+        backend: The store; it is only read.
+        listener: The listening socket; closed at the end.
+        key: Signs the links that log in.
+        names: Further values of Host that name this server, see `allowed_hosts`.
+        certfile: A certificate chain (PEM): HTTPS instead of HTTP.
+        proxies: Addresses or networks whose forwarded headers are believed; nobody else but this
+            machine is answered then.
+        clock: For tests.
+        state_directory: Where the server's file is; None = it has none.
+        options: As for `HttpServer`.
+
+    Raises:
+        ConfigurationError: A name, a proxy, the certificate or the key is not usable.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        listener: socket.socket,
+        *,
+        key: str,
+        names: Sequence[str] = (),
+        certfile: str | None = None,
+        proxies: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+        state_directory: str | None = None,
+        **options: Any,
+    ) -> None:
+        scheme, port = "http" if certfile is None else "https", listener.getsockname()[1]
+        logins = Logins(key, clock)
+        live = Live(Readers(backend, clock), lambda: self.should_exit)
+        networks = proxy_networks(proxies)
+        hosts = allowed_hosts(scheme, port, names, is_proxied=bool(networks))
+        app: ASGIApp = RequestFilter(
+            SessionGate(create_app(live, logins, port), logins, port),
+            hosts=hosts,
+            headers=HEADERS,
+        )
+        if networks:
+            app = BehindProxies(app, networks)
+        super().__init__(app, listener, certfile=certfile, **options)
+        self._state_directory = state_directory
+
+    def leave_at_once(self) -> None:
+        """Say that no server listens any more."""
+        if self._state_directory is not None:
+            remove_server_file(self._state_directory, FILE_NAME)
+
+
+def serve(
+    backend: Backend,
+    state_directory: str,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int = DEFAULT_PORT,
+    names: Sequence[str] = (),
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    proxies: Sequence[str] = (),
+    on_listening: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, as the only page of a state directory.
+
+    Args:
+        backend: The store.
+        state_directory: Holds ``web-server.json`` while the server listens.
+        host: The address to listen on; beyond this machine only with a certificate or a proxy.
+        port: 0 = any free port.
+        names: Further values of Host that name this server.
+        certfile: A certificate chain (PEM).
+        keyfile: Its key; None = in the same file.
+        proxies: As for `WebServer`.
+        on_listening: Called once requests are answered, with what `make_link` returns.
+
+    Raises:
+        ConfigurationError: The host needs a certificate, or a setting is wrong.
+        StateError: Another one runs for the directory, or a file in it is not safe to use.
+        OSError: The address is in use.
+    """
+    address = read_address(host)
+    if certfile is None and not proxies and not address.is_loopback:
+        allowed = (
+            "an address of this machine alone, such as 127.0.0.1; to be reached from others, give "
+            "a certificate (--tls-cert FILE --tls-key FILE) or the proxy that has one "
+            "(--behind-proxy ADDRESS)"
+        )
+        raise ConfigurationError("--host", host, allowed)
+    state_directory = os.path.abspath(state_directory)
+    make_private_directory(state_directory)
+    with only_server(state_directory, FILE_NAME), listen(host, port) as listener:
+        key, bound = make_key(), listener.getsockname()
+        scheme = "http" if certfile is None else "https"
+        shown = address.shown if address.names else "localhost"
+
+        def announce() -> None:
+            facts: dict[str, Any] = {
+                "url": _shown_url(names, proxies) or f"{scheme}://{shown}:{bound[1]}",
+                "host": bound[0],
+                "port": bound[1],
+                "pid": os.getpid(),
+                "startedAt": format_time(SYSTEM_CLOCK.now()),
+                "version": __version__,
+                "linkKey": key,
+            }
+            write_server_file(state_directory, facts, FILE_NAME)
+            if on_listening is not None:
+                on_listening(_with_link(facts))
+
+        server = WebServer(
+            backend,
+            listener,
+            key=key,
+            names=[*names, *address.names],
+            certfile=certfile,
+            keyfile=keyfile,
+            proxies=proxies,
+            state_directory=state_directory,
+            on_listening=announce,
+        )
+        try:
+            server.run_here()
+        finally:
+            remove_server_file(state_directory, FILE_NAME)
+
+
+def make_link(state_directory: str) -> dict[str, Any]:
+    """Return where the page of a state directory is, with a new link that logs in once.
+
+    Args:
+        state_directory: Its absolute path.
+
+    Returns:
+        ``url``, ``host``, ``port``, ``pid``, ``startedAt``, ``version`` and ``loginUrl``.
+
+    Raises:
+        StateError: None runs for it, or its file is not safe to read.
+    """
+    facts = read_server_file(state_directory, FILE_NAME)
+    if facts is None:
+        raise StateError(state_directory, "no page is served for it", "start `ultramon web`")
+    return _with_link(facts)
+
+
+def _with_link(facts: dict[str, Any]) -> dict[str, Any]:
+    code = make_code(facts["linkKey"], SYSTEM_CLOCK.now())
+    shown = {name: value for name, value in facts.items() if name != "linkKey"}
+    return {**shown, "loginUrl": f"{facts['url']}/login?code={code}"}
+
+
+def _shown_url(names: Sequence[str], proxies: Sequence[str]) -> str | None:
+    """Return where a proxy offers the page, as far as it is known."""
+    return f"https://{names[0]}" if names and proxies else None

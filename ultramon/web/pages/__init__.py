@@ -1,0 +1,1 @@
+"""What each page shows, as element trees; knows no HTTP."""

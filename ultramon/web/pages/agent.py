@@ -1,0 +1,257 @@
+"""One agent over time: its window, what filled it, its plan, its handoffs, its events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ultramon.pictures.charts import Mark, Point, Rung, glyph, token_chart
+from ultramon.pictures.drawings import bar
+from ultramon.pictures.elements import Element, element
+from ultramon.state.agent_rows import name_of, need_of, turns_to_limit
+from ultramon.state.liveness import ENDED
+from ultramon.system.wording import age, field, moment, percent, plural, short_tokens, tokens, turns
+from ultramon.web.pages.event_list import event_table
+from ultramon.web.pages.fleet import held_words, level_class, rungs_of, state_words, usage_bar
+from ultramon.web.pages.layout import agent_url, facts_list, job_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ultramon.state.history import HistoryPoint
+    from ultramon.state.observed import ObservedAgent
+    from ultramon.web.event_reader import PastEvent
+
+_MOST_SHARES = 12
+_MOST_TASKS = 200
+_MOST_MARKS = 60
+_MARKS = {
+    "context_epoch_started": "compaction",
+    "handoff_ready": "handoff",
+    "agent_lost": "kill",
+    "agent_expired": "kill",
+}
+_TASK_SIGNS = {"done": "✓", "in_progress": "▶", "interrupted": "!", "pending": "·"}
+
+
+class Filling(NamedTuple):
+    """What filled a window, in estimated tokens."""
+
+    by_source: Mapping[str, float]
+    by_file: Mapping[str, float]
+    words: str
+    """Where the numbers are from."""
+
+
+class AgentFacts(NamedTuple):
+    """What is known about one agent."""
+
+    one: ObservedAgent
+    history: Sequence[HistoryPoint]
+    events: Sequence[PastEvent]
+    """The latest first."""
+    filling: Filling | None
+    now: float
+
+
+def agent_content(facts: AgentFacts) -> Element:
+    """Return the content of the page."""
+    one, record = facts.one, facts.one.record
+    name = name_of(record)
+    words, class_ = state_words(one, need_of(one))
+    level = field(record.threshold_status) or "unknown"
+    usage = f"{percent(record.usage_ratio)} · {held_words(one)} of {tokens(record.context_limit)}"
+    return element(
+        "div",
+        element("h1", field(str(name))),
+        element(
+            "p",
+            element("code", field(record.agent_id)), " · run ",
+            element("a", field(record.run), href=job_url(record.run)),
+            class_="dim",
+        ),
+        element(
+            "section",
+            element(
+                "p",
+                element("span", level, class_="level"), f" {usage} tokens ",
+                element("span", words, class_=f"state {class_}".strip()),
+                class_="head-line",
+            ),
+            usage_bar(one),
+            _timeline(facts),
+            class_=f"card {level_class(one)}",
+            data_agent=record.agent_id,
+        ),
+        element(
+            "div",
+            element("section", element("h2", "Facts"), _facts(one, facts.now), class_="card"),
+            _filled(facts.filling),
+            _tasks(record.tasks),
+            _handoff(record.handoff),
+            class_="columns",
+        ),
+        element("h2", "Events"),
+        event_table(facts.events, with_agent=False),
+    )  # fmt: skip
+
+
+def _timeline(facts: AgentFacts) -> Element:
+    record = facts.one.record
+    points = [Point(point.at, point.used_tokens, point.epoch) for point in facts.history]
+    if not points:
+        points = list(_points_of_events(facts))
+    marks = list(_marks(facts.events))
+    if not points:
+        return element("p", "No reading yet.", class_="dim")
+    is_over = facts.one.liveness.verdict == ENDED
+    end = max((record.last_activity if is_over else facts.now), points[-1].at)
+    if not is_over:
+        points.append(points[-1]._replace(at=end))  # nothing has come since
+    begin = min(points[0].at, record.started_at or points[0].at)
+    limit = record.context_limit
+    rungs = [Rung(rung.name, rung.ratio * limit) for rung in rungs_of(facts.one)] if limit else []
+    epochs = plural(len({point.epoch for point in points}), "epoch")
+    words = f"Tokens over time: {tokens(points[-1].tokens)} now, {epochs}"
+    chart = token_chart(
+        points,
+        words,
+        begin=begin,
+        end=end,
+        limit_tokens=limit,
+        rungs=rungs,
+        marks=marks,
+    )
+    kinds = sorted({mark.kind for mark in marks})
+    legend = [element("span", glyph(kind), kind) for kind in kinds]
+    return element(
+        "figure", chart, element("figcaption", *legend, " times are UTC", class_="legend dim")
+    )
+
+
+def _points_of_events(facts: AgentFacts) -> Iterator[Point]:
+    """Yield the readings that events tell, where no history is kept, and the present one."""
+    for event in reversed(facts.events):
+        if event.tokens is None:
+            continue
+        is_epoch = event.kind == "context_epoch_started"
+        yield Point(event.at, event.tokens, event.epoch - is_epoch)
+        if is_epoch and event.tokens_after is not None:
+            yield Point(event.at, event.tokens_after, event.epoch)
+    record = facts.one.record
+    if record.measured_at is not None:
+        yield Point(record.measured_at, record.estimated_tokens, record.epoch)
+
+
+def _marks(events: Sequence[PastEvent]) -> Iterator[Mark]:
+    for event in events[:_MOST_MARKS]:
+        kind = _MARKS.get(event.kind)
+        if event.kind == "context_threshold_reached":
+            kind = "critical" if "force_return" in event.words else "warning"
+        if kind is not None:
+            words = f"{moment(event.at)} {event.kind.replace('_', ' ')}: {event.words}"
+            yield Mark(event.at, kind, words)
+
+
+def _facts(one: ObservedAgent, now: float) -> Element:
+    record = one.record
+    left = turns_to_limit(record)
+    beat = age(one.liveness.heartbeat_age_seconds)
+    parent, before = record.parent_id, record.predecessor_id
+    return facts_list(
+        [
+            ("client", field(record.host)),
+            ("model", field(record.model)),
+            ("limit", f"{tokens(record.context_limit)} ({field(record.limit_source)})"),
+            ("reading", f"{field(record.tokens_source)}, {age(_since(record.measured_at, now))} ago"
+             if record.measured_at else "none yet"),
+            ("next rung", turns(one.runway_turns)),
+            ("turns to the limit", "" if left is None else f"{left:,}"),
+            ("epoch", f"{record.epoch:,}"),
+            ("generation", f"{record.generation:,}"),
+            ("doing", field(record.current_task)),
+            ("started", moment(record.started_at) if record.started_at else ""),
+            ("last activity", moment(record.last_activity) if record.last_activity else ""),
+            ("heartbeat", f"{beat} ago" if beat else ""),
+            ("parent", _link(parent) if parent else ""),
+            ("continues", _link(before) if before else ""),
+            ("folder", field(record.cwd)),
+        ]
+    )  # fmt: skip
+
+
+def _since(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, now - at)
+
+
+def _link(agent_id: str) -> Element:
+    return element("a", field(agent_id), href=agent_url(agent_id))
+
+
+def _filled(filling: Filling | None) -> Element:
+    title = element("h2", "What filled the window")
+    if filling is None or not filling.by_source:
+        none = "Nothing is recorded by source."
+        return element("section", title, element("p", none, class_="dim"), class_="card")
+    return element(
+        "section",
+        title,
+        _shares(filling.by_source),
+        element("h3", "By file") if filling.by_file else None,
+        _shares(filling.by_file) if filling.by_file else None,
+        element("p", filling.words, class_="dim"),
+        class_="card",
+    )
+
+
+def _shares(counts: Mapping[str, float]) -> Element:
+    total = sum(counts.values()) or 1.0
+    largest = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:_MOST_SHARES]
+    rows = element("dl", class_="shares")
+    for name, count in largest:
+        share = count / total
+        words = f"{short_tokens(round(count))} · {percent(share)}"
+        rows.extend(
+            [
+                element("dt", field(name) or "unnamed"),
+                element("dd", words),
+                element("dd", bar(share, f"{percent(share)}"), class_="wide"),
+            ]
+        )
+    return rows
+
+
+def _tasks(tasks: list[dict[str, Any]] | None) -> Element | None:
+    if not tasks:
+        return None
+    rows = []
+    for task in tasks[:_MOST_TASKS]:
+        status = str(task.get("status"))
+        sign = element("span", _TASK_SIGNS.get(status, "·"), aria_hidden="true", class_="sign")
+        words = element("span", f"{field(status)}: ", class_="heard")
+        row = element("li", sign, words, field(str(task.get("name"))), class_=f"task {status}")
+        rows.append(row)
+    beyond = len(tasks) - _MOST_TASKS
+    if beyond > 0:
+        rows.append(element("li", f"and {beyond:,} more", class_="dim"))
+    return element(
+        "section", element("h2", "Plan"), element("ol", *rows, class_="tasks"), class_="card"
+    )
+
+
+def _handoff(handoff: dict[str, Any] | None) -> Element | None:
+    if not handoff:
+        return None
+    counts = [
+        f"{len(handoff[name]):,} {name}"
+        for name in ("completed", "interrupted", "remaining")
+        if isinstance(handoff.get(name), list) and handoff[name]
+    ]
+    facts: list[tuple[str, str | Element]] = [
+        ("reason", field(str(handoff.get("reason")))),
+        ("left at", field(str(handoff.get("createdAt") or ""))),
+        ("work", ", ".join(counts)),
+    ]
+    for name, key in (("goal", "goal"), ("next step", "nextStep"), ("notes", "notes")):
+        value = handoff.get(key)
+        facts.append((name, field(value) if isinstance(value, str) else ""))
+    return element("section", element("h2", "Handoff"), facts_list(facts), class_="card")

@@ -1,0 +1,123 @@
+"""Events, queues and dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.pictures.elements import Element, element
+from ultramon.system.wording import age, field, moment, plural
+from ultramon.web.pages.layout import agent_url, url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.backends.queue import Depth
+    from ultramon.notices.message import Message
+    from ultramon.web.event_reader import PastEvent
+
+_BAD = {"agent_lost", "agent_expired", "dead_letter", "items_rejected", "return_enforced", "audit"}
+_COUNTS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
+_MOST_LETTERS = 100
+
+
+def event_table(events: Sequence[PastEvent], *, with_agent: bool) -> Element:
+    """Return events as a table, in their order."""
+    if not events:
+        return element("p", "No events.", class_="dim")
+    rows = []
+    for event in events:
+        agent = element("a", field(event.agent_id), href=agent_url(event.agent_id))
+        class_ = "kind bad" if event.kind in _BAD else "kind"
+        rows.append(
+            element(
+                "tr",
+                element("td", moment(event.at), class_="when"),
+                element("td", event.kind.replace("_", " "), class_=class_),
+                element("td", agent, class_="who") if with_agent else None,
+                element("td", event.words, class_="words"),
+            )
+        )
+    names = ("time (UTC)", "event", *(("agent",) if with_agent else ()), "details")
+    head = element("tr", *(element("th", name, scope="col") for name in names))
+    return element(
+        "table", element("thead", head), element("tbody", *rows), class_="events",
+        aria_label="Events",
+    )  # fmt: skip
+
+
+def events_content(
+    events: Sequence[PastEvent],
+    depths: Sequence[Depth] | None,
+    dead: Sequence[Message],
+    *,
+    limit: int,
+    more: int,
+    now: float,
+) -> Element:
+    """Return the content of the page.
+
+    Args:
+        events: The latest first.
+        depths: The messages of each recipient; None = the store keeps none.
+        dead: Messages that were not acknowledged.
+        limit: How many events may be shown.
+        more: How many the link to more asks for.
+        now: Epoch seconds.
+    """
+    further = None
+    if len(events) >= limit and more > limit:
+        further = element("p", element("a", "Show more", href=url("/events", {"limit": more})))
+    return element(
+        "div",
+        element("h1", "Events and notices"),
+        element(
+            "div",
+            element("section", element("h2", "Notices"), _queues(depths, now), class_="card"),
+            element("section", element("h2", "Dead letters"), _dead(dead), class_="card"),
+            class_="columns",
+        ),
+        element("h2", "Latest events"),
+        event_table(events, with_agent=True),
+        further,
+    )
+
+
+def _queues(depths: Sequence[Depth] | None, now: float) -> Element:
+    if not depths:
+        words = "This store keeps no messages." if depths is None else "Nothing waits."
+        return element("p", words, class_="dim")
+    rows = []
+    for one in depths:
+        counts = [f"{getattr(one, name):,} {name}" for name in _COUNTS if getattr(one, name)]
+        oldest = "" if one.oldest_at is None else f"{age(max(0.0, now - one.oldest_at))} ago"
+        rows.append(
+            element(
+                "tr",
+                element("th", field(one.recipient), scope="row"),
+                element("td", ", ".join(counts)),
+                element("td", oldest, class_="number"),
+            )
+        )
+    head = element(
+        "tr", *(element("th", name, scope="col") for name in ("recipient", "messages", "oldest"))
+    )
+    return element("table", element("thead", head), element("tbody", *rows), class_="queues")
+
+
+def _dead(dead: Sequence[Message]) -> Element:
+    if not dead:
+        return element("p", "None.", class_="dim")
+    items = []
+    for one in dead[:_MOST_LETTERS]:
+        words = f"{one.id}, {moment(one.queued_at)}, {plural(one.attempts, 'attempt')}: "
+        words += field(one.last_error) or "no reason given"
+        items.append(
+            element(
+                "li",
+                element("b", f"to {field(one.recipient)} "),
+                element("span", words, class_="dim"),
+                element("div", field(one.text)),
+            )
+        )
+    cure = "`ultramon queue retry` gives a message five new attempts."
+    return element("div", element("ul", *items, class_="letters"), element("p", cure, class_="dim"))

@@ -1,0 +1,188 @@
+"""The fleet now: who needs somebody, and how full every window is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.context.gauge import is_lower_bound, known_tokens
+from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF, Ladder
+from ultramon.errors import ConfigurationError
+from ultramon.pictures.drawings import bar
+from ultramon.pictures.elements import Element, element
+from ultramon.state.agent_rows import arrange
+from ultramon.state.liveness import ENDED, LOST, STALE
+from ultramon.system.wording import field, percent, plural, tokens, turns
+from ultramon.web.pages.layout import agent_url, job_url, number_cell, url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ultramon.context.ladder import ResolvedRung
+    from ultramon.state.agent_rows import AgentRow, RowGroup
+    from ultramon.state.observed import ObservedAgent
+    from ultramon.web.agent_reader import Look
+
+_MOST_UNREADABLE = 10
+_MOST_DEPTH = 4
+_COLUMNS = ("agent", "level", "usage", "", "tokens", "runway", "tasks", "doing", "state")
+
+
+def level_class(one: ObservedAgent) -> str:
+    """Return the class of an agent's level in the style sheet."""
+    record = one.record
+    if record.threshold_status is None:
+        return "level-unknown"
+    by_action = {FORCE_RETURN: "level-critical", PREPARE_HANDOFF: "level-warning"}
+    return by_action.get(record.action, "level-normal")
+
+
+def rungs_of(one: ObservedAgent) -> tuple[ResolvedRung, ...]:
+    """Return the rungs of an agent's ladder; none where they cannot be read."""
+    try:
+        return Ladder.from_json(one.record.ladder).resolve(one.record.context_limit).rungs
+    except ConfigurationError:
+        return ()
+
+
+def held_words(one: ObservedAgent) -> str:
+    """Return the tokens in an agent's window, as a lower bound where it is one."""
+    count = known_tokens(one.record)
+    return ("≥ " if count and is_lower_bound(one.record) else "") + tokens(count)
+
+
+def usage_bar(one: ObservedAgent) -> Element:
+    """Draw how full an agent's window is, with its rungs."""
+    ratio = one.record.usage_ratio
+    words = "usage unknown" if ratio is None else f"{percent(ratio)} of the limit"
+    return bar(ratio or 0.0, words, ticks=[rung.ratio for rung in rungs_of(one)])
+
+
+def state_words(one: ObservedAgent, need: str) -> tuple[str, str]:
+    """Return what an agent is about, and its class in the style sheet."""
+    verdict, reason = one.liveness.verdict, field(one.liveness.reason)
+    if verdict in (LOST, STALE):
+        return f"{verdict}: {reason}", "bad" if verdict == LOST else "late"
+    if verdict == ENDED:
+        return reason, "dim"
+    return (f"needs you: {need}", "need") if need else (field(one.record.phase), "")
+
+
+def fleet_content(
+    look: Look, *, run: str | None, limit: int, more: int, with_ended: bool
+) -> Element:
+    """Return the content of the page.
+
+    Args:
+        look: The agents.
+        run: The run they are of; None = of all runs.
+        limit: How many may be shown.
+        more: How many the link to more asks for.
+        with_ended: Whether ended agents are among them.
+    """
+    chosen = {"run": run, "all": 1 if with_ended else None}
+    groups = [_group(group) for group in arrange(look.shown)]
+    head = element("tr", *(element("th", name, scope="col") for name in _COLUMNS))
+    table = element("table", element("thead", head), *groups, class_="fleet", aria_label="Agents")
+    empty = "No agents. `ultramon demo` starts some; `ultramon install claude-code` has the next "
+    empty += "sessions report themselves."
+    left_out = None
+    if look.left_out:
+        link = url("/", {**chosen, "limit": min(limit + look.left_out, more)})
+        words = f"{look.left_out:,} less urgent ones are not shown. "
+        left_out = element("p", words, element("a", "Show more", href=link), id="more")
+    return element(
+        "div",
+        element("h1", str(look.summary) or "No agents at work", id="summary"),
+        _choices(look, run, with_ended=with_ended),
+        table if look.shown else element("p", empty, class_="dim"),
+        left_out,
+        *_unreadable(look),
+    )
+
+
+def _choices(look: Look, run: str | None, *, with_ended: bool) -> Element:
+    ended, flag = look.counts[ENDED], 1 if with_ended else None
+    links = [_choice("All runs", url("/", {"all": flag}), is_chosen=run is None)]
+    for name in look.runs[:_MOST_UNREADABLE]:
+        link = url("/", {"run": name, "all": flag})
+        links.append(_choice(field(name), link, is_chosen=name == run))
+    if ended:
+        words = f"{'Hide' if with_ended else 'Show'} {plural(ended, 'ended agent')}"
+        link = url("/", {"run": run, "all": None if with_ended else 1})
+        links.append(element("a", words, href=link, class_="ended"))
+    return element("nav", *links, class_="choices", aria_label="Which agents")
+
+
+def _choice(name: str, link: str, *, is_chosen: bool) -> Element:
+    return element("a", name, href=link, aria_current="true" if is_chosen else None)
+
+
+def _group(group: RowGroup) -> Element:
+    job = element("a", field(group.run), href=job_url(group.run))
+    project = f" · {field(group.project)}" if group.project else None
+    title = element("th", "run ", job, project, colspan=len(_COLUMNS), scope="rowgroup")
+    rows = [line for row in group.rows for line in _lines(row, 0)]
+    return element("tbody", element("tr", title, class_="group"), *rows)
+
+
+def _lines(row: AgentRow, depth: int) -> Iterator[Element]:
+    yield _line(row, depth)
+    for child in row.children:
+        yield from _lines(child, depth + 1)
+
+
+def _line(row: AgentRow, depth: int) -> Element:
+    one, record = row.seen, row.seen.record
+    title = row.name.title or row.name.project or row.name.tag
+    tag = row.name.tag if row.name.tag != title else ""
+    earlier = None
+    if row.earlier:
+        links: list[Element | str] = []
+        for before in row.earlier:
+            before_id = before.record.agent_id
+            links += [" ← ", element("a", field(before_id), href=agent_url(before_id))]
+        earlier = element("small", *links, class_="dim earlier")
+    name = element(
+        "th",
+        element("a", field(title), href=agent_url(record.agent_id)),
+        element("small", f" {field(tag)}", class_="dim") if tag else None,
+        earlier,
+        scope="row",
+        class_=f"agent depth-{min(depth, _MOST_DEPTH)}",
+    )
+    done, total = record.tasks_completed, record.tasks_total
+    tasks = (f"{done:,}" if done else "") if total is None else f"{done:,}/{total:,}"
+    runway = "" if one.liveness.verdict == ENDED else turns(one.runway_turns)
+    words, class_ = state_words(one, row.need)
+    level = field(record.threshold_status) or "unknown"
+    of = f" of {tokens(record.context_limit)}"
+    return element(
+        "tr",
+        name,
+        element("td", element("span", level, class_="level"), class_="level-cell"),
+        number_cell(percent(record.usage_ratio), record.usage_ratio, class_="number usage"),
+        element("td", usage_bar(one), class_="bar-cell"),
+        element(
+            "td", held_words(one), element("small", of, class_="dim"), class_="number tokens",
+            data_value=known_tokens(record), data_limit=record.context_limit,
+        ),
+        number_cell(runway, class_="number runway"),
+        number_cell(tasks, class_="number tasks"),
+        element("td", field(record.current_task), class_="doing"),
+        element("td", words, class_=f"state {class_}".strip()),
+        id=f"agent-{record.agent_id}",
+        class_=level_class(one),
+        data_agent=record.agent_id,
+        data_level=record.threshold_status,
+        data_liveness=one.liveness.verdict,
+        data_phase=record.phase,
+    )  # fmt: skip
+
+
+def _unreadable(look: Look) -> Iterator[Element]:
+    for one in look.unreadable[:_MOST_UNREADABLE]:
+        words = f"{field(one.agent_id)} cannot be read: {one.reason}"
+        yield element("p", words, class_="bad unreadable")
+    beyond = len(look.unreadable) - _MOST_UNREADABLE
+    if beyond > 0:
+        yield element("p", f"and {beyond:,} more", class_="bad")
