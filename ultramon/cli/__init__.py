@@ -37,6 +37,7 @@ COMMANDS = (
     "uninstall",
     "doctor",
     "serve",
+    "web",
     "chaos",
 )
 """What a person runs, in the order of `--help`; each is the `command` of a module of its name."""
