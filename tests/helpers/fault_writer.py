@@ -119,8 +119,8 @@ def live(directory: str, lives: str) -> None:
     With two lives the agent has ended once before it starts.
     """
     import logging
-    import sqlite3  # noqa: F401 - to load a module is no part of a start
 
+    import ultramon.backends.local.connection  # noqa: F401 - to load a module is no part of a start
     from ultramon import ContextConfig, create_context_monitor
     from ultramon.testing import FakeClock
 
