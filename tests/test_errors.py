@@ -11,6 +11,7 @@ from ultramon import errors
 from ultramon.errors import (
     AgentAlreadyRunningError,
     AgentNotFoundError,
+    AgentWorkError,
     ConfigurationError,
     FencedError,
     HandoffTakenError,
@@ -35,6 +36,13 @@ MANY_FILES = tuple(f"{number}.py" for number in range(22))
 
 # error, builtin that a caller expects, fields, message
 CASES = [
+    (
+        AgentWorkError("main", "clients_task", "read", "1"),
+        RuntimeError,
+        {"agent_id": "main", "problem": "clients_task", "task": "read"},
+        "agent main: task read is in the client's own task list (id 1), which decides; "
+        "change it there",
+    ),
     (
         WorkspaceError("/srv/shop", "has uncommitted files", "commit them", ["a\nb", "ü.py"]),
         RuntimeError,

@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "integrations": SIDES,
     "metrics": STORES,
     "relay": SIDES | {"hosts"},
+    "stored_work": STORES | {"monitor.handoff"},
 }
 """Which rooms each room may import. What is missing here may import everything but these:"""
 MAY_NOT_IMPORT = {

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ultramon.errors import (
         AgentAlreadyRunningError,
         AgentNotFoundError,
+        AgentWorkError,
         ConfigurationError,
         FencedError,
         HandoffTakenError,
@@ -92,6 +93,7 @@ __all__ = [
     "AgentEvent",
     "AgentNotFoundError",
     "AgentState",
+    "AgentWorkError",
     "AlertConfig",
     "AlertEvent",
     "AlertOutcome",
@@ -176,7 +178,7 @@ _ROOMS = {
     "get_threshold_action should_emit_event",
     "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
-    "errors": "AgentAlreadyRunningError AgentNotFoundError ConfigurationError "
+    "errors": "AgentAlreadyRunningError AgentNotFoundError AgentWorkError ConfigurationError "
     "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
     "MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "

@@ -13,6 +13,7 @@ UltramonError
 ├── RegistrationError (ValueError)         a subscription that would deliver no notice
 ├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
 ├── AgentNotFoundError (LookupError)       no state of that agent
+├── AgentWorkError (RuntimeError)       a stored agent's plan or handoff cannot change like that
 ├── WorkspaceError (RuntimeError)          a working tree that a relay cannot use as asked
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
 └── StateError
@@ -283,6 +284,37 @@ class AgentNotFoundError(UltramonError, LookupError):
     ) -> None:
         self.agent_id = agent_id
         super().__init__(f"no agent {agent_id}: {hint}")
+
+
+class AgentWorkError(UltramonError, RuntimeError):
+    """The plan or handoff of a stored agent cannot be changed like that; nothing was changed.
+
+    Attributes:
+        agent_id: The agent.
+        problem: ``program``, ``posted``, ``ended``, ``full``, ``name``, ``none_begun``, ``no_task``
+            or ``clients_task``.
+        task: The name of the task, where it is about one.
+    """
+
+    _TEXTS = {  # noqa: RUF012 - typing is not imported here
+        "program": "its program keeps the state: there, monitor.plan(), monitor.task() and "
+        "monitor.hand_off() record tasks and handoffs",
+        "posted": "the server that takes its posts keeps the state, and no plan",
+        "ended": "it has ended, and nothing of it is changed any more",
+        "full": "its plan is full; give other agents a part of the work",
+        "name": "a task is named by 1 to 200 characters",
+        "none_begun": "no task is in progress; name the one that is done",
+        "no_task": "its plan has no task {task}; take the name from the plan",
+        "clients_task": "task {task} is in the client's own task list (id {task_id}), which "
+        "decides; change it there",
+    }
+
+    def __init__(self, agent_id: str, problem: str, task: str = "", task_id: str = "") -> None:
+        self.agent_id = agent_id
+        self.problem = problem
+        self.task = task
+        text = self._TEXTS[problem].format(task=task[:200], task_id=task_id)
+        super().__init__(f"agent {agent_id}: {text}")
 
 
 class WorkspaceError(UltramonError, RuntimeError):

@@ -60,6 +60,11 @@ def resume_command(record: StateRecord) -> str:
     return f"{go}claude --resume {shlex.quote(record.session_id)}"
 
 
+def resume_command_of_session(record: StateRecord) -> str | None:
+    """Return the shell command that resumes an agent; None for one that is no session."""
+    return resume_command(record) if is_session(record) else None
+
+
 def _lines(one: ObservedAgent) -> tuple[str, str]:
     from ultramon.system.clock import SYSTEM_CLOCK
 

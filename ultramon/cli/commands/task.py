@@ -16,7 +16,8 @@ from ultramon.cli.output import (
     say,
 )
 from ultramon.cli.selection import open_store, store_options
-from ultramon.cli.stored_agent import agent_option, change_state, find_own_id
+from ultramon.cli.stored_agent import agent_option, find_own_id
+from ultramon.errors import AgentWorkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
     from ultramon.state.stored_plan import StoredPlan
 
-MAX_RESULT_CHARS = 1000
 _MARKS = {"done": "x", "in_progress": ">", "interrupted": "!"}
 
 
@@ -41,11 +41,9 @@ def add(
     """
 
     def step(plan: StoredPlan) -> str:
-        known = {task["name"] for task in plan.tasks}
-        new = [name for name in dict.fromkeys(map(_checked, names)) if name not in known]
-        for name in new:
-            plan.add(name)
-        return f"{plural(len(new), 'task')} added"
+        from ultramon.stored_work.plan import add_tasks
+
+        return f"{plural(add_tasks(plan, names), 'task')} added"
 
     return _change(agent, state_dir, json, "ultramon task add", step)
 
@@ -61,10 +59,9 @@ def start(*, name: str, agent: str | None, state_dir: str | None, json: bool) ->
     """
 
     def step(plan: StoredPlan) -> str:
-        checked = _checked(name)
-        task = _find(plan, checked) or plan.add(checked)
-        plan.set_status(task, "in_progress")
-        return f"{checked} is in progress"
+        from ultramon.stored_work.plan import start_task
+
+        return f"{start_task(plan, name)} is in progress"
 
     return _change(agent, state_dir, json, "ultramon task start", step)
 
@@ -85,18 +82,9 @@ def done(
     """Mark a task as done; without TASK the current one."""
 
     def step(plan: StoredPlan) -> str:
-        chosen = _checked(name) if name is not None else plan.current_name
-        if chosen is None:
-            raise CommandFailed("no task is in progress: name the one that is done")
-        task = _find(plan, chosen)
-        if task is None:
-            raise NobodyFound(
-                f"agent {plan.agent_id} has no task {field(chosen)}: see `ultramon task list`"
-            )
-        plan.set_status(task, "done")
-        if result is not None:
-            task["result"] = result[:MAX_RESULT_CHARS]
-        return f"{chosen} is done"
+        from ultramon.stored_work.plan import finish_task
+
+        return f"{finish_task(plan, name, result)} is done"
 
     return _change(agent, state_dir, json, "ultramon task done", step)
 
@@ -132,43 +120,32 @@ def _change(
     what: str,
     step: Callable[[StoredPlan], str],
 ) -> ExitCode:
-    from ultramon.state.stored_plan import StoredPlan
+    from ultramon.stored_work.plan import change_plan
     from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = open_store(state_dir)
     agent_id = find_own_id(backend, agent, what)
-    with change_state(backend, agent_id, SYSTEM_CLOCK.now()) as record:
-        plan = StoredPlan(record)
-        words = step(plan)
-        if not plan.fits:
-            raise CommandFailed(
-                f"the plan of agent {agent_id} is full: give other agents a part of the work"
-            )
-        plan.save()
+    words: list[str] = []
+    try:
+        record = change_plan(
+            backend, agent_id, SYSTEM_CLOCK.now(), lambda plan: words.append(step(plan))
+        )
+    except AgentWorkError as error:
+        raise _as_failure(error) from error
     if json:
         print_json(_to_json(record))
     else:
-        say(f"{words}; {_summary(record)}")
+        say(f"{words[0]}; {_summary(record)}")
     return ExitCode.OK
 
 
-def _checked(name: str) -> str:
-    from ultramon.state.stored_plan import MAX_NAME_CHARS
-
-    name = " ".join(name.split())
-    if not 0 < len(name) <= MAX_NAME_CHARS:
-        raise click.BadParameter(f"a task is named by 1 to {MAX_NAME_CHARS} characters")
-    return name
-
-
-def _find(plan: StoredPlan, name: str) -> dict[str, Any] | None:
-    task = next((task for task in plan.tasks if task["name"] == name), None)
-    if task is not None and task.get("id") is not None:
-        raise CommandFailed(
-            f"task {field(name)} is in the client's own task list (id {field(task['id'])}), "
-            "which decides: change it there"
-        )
-    return task
+def _as_failure(error: AgentWorkError) -> click.ClickException:
+    """Return an error with its own exit code."""
+    if error.problem == "name":
+        return click.UsageError(str(error))
+    if error.problem == "no_task":
+        return NobodyFound(f"{error}; see `ultramon task list`")
+    return CommandFailed(str(error))
 
 
 def _to_json(record: StateRecord) -> dict[str, Any]:
