@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.context.config import ContextConfig
+    from ultramon.context.ladder import Ladder
     from ultramon.system.clock import Clock
 
 _RETURN_REQUESTED = "Return requested by the orchestrator - initiating checkpoint return"
@@ -238,16 +239,10 @@ class MonitorGauge(Gauge):
             after = self._tracker.tokens_with(self._tracker.estimate(more))
         else:
             after = self._tracker.tokens_with(0.0) + more
-        limit = self.record.context_limit
-        if limit is None:
-            return Fit(True, None, 0)
-        level = next_level(self._level, after / limit, self._resolved)
-        name = level or self.ladder.base
-        rung = self.ladder.rung(name)
-        returns = rung is not None and rung.action == FORCE_RETURN
-        is_known = rung is not None or not self._tracker.is_lower_bound
-        level_after = as_level(name) if is_known else None
-        return Fit(after <= limit and not returns, level_after, max(0, after - limit))
+        fit = fit_more(after, self.record.context_limit, self.ladder, self._level)
+        if self._tracker.is_lower_bound and fit.level_after == self.ladder.base:
+            return fit._replace(level_after=None)
+        return fit
 
     def note(self) -> str:
         """Return the facts as they are now, for the agent's own context."""
@@ -302,3 +297,22 @@ class MonitorGauge(Gauge):
         """Start a fresh window of an agent that ended before under the same id."""
         self.move_to_epoch(record.epoch + 1)
         self._tracker.start_epoch(0, self.record.epoch_started_at)
+
+
+def fit_more(tokens_after: int, limit_tokens: int | None, ladder: Ladder, level: str | None) -> Fit:
+    """Say whether a window may hold so many tokens.
+
+    Args:
+        tokens_after: Tokens in the window then.
+        limit_tokens: The context limit; None = unknown, so that everything may.
+        ladder: The rungs.
+        level: The level now; None = unknown.
+    """
+    if limit_tokens is None:
+        return Fit(True, None, 0)
+    resolved = ladder.resolve(limit_tokens)
+    name = next_level(level, tokens_after / limit_tokens, resolved) or ladder.base
+    rung = ladder.rung(name)
+    returns = rung is not None and rung.action == FORCE_RETURN
+    is_fine = tokens_after <= limit_tokens and not returns
+    return Fit(is_fine, as_level(name), max(0, tokens_after - limit_tokens))
