@@ -46,6 +46,7 @@ MAY_NOT_IMPORT = {
     "testing": {"hosts", "alerts", "server", "cli"},
     "server": {"alerts", "testing", "cli"},
     "web": {"alerts", "testing", "cli"},
+    "mcp": {"alerts", "testing", "server", "cli"},
     "cli": {"testing"},
 }
 SLOW = {

@@ -18,7 +18,7 @@ MAX_RESULT_CHARS = 1000
 
 
 def change_plan(
-    backend: Backend, agent_id: str, now: float, step: Callable[[StoredPlan], None]
+    backend: Backend, agent_id: str, now: float, step: Callable[[StoredPlan], object]
 ) -> StateRecord:
     """Take one step and return the state with the plan as it is stored then.
 

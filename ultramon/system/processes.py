@@ -110,3 +110,21 @@ def started_at_boot_seconds(mark: str | None) -> float:
     started_at = int(mark) / os.sysconf("SC_CLK_TCK")
     # A sandbox may count from another start, or always say 0.
     return started_at if 0 <= now - started_at < _SHORT_LIFE_SECONDS else now
+
+
+def ancestors(pid: int | None = None) -> list[tuple[int, str]]:
+    """Return the processes above one (None = this one) with their starts, the parent first.
+
+    Without a readable ``/proc`` only the parent of this process is known.
+    """
+    found: list[tuple[int, str]] = []
+    above: int | None = os.getppid() if pid is None else _parent(pid)
+    while above and (started := process_started_at(above)) is not None:
+        found.append((above, started))
+        above = _parent(above)
+    return found
+
+
+def _parent(pid: int) -> int | None:
+    stat = _read_proc(f"{pid}/stat")
+    return None if stat is None else int(stat[stat.rfind(")") + 2 :].split()[1])
