@@ -67,6 +67,7 @@ SHORT = {
     "queue messages": "messages",
     "queue clear": "clear",
     "task handoff": "handoff",
+    "host mcp": "mcp",
     "host pin": "pin",
     "backend prune": "prune",
 }
@@ -97,8 +98,8 @@ def test_every_option_names_its_environment_variable():
 
 
 def test_every_command_that_shows_something_takes_json():
-    """--json is on every command but the two that hosts run."""
-    without = {"host hook", "host statusline"}
+    """--json is on every command but the three that hosts run."""
+    without = {"host hook", "host mcp", "host statusline"}
     for words, command, _ in commands():
         has_json = any("--json" in option.opts for option in command.params)
         assert has_json is (words not in without), words

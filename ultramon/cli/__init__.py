@@ -85,6 +85,7 @@ GROUPS = {
             "pin": ("pin", "command"),
             "hook": ("hook", "command"),
             "statusline": ("statusline", "command"),
+            "mcp": ("mcp", "command"),
         },
     ),
 }
@@ -92,8 +93,8 @@ GROUPS = {
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
 SHORT_NAMES = (
-    "alert", "check", "clear", "context-monitor", "handoff", "hook", "messages", "pin", "prune",
-    "statusline",
+    "alert", "check", "clear", "context-monitor", "handoff", "hook", "mcp", "messages", "pin",
+    "prune", "statusline",
 )  # fmt: skip
 """Commands of groups that scripts may call without the group; not listed in `--help`."""
 _ROOMS = ("demo", "chaos", "replay", "report")

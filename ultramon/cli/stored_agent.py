@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
 
-SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
-"""Set by Claude Code for the commands that its agents run; in a subagent it is the session too."""
+SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "GEMINI_SESSION_ID")
+"""Set by clients for the commands that their agents run; in a subagent it is the session too."""
 
 
 def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def find_own_id(backend: Backend, agent: str | None, what: str) -> str:
     """
     if agent is not None:
         return find_agent_id(backend, agent)
-    own = [name for name in (caller_id(), os.environ.get(SESSION_VARIABLE)) if name]
+    own = [name for name in (caller_id(), *map(os.environ.get, SESSION_VARIABLES)) if name]
     if not own:
         raise NoCaller(
             f"no agent: give --agent, or run {what} inside an agent, with {VARIABLES[0]} set"
