@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,36 @@ class TestExampleBackend(BackendContract):
         again = own_backend.JsonLinesBackend(backend.path)
         again.append_events([make_event("scout-1", n=2)])
         assert [event["n"] for event in backend.events().events] == [0, 1, 2]
+
+
+HALF = """
+import pytest
+from ultramon.testing import BackendContract
+
+class Half:
+    url = "half:"
+    def load(self, agent_id): ...
+
+class TestHalf(BackendContract):
+    @pytest.fixture
+    def backend(self):
+        return Half()
+"""
+
+
+def test_all_that_a_backend_lacks_is_one_failure(tmp_path):
+    """The tests that would need it are skipped."""
+    (tmp_path / "test_half.py").write_text(HALF)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_half.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"^1 failed, \d\d+ skipped in", done.stdout, re.MULTILINE), done.stdout
+    assert "the backend lacks start_agent, record, heartbeat, history, list_agents, " in done.stdout
 
 
 def test_public_names_are_what_is_reachable():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Changes
+from ultramon.backends.base import Backend, Changes
 from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
 from ultramon.notices.rules import check_permission
 from ultramon.state.liveness import ALIVE, LOST, judge, needs_heartbeat
@@ -16,11 +16,18 @@ from ultramon.system.processes import process_started_at, this_host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.base import StoredAgent
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
 _UNSEEN = (None, False)
+
+
+def missing_members(backend: object) -> list[str]:
+    """Return the names of the port that an object lacks."""
+    names = [*Backend.__annotations__, *vars(Backend)]
+    public = dict.fromkeys(name for name in names if not name.startswith("_"))
+    return [name for name in public if not hasattr(backend, name)]
 
 
 def find_changes(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ultramon.backends.toolkit import missing_members
 from ultramon.testing.contract.claims import ClaimContract
 from ultramon.testing.contract.events import EventContract
 from ultramon.testing.contract.fleet import FleetContract
@@ -43,3 +44,17 @@ class BackendContract(
         None = tests of unreadable states are skipped.
         """
         return None
+
+    @pytest.fixture(autouse=True)
+    def _skip_where_members_are_missing(self, request: pytest.FixtureRequest) -> None:
+        """Skip what cannot be tested: one test names all that a backend lacks."""
+        name = request.function.__name__
+        if "backend" in request.fixturenames and name != "test_it_has_every_member_of_the_port":
+            lacking = missing_members(request.getfixturevalue("backend"))
+            if lacking:
+                pytest.skip(f"the backend lacks {', '.join(lacking)}")
+
+    def test_it_has_every_member_of_the_port(self, backend: Backend) -> None:
+        """Every attribute and method of `ultramon.backends.base.Backend`."""
+        lacking = missing_members(backend)
+        assert not lacking, f"the backend lacks {', '.join(lacking)}"
