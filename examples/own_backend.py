@@ -24,6 +24,7 @@ import threading
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from ultramon import (
     AgentNotFoundError,
@@ -56,6 +57,11 @@ if TYPE_CHECKING:
     from ultramon.system.processes import HostIdentity
 
     Event = dict[str, Any]
+
+
+def open_url(url: str) -> JsonLinesBackend:
+    """Open the store that ``jsonl:///path`` names; the entry point of a distribution."""
+    return JsonLinesBackend(unquote(urlsplit(url).path))
 
 
 class JsonLinesBackend:

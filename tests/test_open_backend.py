@@ -1,8 +1,14 @@
 """Which store a URL, a path or ULTRAMON_BACKEND names, and what is refused."""
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
+from helpers.program import environment
 
 from ultramon import ConfigurationError, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -74,3 +80,70 @@ def test_a_bad_database_url_is_blamed_on_the_variable_it_came_from(monkeypatch):
     monkeypatch.setenv("ULTRAMON_BACKEND", "postgresql://a@b/c?schema=No!")
     with pytest.raises(ConfigurationError, match=r"schema=.* \(from ULTRAMON_BACKEND\) is not"):
         open_backend()
+
+
+# --- stores of other distributions
+
+
+@pytest.fixture
+def distribute(tmp_path, monkeypatch):
+    """Install a distribution beside ultramon that offers a store."""
+    packages = tmp_path / "packages"
+    about = packages / "acme_store-1.0.dist-info"
+    about.mkdir(parents=True)
+    monkeypatch.syspath_prepend(packages)
+
+    def distribute(code, *entries, module="acme_store"):
+        (packages / f"{module}.py").write_text(code)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-store\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("\n".join(["[ultramon.backends]", *entries, ""]))
+        return packages
+
+    yield distribute
+    sys.modules.pop("acme_store", None)
+
+
+def test_a_store_of_another_distribution_is_opened_by_its_scheme(distribute, tmp_path):
+    """The worked example of the page: an agent and the command line, by ULTRAMON_BACKEND alone."""
+    example = (ROOT / "examples" / "own_backend.py").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+    packages = distribute(example, re.search('^(jsonl = ".*)$', page, re.M)[1].replace('"', ""),
+                          module="own_backend")  # fmt: skip
+    environ = environment(
+        ULTRAMON_BACKEND=f"jsonl://{tmp_path}/agents.jsonl", PYTHONPATH=str(packages)
+    )
+    code = "from ultramon import create_context_monitor\n"
+    code += "with create_context_monitor('scout-1') as m: m.report_usage(input_tokens=150_000)"
+    for command in (["-c", code], ["-m", "ultramon", "status", "--all", "--json"]):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, env=environ, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    (agent,) = json.loads(done.stdout)["agents"]
+    assert (agent["agentId"], agent["estimatedTokens"]) == ("scout-1", 150_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import no_such_module", r"cannot be opened \(ModuleNotFoundError: .*no_such_module"),
+        ("def opened(url): raise OSError('away')", r"cannot be opened \(OSError: away\)"),
+        ("def opened(url): return url", "lacks url, start_agent, record, heartbeat, load, "),
+    ],
+)
+def test_a_broken_store_is_refused_by_the_name_of_its_distribution(distribute, code, problem):
+    """All that it lacks at once; a password of the URL is not shown."""
+    distribute(code, "acme = acme_store:opened")
+    with pytest.raises(ConfigurationError, match=f"that of acme-store {problem}") as caught:
+        open_backend("acme://me:secret@host/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_built_in_store_cannot_be_replaced(distribute, tmp_path):
+    """Whatever a distribution offers under its name."""
+    code = "def opened(url): raise SystemExit(url)"
+    distribute(code, *(f"{name} = acme_store:opened" for name in ("file", "memory", "nonsense")))
+    assert isinstance(open_backend(f"file://{tmp_path}/s"), LocalBackend)
+    for url in ("memory:x", "memory://", "file:state", "nonsense"):
+        with pytest.raises(ConfigurationError, match="must be file:///"):
+            open_backend(url)

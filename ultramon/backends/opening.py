@@ -8,12 +8,15 @@ import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from ultramon.errors import ConfigurationError, MissingExtraError
+from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
 from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
 
+GROUP = "ultramon.backends"
+"""Entry points of other distributions: the name is a URL scheme, the object opens a URL of it."""
+_BUILT_IN = ("file", "memory", "postgres", "postgresql")
 _log = logging.getLogger("ultramon.backend")
 _opened: dict[str, Backend] = {}
 _lock = threading.Lock()
@@ -25,9 +28,9 @@ def open_backend(url: str | None = None) -> Backend:
     Args:
         url: ``file:///absolute/directory``, ``memory:`` (one per process; for a private one make
             a `MemoryBackend`), ``postgresql://user@host/database`` (extra ``postgres``), or a plain
-            directory path that is absolute or begins with ``.`` or ``~``. None =
-            ``ULTRAMON_BACKEND``, else the state directory (``ULTRAMON_STATE_DIR``, else the
-            platform's for this user).
+            directory path that is absolute or begins with ``.`` or ``~``; or one whose scheme an
+            installed distribution offers as an entry point `GROUP`. None = ``ULTRAMON_BACKEND``,
+            else the state directory (``ULTRAMON_STATE_DIR``, else the platform's for this user).
 
     Raises:
         ConfigurationError: The URL names no backend.
@@ -74,7 +77,37 @@ def _create(url: str, source: str) -> Backend:
 
         return LocalBackend(unquote(parts.path))
     shown = url if "@" not in url else f"{parts.scheme}://…"
+    if parts.scheme and parts.scheme not in _BUILT_IN:
+        found = _open_foreign(parts.scheme, url, source, shown)
+        if found is not None:
+            return found
     raise ConfigurationError("backend", shown, allowed, source)
+
+
+def _open_foreign(scheme: str, url: str, source: str, shown: str) -> Backend | None:
+    """Open a store of another distribution; None where none offers the scheme."""
+    from importlib.metadata import entry_points
+
+    from ultramon.backends.toolkit import missing_members
+
+    entry = next(iter(entry_points(group=GROUP, name=scheme)), None)
+    if entry is None:
+        return None
+    offered_by = entry.dist.name if entry.dist else "an unknown distribution"
+    try:
+        backend = entry.load()(url)
+    except UltramonError:
+        raise
+    except Exception as error:
+        problem = f"another store: that of {offered_by} cannot be opened"
+        problem += f" ({type(error).__name__}: {error})"
+        raise ConfigurationError("backend", shown, problem, source) from error
+    lacking = missing_members(backend)
+    if lacking:
+        problem = f"another store: that of {offered_by} lacks {', '.join(lacking)}"
+        raise ConfigurationError("backend", shown, problem, source)
+    opened: Backend = backend
+    return opened
 
 
 def _open_postgres(url: str) -> Backend:
