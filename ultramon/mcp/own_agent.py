@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 16 << 20
 """A larger text fits into no window; nothing of it is read."""
 _CHARS_PER_TOKEN = {"claude_v47": 2.25, "claude_v3": 2.8, "chars/4": 4.0}
-"""Measured over coding sessions; below, for the families that are not named."""
+"""4, less the share by which that undercounts coding sessions: 44 and 29 %; below, 14 %."""
 _OTHER_CHARS_PER_TOKEN = 3.4
 _MAX_TEXT_CHARS = 1000
 
