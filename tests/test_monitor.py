@@ -458,6 +458,27 @@ def test_set_model_changes_the_limit(make, ultramon_signals):
     assert emitted(ultramon_signals, RELAXED) == [(RELAXED, "normal", 1)]
 
 
+def test_the_trigger_of_a_framework_is_the_limit(make):
+    """Where the framework compacts is what counts, and the note says what happens there."""
+    monitor = make("scout-1", model="claude-sonnet-4-5")
+    monitor.report_usage(input_tokens=75_000)
+    action = monitor.set_host_limits(trigger_tokens=100_000)
+    assert (action.level, action.changed) == (Level.WARNING, True)
+    assert "earlier messages are replaced by a summary" in action.note
+    state = monitor.get_state()
+    assert (state.context_limit, state.limit_source) == (100_000, "host")
+    assert monitor.set_host_limits().level == Level.NORMAL
+    assert monitor.config.model == "claude-sonnet-4-5"
+
+
+def test_a_host_window_too_small_for_the_reserved_output_is_refused(make):
+    """A refused window leaves the former limit in force."""
+    monitor = make("scout-1", model="gpt-4.1", reserved_output_tokens=300_000)
+    with pytest.raises(ConfigurationError, match="reserved_output_tokens"):
+        monitor.set_host_limits(window_tokens=200_000)
+    assert monitor.get_state().limit_source == "model"
+
+
 def test_a_model_too_small_for_the_reserved_output_is_refused(make):
     """A refused model leaves the former one in force."""
     monitor = make("scout-1", model="gpt-4.1", reserved_output_tokens=300_000)

@@ -221,6 +221,7 @@ SETTINGS = {
     "plan": lambda monitor: monitor.plan(["x"]),
     "set_tasks_total": lambda monitor: monitor.set_tasks_total(3),
     "set_model": lambda monitor: monitor.set_model("gpt-4.1"),
+    "set_host_limits": lambda monitor: monitor.set_host_limits(trigger_tokens=9_000),
 }
 
 

@@ -215,6 +215,23 @@ class MonitorGauge(Gauge):
 
             self._tracker.family = family_for_model(model)
 
+    def set_host_limits(self, window_tokens: int | None, trigger_tokens: int | None) -> None:
+        """Take the window of the framework, and where it compacts by itself.
+
+        Raises:
+            ConfigurationError: The reserved output leaves nothing of the window.
+        """
+        former = dict(self.memory)
+        self.memory.update(windowTokens=window_tokens, triggerTokens=trigger_tokens)
+        try:
+            self._resolve()
+        except ConfigurationError:
+            self.memory.update(windowTokens=None, triggerTokens=None)
+            self.memory.update(former)
+            self._resolve()
+            raise
+        self._compacts |= trigger_tokens is not None
+
     def decide(self) -> list[tuple[str, dict[str, Any]]]:
         """Move the level to where the reading puts it.
 

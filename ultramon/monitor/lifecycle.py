@@ -14,7 +14,7 @@ ENDED = "ended"
 
 
 _READS = ("get_state", "get_threshold_action", "explain", "pending")
-_SETTINGS = ("plan", "set_tasks_total", "set_model")
+_SETTINGS = ("plan", "set_tasks_total", "set_model", "set_host_limits")
 _WORK = (
     "track_content", "report_usage", "report_response", "report_overflow", "fits",
     "record_compaction", "clear", "waiting", "working", "update_heartbeat", "task",

@@ -100,6 +100,11 @@ class ContextMonitor:
         return f"<{type(self).__name__} {self.agent_id} {self._lifecycle.phase}>"
 
     @property
+    def config(self) -> ContextConfig:
+        """The settings that it was made with."""
+        return self._gauge.config
+
+    @property
     def is_active(self) -> bool:
         """Whether the agent was started and has not ended."""
         return self._record.active
@@ -348,6 +353,25 @@ class ContextMonitor:
         """
         self._lifecycle.require("set_model")
         return self._session.read(lambda: self._gauge.set_model(model))
+
+    def set_host_limits(
+        self, *, window_tokens: int | None = None, trigger_tokens: int | None = None
+    ) -> ThresholdAction:
+        """Take what the agent's framework says of its window: ``host`` as source of the limit.
+
+        Args:
+            window_tokens: Tokens that the model can hold; None = it does not say.
+            trigger_tokens: Where the framework compacts by itself; None = nowhere.
+
+        Raises:
+            LifecycleError: The monitor is already stopped.
+            InvalidUsageError: An impossible number of tokens.
+            ConfigurationError: The reserved output leaves nothing of the window.
+        """
+        self._lifecycle.require("set_host_limits")
+        window = self._count("window_tokens", window_tokens) or None
+        trigger = self._count("trigger_tokens", trigger_tokens) or None
+        return self._session.read(lambda: self._gauge.set_host_limits(window, trigger))
 
     def record_compaction(self, tokens_after: int | None = None) -> ThresholdAction:
         """Note that the context was compacted: a new epoch begins.
