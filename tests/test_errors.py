@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,6 +15,7 @@ from ultramon.errors import (
     AgentWorkError,
     ConfigurationError,
     FencedError,
+    HandedOffError,
     HandoffTakenError,
     InvalidAgentIdError,
     InvalidUsageError,
@@ -31,8 +33,19 @@ from ultramon.errors import (
     UnknownResponseError,
     WorkspaceError,
 )
+from ultramon.monitor.handoff import HandoffRecord
 
 MANY_FILES = tuple(f"{number}.py" for number in range(22))
+
+HANDOFF = HandoffRecord(
+    handoff_id="a.1.1",
+    agent_id="a",
+    run="default",
+    epoch=1,
+    reason="cancelled",
+    tokens=7,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 
 # error, builtin that a caller expects, fields, message
 CASES = [
@@ -120,6 +133,13 @@ CASES = [
         RuntimeError,
         {"agent_id": "a", "successor_id": "b"},
         "the handoff of agent a was already claimed by b; do not start a second successor",
+    ),
+    (
+        HandedOffError("a", HANDOFF),
+        RuntimeError,
+        {"agent_id": "a", "handoff": HANDOFF},
+        "agent a was asked to return and left handoff a.1.1; start a successor with "
+        "create_context_monitor(continues=error.handoff)",
     ),
     (
         NotPermittedError("a", "b"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         AgentWorkError,
         ConfigurationError,
         FencedError,
+        HandedOffError,
         HandoffTakenError,
         InvalidAgentIdError,
         InvalidUsageError,
@@ -109,6 +110,7 @@ __all__ = [
     "Fit",
     "Fleet",
     "FleetEvent",
+    "HandedOffError",
     "HandoffEvent",
     "HandoffRecord",
     "HandoffTakenError",
@@ -179,7 +181,7 @@ _ROOMS = {
     "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError AgentWorkError ConfigurationError "
-    "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
+    "FencedError HandedOffError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
     "MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
     "UltramonError UnknownResponseError WorkspaceError",

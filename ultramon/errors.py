@@ -9,6 +9,7 @@ UltramonError
 ├── AgentAlreadyRunningError (RuntimeError)  the id belongs to an agent that provably lives
 ├── FencedError (RuntimeError)             another process took the agent over
 ├── HandoffTakenError (RuntimeError)       another successor claimed the handoff
+├── HandedOffError (RuntimeError)          an adapter ended the agent's run with a handoff
 ├── NotPermittedError (PermissionError)    the caller is neither the agent nor its direct parent
 ├── RegistrationError (ValueError)         a subscription that would deliver no notice
 ├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
@@ -26,6 +27,8 @@ UltramonError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ultramon.monitor.handoff import HandoffRecord
 
 
 def _restored(
@@ -204,6 +207,23 @@ class HandoffTakenError(UltramonError, RuntimeError):
             reason = f"was already claimed by {successor_id}"
         super().__init__(
             f"the handoff of agent {agent_id} {reason}; do not start a second successor"
+        )
+
+
+class HandedOffError(UltramonError, RuntimeError):
+    """An adapter ended the run of an agent, as ``on_return`` asks; a successor can go on.
+
+    Attributes:
+        agent_id: The agent.
+        handoff: What it left, a `HandoffRecord`.
+    """
+
+    def __init__(self, agent_id: str, handoff: "HandoffRecord") -> None:
+        self.agent_id = agent_id
+        self.handoff = handoff
+        super().__init__(
+            f"agent {agent_id} was asked to return and left handoff {handoff.handoff_id}; "
+            "start a successor with create_context_monitor(continues=error.handoff)"
         )
 
 

@@ -1,0 +1,379 @@
+"""What the adapters of all frameworks share: whose window it is, what to tell it, when to end it.
+
+Knows no framework. Nothing here but a user's own `on_return` raises into an agent's turn.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypedDict
+
+from ultramon.context.limits import window_for_model
+from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
+from ultramon.monitor.handoff import HandoffRecord
+from ultramon.monitor.monitor import create_context_monitor
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.environment import disabled
+from ultramon.system.ids import generate_agent_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Unpack
+
+    from ultramon.backends.base import Backend
+    from ultramon.context.config import ContextConfig
+    from ultramon.context.levels import ThresholdAction
+    from ultramon.monitor.monitor import ContextMonitor
+    from ultramon.system.clock import Clock
+
+_log = logging.getLogger("ultramon.integrations")
+
+IDLE_SECONDS = 600.0
+"""A conversation that was not continued for so long is ended; its next turn starts it again."""
+STOP = "stop"
+
+
+class Choices(TypedDict, total=False):
+    """What every adapter takes, all as keywords, all optional.
+
+    Attributes:
+        config: Limits and thresholds of every agent; the model is taken from the framework where
+            the configuration names none.
+        run: As for `create_context_monitor`, and so are parent_id, label, goal, backend and clock.
+        parent_id: Of agents that no other watched agent called.
+        label: A name for people; default: the framework's name of the agent.
+        goal: What the agents are for; goes into their handoffs.
+        backend: A backend or its URL.
+        clock: For tests.
+        tell: Whether the facts about its window are added to an agent's next model call when a
+            level is reached. They go into that request only, never into the history. Default: no.
+        on_return: What happens when an agent should return: None (default) = nothing, ``stop`` =
+            it hands off and its run ends, or a function that is given the monitor, leaves the
+            handoff and returns it (None = `hand_off` is called for it), before the run ends.
+    """
+
+    config: ContextConfig | None
+    run: str | None
+    parent_id: str | None
+    label: str | None
+    goal: str | None
+    backend: Backend | str | None
+    clock: Clock | None
+    tell: bool
+    on_return: str | Callable[[ContextMonitor], HandoffRecord | None] | None
+
+
+class WatchedAgent:
+    """One context window of an agent of a framework.
+
+    Made by `Adapter.begin`. Where ultramon is disabled, or the agent could not be started, it has
+    no monitor and every method does nothing.
+
+    Attributes:
+        monitor: Its monitor; None = not watched.
+        handoff: What it left when its run was ended; None until then.
+    """
+
+    def __init__(self, adapter: Adapter, monitor: ContextMonitor | None, *, is_child: bool) -> None:
+        self.monitor = monitor
+        self.handoff: HandoffRecord | None = None
+        self.is_child = is_child
+        self.used_at = adapter.clock.monotonic()
+        self.is_resting = False
+        self.error: type[BaseException] | None = None
+        self.summary_id: str | None = None
+        self.calls = 0
+        self._adapter = adapter
+        self._told_rank = 0
+        self._model: str | None = None
+
+    @property
+    def active(self) -> ContextMonitor | None:
+        """The monitor while the agent is active, else None."""
+        return self.monitor if self.monitor is not None and self.monitor.is_active else None
+
+    def before_call(self, model: str | None = None, window_tokens: int | None = None) -> str | None:
+        """Note that the model is called; return what to add to this request, None = nothing.
+
+        Args:
+            model: Its name, where the framework says it.
+            window_tokens: What the framework says it holds; for models that ultramon does not know.
+        """
+        monitor = self.active
+        if monitor is None:
+            return None
+        self.calls += 1
+        self.used_at = self._adapter.clock.monotonic()
+        if model is not None and model != self._model and monitor.config.model is None:
+            self._model = model
+            monitor.set_model(model)
+            if window_tokens is not None and window_for_model(model) is None:
+                monitor.set_host_limits(
+                    window_tokens=window_tokens, trigger_tokens=self._adapter.trigger_tokens
+                )
+        if self.calls == 1:
+            self._adapter.check_trigger(monitor)
+        action = monitor.get_threshold_action()
+        rank, told = self._rank(action), self._told_rank
+        self._told_rank = rank
+        return action.note if self._adapter.tells and rank > told else None
+
+    def _rank(self, action: ThresholdAction) -> int:
+        assert self.monitor is not None
+        names = self.monitor.config.effective_ladder.names
+        rank = names.index(action.level) if action.level in names else 0
+        # A return that an orchestrator asks for is above every level.
+        return len(names) if action.should_return and rank < len(names) - 1 else rank
+
+    def after_call(self, response: object) -> None:
+        """Read the usage of a response, or of what holds it."""
+        self.error = None
+        monitor = self.active
+        if monitor is not None:
+            monitor.report_response(response)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that a call of a model or tool raised; learns the limit where it was too long."""
+        self.error = type(error)
+        monitor = self.active
+        if monitor is not None:
+            monitor.report_overflow(str(error))
+
+    def tool_returned(self, text: object, name: str) -> None:
+        """Count what a tool brought, until the next response says what is in the window."""
+        monitor = self.active
+        if monitor is not None and isinstance(text, str):
+            monitor.track_content(text, source=f"tool:{name}")
+
+    def compacted(self, tokens_after: int | None = None) -> None:
+        """Begin a new epoch: the framework replaced earlier messages."""
+        self._told_rank = 0
+        monitor = self.active
+        if monitor is not None:
+            monitor.record_compaction(tokens_after)
+
+    @property
+    def should_end(self) -> bool:
+        """Whether the run is to be ended now, because its user wants it so."""
+        monitor = self.active
+        if monitor is None or self._adapter.on_return is None:
+            return False
+        return monitor.get_threshold_action().should_return
+
+    def hand_off(self) -> HandoffRecord:
+        """Leave the handoff; blocks until it is stored, `store_timeout_seconds` at most."""
+        monitor, choice = self.monitor, self._adapter.on_return
+        assert monitor is not None
+        record = choice(monitor) if callable(choice) else None
+        self.handoff = record if isinstance(record, HandoffRecord) else monitor.hand_off()
+        return self.handoff
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make agents that begin in this block children of this one."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[WatchedAgent | None] = ContextVar("ultramon_agent", default=None)
+
+
+def current_agent() -> WatchedAgent | None:
+    """Return the agent whose tool is running in this context."""
+    return _current.get()
+
+
+class Adapter:
+    """The agents of one framework that one user's object watches. Thread-safe.
+
+    Args:
+        framework: Its name, for messages.
+        monitor: The monitor of the outermost agent; its user starts and ends it. None = each run
+            gets one of its own, which ends with the run.
+        trigger_tokens: Where the framework compacts by itself; None = nowhere.
+        choices: As `Choices` says.
+
+    Attributes:
+        nobody: Stands for an agent that is not watched.
+
+    Raises:
+        ConfigurationError: A choice is not allowed, or says how to make the monitor that is given.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        monitor: ContextMonitor | None = None,
+        *,
+        trigger_tokens: int | None = None,
+        **choices: Unpack[Choices],
+    ) -> None:
+        self.framework = framework
+        self.trigger_tokens = trigger_tokens
+        self.tells = choices.pop("tell", False)
+        self.on_return = choices.pop("on_return", None)
+        if not (self.on_return in (None, STOP) or callable(self.on_return)):
+            raise ConfigurationError("on_return", self.on_return, "None, 'stop' or a function")
+        for name in choices:
+            if name not in Choices.__annotations__:
+                allowed = f"one of {', '.join(Choices.__annotations__)}"
+                raise ConfigurationError("keyword", name, allowed)
+            if monitor is not None:
+                raise ConfigurationError(name, "…", f"given to the monitor {monitor.agent_id}")
+        self.clock = choices.get("clock") or SYSTEM_CLOCK
+        self._given = monitor
+        self._choices = choices
+        self._agents: dict[str, WatchedAgent] = {}
+        self._lock = threading.Lock()
+        self._swept_at = self.clock.monotonic()
+        self._has_checked_trigger = trigger_tokens is None
+        self.nobody = WatchedAgent(self, None, is_child=False)
+
+    def begin(self, agent_id: str | None = None, *, name: str | None = None) -> WatchedAgent:
+        """Return the agent of a run: the one of an earlier turn, else a new one that was started.
+
+        The parent is the agent in whose tool this is called. May block while the start is stored;
+        in an event loop call it in a thread.
+
+        Args:
+            agent_id: Of the earlier turn; None = a new conversation.
+            name: The framework's name of the agent, for people.
+        """
+        caller = _current.get()
+        if disabled():
+            return self.nobody
+        self._end_idle()
+        known = self._agents.get(agent_id or "")
+        if known is not None and known.active:
+            known.active.working()
+            known.is_resting = False
+            return known
+        parent = None if caller is None else caller.monitor
+        if self._given is None or parent is self._given:
+            return self._start(agent_id, parent, name)
+        if not self._given.is_active:
+            _log.warning("a run of %s is not watched: %r", self.framework, self._given)
+            return self.nobody
+        if self.trigger_tokens is not None:
+            self._given.set_host_limits(trigger_tokens=self.trigger_tokens)
+        return self._keep(self._given, is_child=False)
+
+    def _start(
+        self, agent_id: str | None, parent: ContextMonitor | None, name: str | None
+    ) -> WatchedAgent:
+        made = {key: value for key, value in self._choices.items() if value is not None}
+        if made.get("label") is None and name:
+            made["label"] = name
+        if parent is not None:
+            made["parent_id"] = parent.agent_id
+            agent_id = agent_id or generate_agent_id()
+            if self._given is not None:
+                made["config"] = self._given.config
+        try:
+            monitor = create_context_monitor(agent_id, **made).start()  # type: ignore[arg-type]
+            if self.trigger_tokens is not None:
+                monitor.set_host_limits(trigger_tokens=self.trigger_tokens)
+        except UltramonError as error:
+            _log.warning("a run of %s is not watched: %s", self.framework, error)
+            return self.nobody
+        return self._keep(monitor, is_child=parent is not None)
+
+    def _keep(self, monitor: ContextMonitor, *, is_child: bool) -> WatchedAgent:
+        with self._lock:
+            agent = self._agents.get(monitor.agent_id)
+            if agent is None or agent.monitor is not monitor:
+                agent = WatchedAgent(self, monitor, is_child=is_child)
+                self._agents[monitor.agent_id] = agent
+            _open.add(self)
+        return agent
+
+    def get(self, agent_id: str) -> WatchedAgent | None:
+        """Return a watched agent; None when this process does not hold it."""
+        return self._agents.get(agent_id)
+
+    def check_trigger(self, monitor: ContextMonitor) -> None:
+        """Say once where the framework can never compact: its trigger is above the limit."""
+        if self._has_checked_trigger:
+            return
+        self._has_checked_trigger = True
+        state = monitor.get_state()
+        if state.context_limit is not None and state.limit_source != "host":
+            _log.warning(
+                "agent %s: %s compacts at %s tokens, which the limit of %s tokens (%s) does not "
+                "let it reach",
+                monitor.agent_id,
+                self.framework,
+                f"{self.trigger_tokens:,}",
+                f"{state.context_limit:,}",
+                state.limit_source,
+            )
+
+    @property
+    def agents(self) -> list[WatchedAgent]:
+        """The agents that have not ended, in the order of their starts."""
+        return list(self._agents.values())
+
+    def finish(self, agent: WatchedAgent, *, goes_on: bool = False) -> None:
+        """End the run of an agent.
+
+        Args:
+            agent: Whose run it was.
+            goes_on: Whether its conversation may go on: the agent waits then, and is not stale.
+        """
+        monitor = agent.active
+        agent.used_at = self.clock.monotonic()
+        if monitor is not None and goes_on and agent.handoff is None and agent.error is None:
+            monitor.waiting()
+            agent.is_resting = True
+        else:
+            self._end(agent)
+
+    def close(self) -> None:
+        """End every agent that this adapter started; those of failed runs as ``failed``."""
+        for agent in self.agents:
+            self._end(agent)
+
+    def _end(self, agent: WatchedAgent) -> None:
+        monitor = agent.monitor
+        if monitor is None or monitor is self._given:
+            return
+        monitor.__exit__(agent.error)
+        with self._lock:
+            if self._agents.get(monitor.agent_id) is agent:
+                del self._agents[monitor.agent_id]
+            if not self._agents:
+                _open.discard(self)
+
+    def _end_idle(self) -> None:
+        now = self.clock.monotonic()
+        if now - self._swept_at < IDLE_SECONDS / 10:
+            return
+        self._swept_at = now
+        for agent in self.agents:
+            is_over = agent.is_resting or agent.error is not None
+            if is_over and now - agent.used_at >= IDLE_SECONDS:
+                self._end(agent)
+
+
+_open: set[Adapter] = set()
+"""Adapters with agents that have not ended: a process that ends without this would lose them."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for adapter in tuple(_open):
+        adapter.close()
+
+
+def missing_extra(error: ModuleNotFoundError, package: str, extra: str) -> ImportError:
+    """Return the error for a framework that is not installed; any other one as it is."""
+    if (error.name or "").partition(".")[0] != package.replace("-", "_").partition(".")[0]:
+        return error
+    return MissingExtraError(f"ultramon.integrations.{extra}", package, extra)
