@@ -1,0 +1,181 @@
+"""What holds for LangChain and LangGraph alone: threads, summaries, callbacks."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from helpers.frameworks import TURNS, Run
+from helpers.frameworks.langchain import ServedModel, make_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from langgraph.checkpoint.memory import InMemorySaver
+
+from ultramon import ConfigurationError, HandedOffError, create_context_monitor
+from ultramon.integrations.langchain import ContextCallbackHandler, ContextMiddleware
+
+QUESTION = {"messages": [("user", "Go.")]}
+
+
+@pytest.fixture
+def run():
+    return Run("plain")
+
+
+def summarization(trigger, keep=1):
+    return SummarizationMiddleware(
+        FakeListChatModel(responses=["What happened so far."]),
+        trigger=trigger,
+        keep=("messages", keep),
+    )
+
+
+def test_a_thread_is_one_agent_that_waits_between_its_turns(run):
+    """With a checkpointer the second turn goes on with the first one's agent."""
+    run.outer.turns = ((10_000, 50), (20_000, 50))
+    run.outer.next_turn = replies_only(run.outer)
+    watched = ContextMiddleware(**run.adapter_choices())
+    agent = make_agent(run, run.outer, watched, checkpointer=InMemorySaver(), name="helper")
+    config = {"configurable": {"thread_id": "t1"}}
+    agent.invoke(QUESTION, config)
+    (state,) = (seen.monitor.get_state() for seen in watched.adapter.agents)
+    assert (state.phase, state.estimated_tokens, state.label) == ("waiting", 10_000, "helper")
+    agent.invoke(QUESTION, config)
+    (again,) = (seen.monitor.get_state() for seen in watched.adapter.agents)
+    assert (again.agent_id, again.estimated_tokens) == (state.agent_id, 20_000)
+    watched.adapter.close()
+    (stored,) = run.states()
+    assert stored.outcome == "completed"
+
+
+def replies_only(script):
+    """Serve every turn as a reply without a tool call."""
+    next_turn = script.next_turn
+    return lambda request: (*next_turn(request)[:2], False)
+
+
+def test_the_trigger_of_a_summarisation_is_the_limit_and_its_summary_a_new_epoch(run):
+    """The ladder counts up to the trigger; after a summary it starts over."""
+    run.outer.turns = ((10_000, 50), (33_000, 60), (41_000, 60), (12_000, 70), (13_000, 80))
+    beside = summarization([("tokens", 40_000), ("messages", 7)])
+    run.choices = {"tell": True}
+    watched = ContextMiddleware(beside=beside, **run.adapter_choices())
+    epochs = []
+    look = run.outer.look
+
+    def look_at_epoch():
+        (seen,) = watched.adapter.agents
+        state = seen.monitor.get_state()
+        epochs.append((state.epoch, state.limit_source, state.context_limit))
+        return look()
+
+    run.outer.look = look_at_epoch
+    make_agent(run, run.outer, watched, before=[beside]).invoke(QUESTION)
+    assert epochs == [(1, "host", 40_000)] * 3 + [(2, "host", 40_000)]
+    told = ["earlier messages are replaced by a summary" in text for text in run.outer.requests]
+    assert told == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "said"),
+    [(None, "it never summarises"), (("tokens", 900_000), "does not let it reach")],
+)
+def test_a_summarisation_that_can_never_begin_is_said_once(run, caplog, trigger, said):
+    """Without a trigger, or with one above the window, a log line says so."""
+    beside = summarization(trigger)
+    caplog.set_level(logging.WARNING, "ultramon.integrations")
+    make_agent(
+        run, run.outer, ContextMiddleware(beside=beside, **run.adapter_choices()), before=[beside]
+    ).invoke(QUESTION)
+    assert [said in record.message for record in caplog.records] == [True]
+
+
+def test_a_refused_prompt_passes_on_and_teaches_the_window(run):
+    """The error is the caller's as ever; the agent's window is the one that the provider named."""
+    run.choices = {"config": None}
+    watched = ContextMiddleware(**run.adapter_choices())
+
+    def refuse(request):
+        raise ValueError("prompt is too long: 200001 tokens > 190000 maximum")
+
+    run.outer.next_turn = refuse
+    with pytest.raises(ValueError, match="prompt is too long"):
+        make_agent(run, run.outer, watched).invoke(QUESTION)
+    watched.adapter.close()
+    (state,) = run.states()
+    assert (state.context_window, state.outcome) == (190_000, "failed")
+
+
+def test_a_function_leaves_the_handoff(run):
+    """on_return= may be the user's: what it leaves is the handoff, and its monitor is given."""
+    left = []
+
+    def leave(monitor):
+        left.append(monitor.hand_off(notes="half of it"))
+        return left[0]
+
+    run.choices = {"on_return": leave}
+    result = make_agent(run, run.outer, ContextMiddleware(**run.adapter_choices())).invoke(QUESTION)
+    assert result["messages"][-1].additional_kwargs["ultramon_handoff_id"] == left[0].handoff_id
+    (state,) = run.states()
+    assert state.handoff["notes"] == "half of it"
+
+
+def test_a_monitor_of_the_users_is_used_and_stays_open(run):
+    """The user's own monitor sees every reading; its end is the user's."""
+    choices = run.adapter_choices()
+    with create_context_monitor("mine", **choices) as monitor:
+        make_agent(run, run.outer, ContextMiddleware(monitor)).invoke(QUESTION)
+        assert monitor.is_active
+        assert monitor.get_state().estimated_tokens == TURNS[-1][0]
+    with pytest.raises(ConfigurationError, match="given to the monitor mine"):
+        ContextMiddleware(monitor, config=choices["config"])
+
+
+@pytest.mark.parametrize("choices", [{"on_return": "end"}, {"tel": True}])
+def test_a_wrong_choice_is_refused(choices):
+    """A misspelt or unknown choice names what is allowed."""
+    with pytest.raises(ConfigurationError, match="must be"):
+        ContextMiddleware(**choices)
+
+
+def test_callbacks_read_plain_chains(run):
+    """A handler sees each call of a chain, streamed or not, and the block ends its agent."""
+    run.outer.next_turn = replies_only(run.outer)
+    chain = ChatPromptTemplate.from_template("Say {word}.") | ServedModel(script=run.outer)
+    readings = []
+    with ContextCallbackHandler(**run.adapter_choices()) as handler:
+        for call in (chain.invoke, lambda *given: list(chain.stream(*given))):
+            call({"word": "go"}, {"callbacks": [handler]})
+            (agent,) = handler.adapter.agents
+            readings.append(agent.monitor.get_state().estimated_tokens)
+    assert readings == [TURNS[0][0], TURNS[1][0]]
+    (state,) = run.states()
+    assert state.outcome == "completed"
+
+
+def test_callbacks_see_a_nested_graph_as_a_child(run):
+    """A graph inside a tool has a window of its own, and a parent."""
+    run = Run("nested")
+    agent = make_agent(run, run.outer, None)
+    with ContextCallbackHandler(**run.adapter_choices()) as handler:
+        agent.invoke(QUESTION, {"callbacks": [handler]})
+    outer, inner = sorted(run.states(), key=lambda state: state.parent_id or "")
+    assert (outer.parent_id, inner.parent_id) == (None, outer.agent_id)
+    assert [state.estimated_tokens for state in (outer, inner)] == [TURNS[-1][0]] * 2
+    assert [state.outcome for state in (outer, inner)] == ["completed"] * 2
+
+
+def test_callbacks_end_a_run_by_an_error(run):
+    """A callback cannot end a graph cleanly: the caller gets the handoff in an error."""
+    run.choices = {"on_return": "stop"}
+    handler = ContextCallbackHandler(**run.adapter_choices())
+    with pytest.raises(HandedOffError) as caught:
+        make_agent(run, run.outer, None).invoke(QUESTION, {"callbacks": [handler]})
+    assert run.outer.served == 3
+    (state,) = run.states()
+    assert caught.value.handoff.handoff_id == state.handoff["handoffId"]
+    assert state.outcome == "returned"
+    with pytest.raises(ConfigurationError, match="callbacks only read"):
+        ContextCallbackHandler(tell=True)

@@ -1,0 +1,308 @@
+"""LangChain and LangGraph: a middleware for `create_agent`, a callback handler for chains."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
+
+from ultramon.errors import ConfigurationError, HandedOffError
+from ultramon.integrations.adapter import Adapter, missing_extra
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware.types import PrivateStateAttr
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langgraph.config import get_config
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "langchain", "langchain") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Unpack
+    from uuid import UUID
+
+    from langchain.agents.middleware import ModelRequest, ModelResponse, SummarizationMiddleware
+    from langchain.agents.middleware.types import ToolCallRequest
+    from langgraph.types import Command
+
+    from ultramon.integrations.adapter import Choices, WatchedAgent
+    from ultramon.monitor.monitor import ContextMonitor
+
+    ToolResult = ToolMessage | Command[Any]
+
+_log = logging.getLogger("ultramon.integrations")
+
+
+class WatchedState(AgentState[Any]):
+    """What the middleware keeps in a thread: the id of its agent."""
+
+    ultramon_agent: NotRequired[Annotated[str | None, PrivateStateAttr]]
+
+
+class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
+    """Watches the agent of `create_agent`: ``middleware=[…, ContextMiddleware()]``, as the last.
+
+    A run is an agent. With a checkpointer a thread is one: it waits between its turns. An agent
+    that is called in a tool of another, with a middleware of its own, is its child.
+
+    Args:
+        monitor: The monitor of the outermost agent, already started; None = one is made.
+        beside: The summarisation of the same agent: its trigger is the limit.
+        choices: See `ultramon.integrations.adapter.Choices`.
+
+    Attributes:
+        adapter: Holds the agents and their monitors.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+
+    state_schema = WatchedState
+
+    def __init__(
+        self,
+        monitor: ContextMonitor | None = None,
+        *,
+        beside: SummarizationMiddleware | None = None,
+        **choices: Unpack[Choices],
+    ) -> None:
+        super().__init__()
+        self.tools = []
+        trigger = None if beside is None else trigger_tokens(beside)
+        self.adapter = Adapter("LangChain", monitor, trigger_tokens=trigger, **choices)
+        if beside is not None and not beside.trigger:
+            _log.warning("the SummarizationMiddleware has no trigger: it never summarises")
+
+    def before_agent(self, state: WatchedState, runtime: Any) -> dict[str, Any] | None:
+        """Start the agent of this run, or go on with that of its thread."""
+        name = (get_config().get("metadata") or {}).get("lc_agent_name")
+        agent = self.adapter.begin(state.get("ultramon_agent"), name=name)
+        if agent.monitor is None:
+            return {"ultramon_agent": None} if state.get("ultramon_agent") else None
+        return {"ultramon_agent": agent.monitor.agent_id}
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: WatchedState, runtime: Any) -> dict[str, Any] | None:
+        """Notice a summary; end the run where its user wants it so."""
+        agent = self._agent(state)
+        self._notice_summary(agent, state["messages"])
+        if not agent.should_end or agent.monitor is None:
+            return None
+        message = agent.monitor.get_threshold_action().message
+        record = agent.hand_off()
+        reply = AIMessage(
+            f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left.",
+            additional_kwargs={"ultramon_handoff_id": record.handoff_id},
+        )
+        return {"jump_to": "end", "messages": [reply]}
+
+    def after_agent(self, state: WatchedState, runtime: Any) -> None:
+        """End the agent; that of a thread waits."""
+        agent = self._agent(state)
+        is_thread = bool((get_config().get("configurable") or {}).get("thread_id"))
+        self.adapter.finish(agent, goes_on=is_thread and not agent.is_child)
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Add the facts, call the model, read what it used."""
+        agent, request = self._prepare(request)
+        try:
+            response = handler(request)
+        except BaseException as error:
+            agent.failed(error)
+            raise
+        agent.after_call(response.result)
+        return response
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Do the same in an event loop."""
+        agent, request = self._prepare(request)
+        try:
+            response = await handler(request)
+        except BaseException as error:
+            agent.failed(error)
+            raise
+        agent.after_call(response.result)
+        return response
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
+    ) -> ToolResult:
+        """Run a tool as this agent's, and count what it brings."""
+        agent = self._agent(request.state)
+        try:
+            with agent.inside():
+                result = handler(request)
+        except BaseException as error:
+            agent.failed(error)
+            raise
+        return _counted(agent, result)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """Do the same in an event loop."""
+        agent = self._agent(request.state)
+        try:
+            with agent.inside():
+                result = await handler(request)
+        except BaseException as error:
+            agent.failed(error)
+            raise
+        return _counted(agent, result)
+
+    def _agent(self, state: Any) -> WatchedAgent:
+        agent_id = state.get("ultramon_agent")
+        if not agent_id:
+            return self.adapter.nobody
+        # A run that was interrupted may go on in another process.
+        return self.adapter.get(agent_id) or self.adapter.begin(agent_id)
+
+    def _prepare(self, request: ModelRequest[Any]) -> tuple[WatchedAgent, ModelRequest[Any]]:
+        agent, model = self._agent(request.state), request.model
+        name = getattr(model, "model_name", None) or getattr(model, "model", None)
+        window = (getattr(model, "profile", None) or {}).get("max_input_tokens")
+        note = agent.before_call(name if isinstance(name, str) else None, window)
+        if note is None:
+            return agent, request
+        return agent, request.override(messages=[*request.messages, HumanMessage(note)])
+
+    def _notice_summary(self, agent: WatchedAgent, messages: list[Any]) -> None:
+        summaries = (
+            message.id
+            for message in messages
+            if message.additional_kwargs.get("lc_source") == "summarization"
+        )
+        summary_id = next(summaries, None)
+        if summary_id is not None and summary_id != agent.summary_id:
+            agent.summary_id = summary_id
+            if agent.calls:
+                agent.compacted()
+
+
+class ContextCallbackHandler(BaseCallbackHandler):
+    """Watches the models of a chain or graph: ``config={"callbacks": [handler]}``.
+
+    One handler is one conversation: its agent begins with the first model call and ends with the
+    ``with`` block, `close` or the process. A graph within a node or tool of another is a child. It
+    reads and can end the run, by `HandedOffError`; it cannot add to a request.
+
+    Args:
+        monitor: The monitor of the conversation, already started; None = one is made.
+        choices: See `ultramon.integrations.adapter.Choices`; ``tell`` is for the middleware.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+
+    def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
+        if choices.get("tell"):
+            raise ConfigurationError("tell", True, "left to ContextMiddleware: callbacks only read")
+        self.adapter = Adapter("LangChain", monitor, **choices)
+        self.raise_error = self.adapter.on_return is not None
+        self._agents: dict[str, WatchedAgent] = {}
+        self._graphs: dict[UUID, str] = {}
+        self._calls: dict[UUID, WatchedAgent] = {}
+
+    def close(self) -> None:
+        """End the agents of this conversation."""
+        self.adapter.close()
+        self._agents.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
+        for agent in self.adapter.agents:
+            agent.error = kind
+        self.close()
+
+    def on_chain_start(self, *_given: Any, run_id: UUID, **details: Any) -> None:
+        """Note where a nested graph may begin."""
+        node = (details.get("metadata") or {}).get("langgraph_checkpoint_ns")
+        if node:
+            self._graphs[run_id] = node
+
+    def on_chain_end(self, *_given: Any, run_id: UUID, **_details: Any) -> None:
+        """End the agent of a nested graph."""
+        node = self._graphs.pop(run_id, None)
+        agent = self._agents.pop(node, None) if node else None
+        if agent is not None:
+            self.adapter.finish(agent)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_details: Any) -> None:
+        """End it as failed."""
+        node = self._graphs.get(run_id)
+        agent = self._agents.get(node) if node else None
+        if agent is not None and not isinstance(error, HandedOffError):
+            agent.failed(error)
+        self.on_chain_end(run_id=run_id)
+
+    def on_chat_model_start(self, *_given: Any, run_id: UUID, **details: Any) -> None:
+        """Note a call, or end the run before it.
+
+        Raises:
+            HandedOffError: The agent should return, and its user wants the run to end then.
+        """
+        metadata = details.get("metadata") or {}
+        if metadata.get("lc_source") == "summarization":
+            return
+        agent = self._agent((metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")[0])
+        if agent.should_end:
+            record = agent.hand_off()
+            self.adapter.finish(agent)
+            raise HandedOffError(record.agent_id, record)
+        agent.before_call(metadata.get("ls_model_name"))
+        self._calls[run_id] = agent
+
+    on_llm_start = on_chat_model_start
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **_details: Any) -> None:
+        """Read what a call used."""
+        agent = self._calls.pop(run_id, None)
+        if agent is not None:
+            agent.after_call(response)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_details: Any) -> None:
+        """Learn the limit from a call that was too long."""
+        agent = self._calls.pop(run_id, None)
+        if agent is not None:
+            agent.failed(error)
+
+    def _agent(self, path: str) -> WatchedAgent:
+        agent = self._agents.get(path)
+        if agent is None or not agent.active:
+            if not path:
+                agent = self.adapter.begin()
+            else:
+                with self._agent(path.rpartition("|")[0]).inside():
+                    agent = self.adapter.begin()
+            self._agents[path] = agent
+        return agent
+
+
+def _counted(agent: WatchedAgent, result: ToolResult) -> ToolResult:
+    if isinstance(result, ToolMessage):
+        agent.tool_returned(result.text, result.name or "tool")
+    return result
+
+
+def trigger_tokens(summarization: SummarizationMiddleware) -> int | None:
+    """Return the tokens at which a summarisation surely begins; None without such a number."""
+    given: Any = summarization.trigger
+    clauses = given if isinstance(given, list) else [given] if given else []
+    found = []
+    for clause in clauses:
+        wanted = clause if isinstance(clause, dict) else {clause[0]: clause[1]}
+        if set(wanted) == {"tokens"}:
+            found.append(int(wanted["tokens"]))
+        elif set(wanted) == {"fraction"}:
+            profile = getattr(summarization.model, "profile", None) or {}
+            found.append(int(profile["max_input_tokens"] * wanted["fraction"]))
+    return min(found, default=None)
