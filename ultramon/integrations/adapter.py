@@ -9,7 +9,7 @@ import atexit
 import logging
 import threading
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, TypedDict
 
 from ultramon.context.limits import window_for_model
@@ -34,6 +34,8 @@ _log = logging.getLogger("ultramon.integrations")
 
 IDLE_SECONDS = 600.0
 """A conversation that was not continued for so long is ended; its next turn starts it again."""
+SILENT_SECONDS = 3600.0
+"""A run without a call for so long has failed somewhere that no adapter sees."""
 STOP = "stop"
 
 
@@ -87,6 +89,8 @@ class WatchedAgent:
         self.error: type[BaseException] | None = None
         self.summary_id: str | None = None
         self.calls = 0
+        self.running_tools = 0
+        self.is_calling = False
         self._adapter = adapter
         self._told_rank = 0
         self._model: str | None = None
@@ -107,6 +111,7 @@ class WatchedAgent:
         if monitor is None:
             return None
         self.calls += 1
+        self.is_calling = True
         self.used_at = self._adapter.clock.monotonic()
         if model is not None and model != self._model and monitor.config.model is None:
             self._model = model
@@ -131,7 +136,8 @@ class WatchedAgent:
 
     def after_call(self, response: object) -> None:
         """Read the usage of a response, or of what holds it."""
-        self.error = None
+        self.error, self.is_calling = None, False
+        self.used_at = self._adapter.clock.monotonic()
         monitor = self.active
         if monitor is not None:
             monitor.report_response(response)
@@ -156,6 +162,15 @@ class WatchedAgent:
         if monitor is not None:
             monitor.record_compaction(tokens_after)
 
+    def summarised(self, summary_id: str | None) -> None:
+        """Begin a new epoch where a summary is in the request that was not there before."""
+        if summary_id is None or summary_id == self.summary_id:
+            return
+        self.summary_id = summary_id
+        # One that an earlier turn left is no news to an agent that has just begun.
+        if self.calls:
+            self.compacted()
+
     @property
     def should_end(self) -> bool:
         """Whether the run is to be ended now, because its user wants it so."""
@@ -175,11 +190,17 @@ class WatchedAgent:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Make agents that begin in this block children of this one."""
-        token = _current.set(self)
+        token = self.make_current()
+        self.running_tools += 1
         try:
             yield
         finally:
+            self.running_tools -= 1
             _current.reset(token)
+
+    def make_current(self) -> Token[WatchedAgent | None]:
+        """Make it the agent of this context, while `running_tools` is not 0."""
+        return _current.set(self)
 
 
 _current: ContextVar[WatchedAgent | None] = ContextVar("ultramon_agent", default=None)
@@ -187,7 +208,8 @@ _current: ContextVar[WatchedAgent | None] = ContextVar("ultramon_agent", default
 
 def current_agent() -> WatchedAgent | None:
     """Return the agent whose tool is running in this context."""
-    return _current.get()
+    agent = _current.get()
+    return agent if agent is not None and agent.active and agent.running_tools else None
 
 
 class Adapter:
@@ -246,7 +268,7 @@ class Adapter:
             agent_id: Of the earlier turn; None = a new conversation.
             name: The framework's name of the agent, for people.
         """
-        caller = _current.get()
+        caller = current_agent()
         if disabled():
             return self.nobody
         self._end_idle()
@@ -344,6 +366,8 @@ class Adapter:
         monitor = agent.monitor
         if monitor is None or monitor is self._given:
             return
+        if monitor.is_active and agent.is_calling and agent.error is None:
+            monitor.stop("failed")  # a call began that never came back
         monitor.__exit__(agent.error)
         with self._lock:
             if self._agents.get(monitor.agent_id) is agent:
@@ -358,7 +382,9 @@ class Adapter:
         self._swept_at = now
         for agent in self.agents:
             is_over = agent.is_resting or agent.error is not None
-            if is_over and now - agent.used_at >= IDLE_SECONDS:
+            if not agent.running_tools and now - agent.used_at >= (
+                IDLE_SECONDS if is_over else SILENT_SECONDS
+            ):
                 self._end(agent)
 
 
@@ -372,8 +398,15 @@ def _close_all() -> None:
         adapter.close()
 
 
-def missing_extra(error: ModuleNotFoundError, package: str, extra: str) -> ImportError:
-    """Return the error for a framework that is not installed; any other one as it is."""
-    if (error.name or "").partition(".")[0] != package.replace("-", "_").partition(".")[0]:
+def missing_extra(error: ModuleNotFoundError, module: str, extra: str) -> ImportError:
+    """Return the error for a framework that is not installed; any other one as it is.
+
+    Args:
+        error: What the import of the framework raised.
+        module: The framework's top-level module.
+        extra: The extra of ultramon, named as the framework's package.
+    """
+    if (error.name or "").partition(".")[0] != module:
         return error
-    return MissingExtraError(f"ultramon.integrations.{extra}", package, extra)
+    feature = f"ultramon.integrations.{extra.replace('-', '_')}"
+    return MissingExtraError(feature, extra, extra)

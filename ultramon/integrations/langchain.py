@@ -86,7 +86,7 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
     def before_model(self, state: WatchedState, runtime: Any) -> dict[str, Any] | None:
         """Notice a summary; end the run where its user wants it so."""
         agent = self._agent(state)
-        self._notice_summary(agent, state["messages"])
+        agent.summarised(_summary_id(state["messages"]))
         if not agent.should_end or agent.monitor is None:
             return None
         message = agent.monitor.get_threshold_action().message
@@ -172,18 +172,6 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
         if note is None:
             return agent, request
         return agent, request.override(messages=[*request.messages, HumanMessage(note)])
-
-    def _notice_summary(self, agent: WatchedAgent, messages: list[Any]) -> None:
-        summaries = (
-            message.id
-            for message in messages
-            if message.additional_kwargs.get("lc_source") == "summarization"
-        )
-        summary_id = next(summaries, None)
-        if summary_id is not None and summary_id != agent.summary_id:
-            agent.summary_id = summary_id
-            if agent.calls:
-                agent.compacted()
 
 
 class ContextCallbackHandler(BaseCallbackHandler):
@@ -285,6 +273,13 @@ class ContextCallbackHandler(BaseCallbackHandler):
                     agent = self.adapter.begin()
             self._agents[path] = agent
         return agent
+
+
+def _summary_id(messages: list[Any]) -> str | None:
+    for message in messages:
+        if message.additional_kwargs.get("lc_source") == "summarization":
+            return str(message.id)
+    return None
 
 
 def _counted(agent: WatchedAgent, result: ToolResult) -> ToolResult:
