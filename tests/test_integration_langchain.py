@@ -11,6 +11,7 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 
 from ultramon import ConfigurationError, HandedOffError, create_context_monitor
 from ultramon.integrations.langchain import ContextCallbackHandler, ContextMiddleware
@@ -131,6 +132,23 @@ def test_a_monitor_of_the_users_is_used_and_stays_open(run):
         assert monitor.get_state().estimated_tokens == TURNS[-1][0]
     with pytest.raises(ConfigurationError, match="given to the monitor mine"):
         ContextMiddleware(monitor, config=choices["config"])
+
+
+def test_a_run_that_asks_a_person_waits_and_goes_on(run):
+    """A tool that interrupts the graph is no failure; the answer goes on with the same agent."""
+    run.outer.turns = ((10_000, 50), (20_000, 50))
+    run.outer.look = lambda: interrupt("May I?")
+    watched = ContextMiddleware(**run.adapter_choices())
+    agent = make_agent(run, run.outer, watched, checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "t1"}}
+    agent.invoke(QUESTION, config)
+    (asked,) = (seen.monitor.get_state() for seen in watched.adapter.agents)
+    assert asked.phase == "waiting"
+    agent.invoke(Command(resume="yes"), config)
+    (answered,) = (seen.monitor.get_state() for seen in watched.adapter.agents)
+    assert (answered.agent_id, answered.estimated_tokens) == (asked.agent_id, 20_000)
+    watched.adapter.close()
+    assert [state.outcome for state in run.states()] == ["completed"]
 
 
 @pytest.mark.parametrize("choices", [{"on_return": "end"}, {"tel": True}])

@@ -14,6 +14,7 @@ try:
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp
 except ModuleNotFoundError as error:
     raise missing_extra(error, "langchain", "langchain") from error
 
@@ -139,6 +140,10 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
         try:
             with agent.inside():
                 result = handler(request)
+        except GraphBubbleUp:
+            # Not an error: the run stops here until somebody answers.
+            self.adapter.finish(agent, goes_on=True)
+            raise
         except BaseException as error:
             agent.failed(error)
             raise
@@ -152,6 +157,10 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
         try:
             with agent.inside():
                 result = await handler(request)
+        except GraphBubbleUp:
+            # Not an error: the run stops here until somebody answers.
+            self.adapter.finish(agent, goes_on=True)
+            raise
         except BaseException as error:
             agent.failed(error)
             raise
@@ -162,7 +171,8 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
         if not agent_id:
             return self.adapter.nobody
         # A run that was interrupted may go on in another process.
-        return self.adapter.get(agent_id) or self.adapter.begin(agent_id)
+        agent = self.adapter.get(agent_id)
+        return self.adapter.begin(agent_id) if agent is None or agent.is_resting else agent
 
     def _prepare(self, request: ModelRequest[Any]) -> tuple[WatchedAgent, ModelRequest[Any]]:
         agent, model = self._agent(request.state), request.model
