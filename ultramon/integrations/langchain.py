@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
 
@@ -9,7 +10,7 @@ from ultramon.errors import ConfigurationError, HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra
 
 try:
-    from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
+    from langchain.agents.middleware import AgentMiddleware, AgentState
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -83,21 +84,6 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
             return {"ultramon_agent": None} if state.get("ultramon_agent") else None
         return {"ultramon_agent": agent.monitor.agent_id}
 
-    @hook_config(can_jump_to=["end"])
-    def before_model(self, state: WatchedState, runtime: Any) -> dict[str, Any] | None:
-        """Notice a summary; end the run where its user wants it so."""
-        agent = self._agent(state)
-        agent.summarised(_summary_id(state["messages"]))
-        if not agent.should_end or agent.monitor is None:
-            return None
-        message = agent.monitor.get_threshold_action().message
-        record = agent.hand_off()
-        reply = AIMessage(
-            f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left.",
-            additional_kwargs={"ultramon_handoff_id": record.handoff_id},
-        )
-        return {"jump_to": "end", "messages": [reply]}
-
     def after_agent(self, state: WatchedState, runtime: Any) -> None:
         """End the agent; that of a thread waits."""
         agent = self._agent(state)
@@ -106,9 +92,11 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
-        """Add the facts, call the model, read what it used."""
+    ) -> ModelResponse[Any] | AIMessage:
+        """Add the facts, call the model, read what it used; or answer for it, to end the run."""
         agent, request = self._prepare(request)
+        if agent.should_end:
+            return _last_reply(agent)
         try:
             response = handler(request)
         except BaseException as error:
@@ -121,9 +109,11 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
         self,
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> ModelResponse[Any]:
+    ) -> ModelResponse[Any] | AIMessage:
         """Do the same in an event loop."""
         agent, request = self._prepare(request)
+        if agent.should_end:
+            return await asyncio.to_thread(_last_reply, agent)
         try:
             response = await handler(request)
         except BaseException as error:
@@ -176,6 +166,9 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
 
     def _prepare(self, request: ModelRequest[Any]) -> tuple[WatchedAgent, ModelRequest[Any]]:
         agent, model = self._agent(request.state), request.model
+        agent.summarised(_summary_id(request.messages))
+        if agent.should_end:
+            return agent, request
         name = getattr(model, "model_name", None) or getattr(model, "model", None)
         window = (getattr(model, "profile", None) or {}).get("max_input_tokens")
         note = agent.before_call(name if isinstance(name, str) else None, window)
@@ -283,6 +276,17 @@ class ContextCallbackHandler(BaseCallbackHandler):
                     agent = self.adapter.begin()
             self._agents[path] = agent
         return agent
+
+
+def _last_reply(agent: WatchedAgent) -> AIMessage:
+    """Hand off; a reply that calls no tool ends the run."""
+    assert agent.monitor is not None
+    message = agent.monitor.get_threshold_action().message
+    record = agent.hand_off()
+    return AIMessage(
+        f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left.",
+        additional_kwargs={"ultramon_handoff_id": record.handoff_id},
+    )
 
 
 def _summary_id(messages: list[Any]) -> str | None:
