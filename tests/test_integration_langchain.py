@@ -7,6 +7,7 @@ import logging
 import pytest
 from helpers.frameworks import TURNS, Run
 from helpers.frameworks.langchain import ServedModel, make_agent
+from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
@@ -106,6 +107,27 @@ def test_a_refused_prompt_passes_on_and_teaches_the_window(run):
     watched.adapter.close()
     (state,) = run.states()
     assert (state.context_window, state.outcome) == (190_000, "failed")
+
+
+def test_the_profile_gives_the_window_of_a_model_that_no_table_knows(run):
+    """LangChain's own profile counts as the host's word, for unknown models only."""
+    run.choices = {"config": None}
+    windows = []
+    for name in ("house-model-9", "gpt-4.1"):
+        watched = ContextMiddleware(**run.adapter_choices())
+        run.outer.served, run.outer.look = 0, lambda: "seen"
+        model = NamedModel(script=run.outer, model_name=name, profile={"max_input_tokens": 50_000})
+        create_agent(model, [], middleware=[watched]).invoke(QUESTION)
+        windows += [(state.context_window, state.limit_source) for state in run.states()]
+        run.backend = type(run.backend)()
+    assert windows == [(50_000, "host"), (1_000_000, "model")]
+
+
+class NamedModel(ServedModel):
+    model_name: str
+
+    def _reply(self, messages):
+        return super()._reply(messages) | {"tool_calls": []}
 
 
 def test_a_function_leaves_the_handoff(run):
