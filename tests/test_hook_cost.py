@@ -15,9 +15,10 @@ from helpers.requirements import require_tool
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.claude_code.transcripts.last_reading import BLOCK_BYTES, read_last_reading
+from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
 from ultramon.hosts.handling import HookCall
 from ultramon.hosts.store import HookStore
+from ultramon.hosts.transcript_tail import BLOCK_BYTES
 from ultramon.routing import queue_message
 
 SLOW = {

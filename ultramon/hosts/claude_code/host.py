@@ -9,6 +9,7 @@ from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.jsonl import optional_token_count, text_or_none
+from ultramon.hosts.payload import MAX_FIELD_CHARS, call_id_at_end, checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system import compact_json
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.jsonl import TranscriptReader
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
-
-MAX_FIELD_CHARS = 4096
-"""As long as a path may be; what names an agent or a call is shorter."""
-_CALL_ID_MARK = b'"tool_use_id":"'
-_MAX_CALL_ID_CHARS = 256
 
 _KINDS = {
     "SessionStart": port.SESSION_STARTED,
@@ -73,26 +69,26 @@ class ClaudeCode(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        name = _checked(payload, "hook_event_name") or ""
-        event = HookEvent(_KINDS.get(name, ""), name, _checked(payload, "session_id") or "")
-        event.subagent_id = _checked(payload, "agent_id")
-        event.subagent_type = _checked(payload, "agent_type") or ""
-        event.transcript_path = _checked(payload, "transcript_path")
-        event.cwd = _checked(payload, "cwd")
+        name = checked_text(payload, "hook_event_name") or ""
+        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
+        event.subagent_id = checked_text(payload, "agent_id")
+        event.subagent_type = checked_text(payload, "agent_type") or ""
+        event.transcript_path = checked_text(payload, "transcript_path")
+        event.cwd = checked_text(payload, "cwd")
         event.call_id = (
-            _checked(payload, "tool_use_id") or _call_id_at_end(tail) or _last_of_batch(payload)
+            checked_text(payload, "tool_use_id") or call_id_at_end(tail) or _last_of_batch(payload)
         )
         # The client goes on after a failure, whatever the answer to PostToolUseFailure says.
         event.can_end = name == "PostToolUse"
         event.model = text_or_none(payload.get("model"))
-        event.last_text = _text(payload, "last_assistant_message")
+        event.last_text = text_in(payload, "last_assistant_message")
         if event.kind == port.SESSION_STARTED:
-            event.source = _text(payload, "source")
+            event.source = text_in(payload, "source")
             event.tokens = optional_token_count(payload, "context_tokens")
         elif event.kind == port.SESSION_ENDED:
-            event.reason = _text(payload, "reason")
+            event.reason = text_in(payload, "reason")
         elif event.kind == port.PROMPT:
-            _read_prompt(event, _text(payload, "prompt"))
+            _read_prompt(event, text_in(payload, "prompt"))
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
             event.returned = _returned(event, payload.get("tool_response"))
             event.launched = _launched(payload.get("tool_response"))
@@ -103,14 +99,14 @@ class ClaudeCode(Host):
         elif event.kind == port.SUBAGENT_ENDED and not event.subagent_type:
             event.kind = ""  # the client sends one for every compaction too
         elif name in ("Stop", "StopFailure"):
-            event.error = _text(payload, "error")
+            event.error = text_in(payload, "error")
         elif name == "PermissionRequest":
             event.waits_for = PERMISSION
         elif name == "Notification":
-            kind = _text(payload, "notification_type")
+            kind = text_in(payload, "notification_type")
             if kind not in _QUESTIONS:
                 event.kind = ""
-            is_old = not kind and "permission" in _text(payload, "message")
+            is_old = not kind and "permission" in text_in(payload, "message")
             event.waits_for = PERMISSION if is_old else _WAITS_FOR.get(kind, "")
         return event
 
@@ -223,35 +219,11 @@ class ClaudeCode(Host):
 CLAUDE_CODE = ClaudeCode()
 
 
-def _checked(payload: dict[str, Any], name: str) -> str | None:
-    value = payload.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is of kind {type(value).__name__}, not text")
-    if len(value) > MAX_FIELD_CHARS:
-        raise ValueError(f"{name} has {len(value):,} characters, at most {MAX_FIELD_CHARS:,}")
-    return value or None
-
-
-def _text(payload: dict[str, Any], name: str) -> str:
-    return text_or_none(payload.get(name)) or ""
-
-
 def _last_of_batch(payload: dict[str, Any]) -> str | None:
     calls = payload.get("tool_calls")
     last = calls[-1] if isinstance(calls, list) and calls else None
     call_id = last.get("tool_use_id") if isinstance(last, dict) else None
     return call_id if isinstance(call_id, str) and len(call_id) <= MAX_FIELD_CHARS else None
-
-
-def _call_id_at_end(tail: bytes) -> str | None:
-    # Quotes inside a text are escaped, so this spelling is a key; the payload's own comes last.
-    _, found, rest = tail.rpartition(_CALL_ID_MARK)
-    call_id, closed, _ = rest.partition(b'"')
-    if not (found and closed and call_id.isascii() and len(call_id) <= _MAX_CALL_ID_CHARS):
-        return None
-    return call_id.decode("ascii")
 
 
 def _read_prompt(event: HookEvent, prompt: str) -> None:

@@ -10,6 +10,7 @@ from itertools import islice
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, open_transcript, text_of, text_or_none
 from ultramon.hosts.records import Boundary, Content, LastReading, Report
+from ultramon.hosts.transcript_tail import lines_from_end
 from ultramon.system.lean_os import os
 from ultramon.system.timestamps import parse_time
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.records import Record
-
-BLOCK_BYTES = 64 * 1024
-MAX_TAIL_BYTES = 16 * 1024 * 1024
-"""No further back than this: a window holds fewer bytes of text than that since the last reply."""
 
 MAX_LINES = 10_000
 """No more lines than this are taken apart that look like replies and are none."""
@@ -140,7 +137,7 @@ def _entries_from_end(
     reply, and where it ends.
     """
     try:
-        for line, end in islice(_lines_from_end(fd, size), MAX_LINES):
+        for line, end in islice(lines_from_end(fd, size, _may_matter), MAX_LINES):
             # One reader a line: each must be judged as if it were the first of its message.
             reader = LineReader(is_subagent)
             try:
@@ -186,39 +183,3 @@ def _calls(entry: dict[str, Any]) -> list[Any]:
         for block in (content if isinstance(content, list) else ())
         if isinstance(block, dict) and block.get("type") == "tool_use"
     ]
-
-
-def _lines_from_end(fd: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines of a file that may hold a fact, and where they end, last first.
-
-    The last line of the file may be incomplete.
-    """
-    position = line_end = size
-    lowest = max(0, size - MAX_TAIL_BYTES)
-    pieces: list[bytes] = []
-    while position > lowest:
-        start = max(lowest, position - BLOCK_BYTES)
-        block = os.pread(fd, position - start, start)
-        if not block:
-            return
-        position = start
-        first, newline, rest = block.partition(b"\n")
-        if not newline:
-            pieces.append(block)
-            continue
-        lines, _, last = rest.rpartition(b"\n")
-        pieces.append(last)
-        line = b"".join(reversed(pieces))
-        if _may_matter(line):
-            yield line, line_end
-        line_end = start + len(first)
-        if _may_matter(lines):  # most blocks hold nothing, and need not be taken apart
-            end = line_end + 1 + len(lines)
-            for line in reversed(lines.split(b"\n")):
-                if _may_matter(line):
-                    yield line, end
-                end -= len(line) + 1
-        pieces = [first]
-    line = b"".join(reversed(pieces))
-    if position == 0 and _may_matter(line):
-        yield line, line_end

@@ -1,0 +1,59 @@
+"""The lines of a transcript from its end: as fast in 100 MB as in one.
+
+Standard library only: every hook call that measures uses it.
+"""
+
+from __future__ import annotations
+
+from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BLOCK_BYTES = 64 * 1024
+MAX_TAIL_BYTES = 16 * 1024 * 1024
+"""No further back than this: a window holds fewer bytes of text than that since the last reply."""
+
+
+def lines_from_end(
+    fd: int, size: int, may_matter: Callable[[bytes], bool]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file that may hold a fact, and where they end, last first.
+
+    The last line of the file may be incomplete.
+
+    Args:
+        fd: The file.
+        size: Where to begin, in bytes.
+        may_matter: Tells cheaply whether a text of one or more lines may hold a fact.
+    """
+    position = line_end = size
+    lowest = max(0, size - MAX_TAIL_BYTES)
+    pieces: list[bytes] = []
+    while position > lowest:
+        start = max(lowest, position - BLOCK_BYTES)
+        block = os.pread(fd, position - start, start)
+        if not block:
+            return
+        position = start
+        first, newline, rest = block.partition(b"\n")
+        if not newline:
+            pieces.append(block)
+            continue
+        lines, _, last = rest.rpartition(b"\n")
+        pieces.append(last)
+        line = b"".join(reversed(pieces))
+        if may_matter(line):
+            yield line, line_end
+        line_end = start + len(first)
+        if may_matter(lines):  # most blocks hold nothing, and need not be taken apart
+            end = line_end + 1 + len(lines)
+            for line in reversed(lines.split(b"\n")):
+                if may_matter(line):
+                    yield line, end
+                end -= len(line) + 1
+        pieces = [first]
+    line = b"".join(reversed(pieces))
+    if position == 0 and may_matter(line):
+        yield line, line_end
