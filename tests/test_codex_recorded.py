@@ -1,9 +1,19 @@
 """What the real Codex told its hooks, replayed in its order through the real hook process."""
 
 import json
+import tempfile
+import time
 
 import pytest
-from helpers.codex_session import RecordedRun
+from helpers import DATA
+from helpers.codex_session import CodexSession, RecordedRun
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ultramon.hosts.codex.last_reading import is_last_turn, read_last_reading, read_last_replies
+from ultramon.system.timestamps import format_time
+
+OVERFLOWED = DATA / "captures" / "codex-0.169.0" / "rollout_overflow.jsonl"
 
 PLAIN = "01a20330-6723-72e3-ba49-0b404e343445"
 COMPACT = "01a20330-66a9-7962-92ee-9efb7404527b"
@@ -41,13 +51,14 @@ def in_epoch(number, *tokens):
 
 
 def test_a_plain_run(tmp_path):
-    """Every reading is that of the reply that made the call; each rung is told once, to the hook
-    whose answer reaches the next request."""
+    """Every reading is that of the reply that made the call; each rung is told once."""
     run = RecordedRun(tmp_path, "plain")
     seen, told = readings(run)
     assert seen == {PLAIN: in_epoch(1, 21_000, 64_000, 118_000, 171_000, 205_000)}
     ((event, text),) = told[PLAIN]
-    assert event == "PostToolUse" and "66 %" in text and "258,400" in text
+    assert event == "PostToolUse"
+    assert "66 %" in text
+    assert "258,400" in text
     record = run.record(PLAIN)
     assert (record.host, record.model, record.context_limit) == ("codex", "gpt-5.2", 258_400)
     assert (record.active, record.outcome) == (False, "completed")
@@ -74,18 +85,22 @@ def test_a_compaction_begins_one_epoch_and_the_summary_is_no_reading(tmp_path):
         *in_epoch(2, 12_000, 40_000, 52_000),
     ]
     (warning, compacted) = told[COMPACT]
-    assert warning[0] == "PostToolUse" and "190,000" in warning[1]
-    assert compacted[0] == "SessionStart" and compacted[1].startswith("Context window compacted")
+    assert warning[0] == "PostToolUse"
+    assert "190,000" in warning[1]
+    assert compacted[0] == "SessionStart"
+    assert compacted[1].startswith("Context window compacted")
     assert len(run.events("context_epoch_started")) == 1
 
 
 def test_in_code_mode_a_reply_with_two_calls_is_told_once(tmp_path):
     """Their ids are nowhere in the rollout, and nothing waits for them."""
     run = RecordedRun(tmp_path, "codemode")
+    run.choose(context_limit_tokens=200_000)
     seen, told = readings(run)
     assert seen[CODEMODE] == in_epoch(1, 24_000, 139_000, 171_000)
-    assert told == {}
-    assert run.record(CODEMODE).threshold_status == "warning"
+    ((event, text),) = told[CODEMODE]
+    assert event == "PostToolUse"
+    assert "(70 %" in text
 
 
 def test_a_resumed_session_is_the_same_agent(tmp_path):
@@ -113,7 +128,98 @@ def test_subagents_have_readings_of_their_own(tmp_path):
         assert (record.parent_id, record.active, record.outcome) == (SUBAGENTS, False, "completed")
 
 
-@pytest.mark.parametrize("run", ["plain", "compact", "codemode", "resume", "subagents"])
+def overflowed(session, **payload):
+    """Write a rollout whose last request did not fit, and tell a hook of it."""
+    folder = session.home / "sessions" / "2026" / "11" / "22"
+    folder.mkdir(parents=True)
+    file = folder / "rollout-2026-11-22T16-02-32-child.jsonl"
+    now = format_time(time.time() + 1)
+    for line in OVERFLOWED.read_bytes().splitlines():
+        entry = json.loads(line) | {"timestamp": now}
+        with file.open("ab") as stream:
+            stream.write(json.dumps(entry).encode() + b"\n")
+    base = {"session_id": "main", "cwd": "/home/dev/project", "model": "gpt-5.2"}
+    own = {"agent_id": "child", "agent_type": "default"}
+    start = {"hook_event_name": "SubagentStart", "transcript_path": str(file)}
+    session.run(base | {"hook_event_name": "SessionStart", "source": "startup"})
+    session.run(base | own | start)
+    session.run(base | own | payload | {"agent_transcript_path": str(file)})
+    return session.record("main.child")
+
+
+def test_an_overflow_ends_a_subagent_as_failed(tmp_path):
+    """The zeros that the client writes then are no reading."""
+    session = CodexSession(tmp_path)
+    record = overflowed(session, hook_event_name="SubagentStop", transcript_path="/parent")
+    assert (record.active, record.outcome, record.estimated_tokens) == (False, "failed", 240_000)
+    assert record.exit == {"reason": "request failed", "error": "Prompt is too long"}
+    assert session.failures() == []
+
+
+def test_a_plan_is_that_of_the_agent_that_keeps_it(tmp_path):
+    """update_plan replaces the whole plan; that of a subagent is no part of its session's."""
+    session = CodexSession(tmp_path)
+    base = {"session_id": "main", "hook_event_name": "PostToolUse", "tool_name": "update_plan"}
+
+    def keep(*steps, **more):
+        plan = [{"step": step, "status": status} for step, status in steps]
+        session.run(base | {"tool_input": {"plan": plan}, "tool_response": "ok"} | more)
+
+    keep(("read", "completed"), ("write", "in_progress"), ("test", "pending"))
+    keep(("look", "in_progress"), agent_id="child", agent_type="default")
+    keep(("read", "completed"), ("test", "in_progress"))
+    plan = [(task["name"], task["status"]) for task in session.record("main").tasks]
+    assert plan == [("read", "done"), ("test", "in_progress")]
+    assert session.record("main").current_task == "test"
+    assert [task["name"] for task in session.record("main.child").tasks] == ["look"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
+        {"session_id": "../x", "hook_event_name": "Stop"},
+        {"session_id": 7, "hook_event_name": "Stop"},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "agent_id": "a/b"},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "transcript_path": "/dev/zero"},
+        {"session_id": "s", "hook_event_name": "Stop", "transcript_path": "/dev/zero"},
+        {"session_id": "s", "hook_event_name": "SubagentStop", "agent_id": "a"},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "update_plan",
+         "tool_input": {"plan": [5, {"step": 5}, {"step": "a", "status": []}]}},
+    ],
+    ids=lambda one: repr(one)[:60],
+)  # fmt: skip
+def test_hostile_payloads_end_well(tmp_path, payload):
+    """Exit 0, not a word on standard output or error, and nothing but states and a log."""
+    session = CodexSession(tmp_path)
+    assert session.run(payload).stdout == b""
+    assert {name.partition(".")[0] for name in session.ids()} <= {"s"}
+
+
+ENTRIES = st.sampled_from(
+    [b"{", b"null", b'{"type":"compacted"}', b'{"type":"compacted","payload":{}}', b"\xff",
+     b'{"type":"token_usage_record","payload":{"usage":{"input_tokens":-1}}}',
+     b'{"type":"token_usage_record","payload":{"usage":{"input_tokens":5}}}',
+     b'{"type":"token_usage_record","payload":{"usage":[]}}',
+     b'{"type":"event_msg","payload":{"type":"token_count","info":{"model_context_window":"x"}}}',
+     b'{"type":"event_msg","payload":{"type":"task_complete","error":{"codex_error_info":[]}}}',
+     b'{"type":"event_msg","payload":{"type":"task_started","turn_attribution":[]}}'],
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES | st.binary(max_size=40)))
+def test_a_rollout_of_any_bytes_is_read(lines):
+    """No line makes a reading of what is none, whatever is around it."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"\n".join(lines))
+        file.flush()
+        reading = read_last_reading(file.name, is_subagent=False)
+        assert reading.report is None or reading.report.tokens == 5
+        assert len(read_last_replies(file.name, is_subagent=False)) <= 2
+        assert is_last_turn(file.name) is False
+
+
+@pytest.mark.parametrize("run", ["plain", "subagents"])
 def test_every_call_says_what_it_does_in_the_answer_or_nothing(tmp_path, run):
     """Replayed without a rollout: no call fails, none is answered but with JSON."""
     replay = RecordedRun(tmp_path, run)

@@ -83,12 +83,14 @@ class HookEvent(Record):
         session_id: The session.
         subagent_id: The client's name for the subagent; None = the main agent.
         subagent_type: The kind of subagent, empty where the client does not say.
-        transcript_path: The session's transcript, also for a subagent; None = unknown.
+        transcript_path: The session's transcript, also for a subagent unless the client names its
+            own, see `Host.transcript_path`; None = unknown.
         cwd: Working directory of the agent, or None.
         call_id: The tool call, where the transcript names it too; None = no reading to wait for.
         can_answer: Whether the client puts the answer to this event into the conversation.
         can_end: Whether the client ends the agent's turn where the answer to this event says so.
-        model: The model, where a session starts; or None.
+        model: The model: where a session starts, and where the transcript does not name it beside
+            each reply; or None.
         source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
         reason: Why a session ended: `CLEAR` or a word of the client.
         tokens: In the window when a session starts, or None.

@@ -69,15 +69,19 @@ class Readings:
             session_id: The session under which it was written; None = that of the event.
         """
         event = self._event
+        is_own = subagent_id is None
         subagent_id = subagent_id or event.subagent_id
         path = self._host.transcript_path(event, subagent_id, session_id or event.session_id)
         self._problem = ""
         if path is None:
             return LastReading()
         try:
-            return self._host.read_last_reading(
+            reading = self._host.read_last_reading(
                 path, is_subagent=subagent_id is not None, call_id=event.call_id
             )
+            if is_own and reading.report is not None and reading.report.model is None:
+                reading.report.model = event.model
+            return reading
         except FileNotFoundError:
             # Before the first reply there is none; when a tool has run there must be one.
             if event.kind in (TOOL_ENDED, TOOLS_ENDED, PROMPT) and event.call_id is not None:

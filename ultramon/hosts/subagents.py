@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ultramon.errors import InvalidAgentIdError, StateError
 from ultramon.hosts.readings import END_WAIT_SECONDS
+from ultramon.hosts.records import OVERFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Subagents:
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
             agent.take_last(reading.report)
+            if reading.error == OVERFLOW:
+                agent.end("failed", "request failed", reading.error)
             agent.end("completed", "")
 
         check = self._readings.check_end

@@ -4,8 +4,8 @@ Standard library only; loaded by the calls that report tasks, which are rare. Th
 with everything else that the call changes, at once: so a `SIGKILL` loses no task. Like every call
 without an event it syncs the file and not the directory: a power cut may bring the state before it.
 
-A client may keep one list for a session and its subagents. A task belongs to the agent that created
-it. When a subagent ends, the session goes on with what it left.
+A client may keep one list for a session and its subagents, or one for each. A task belongs to the
+agent that created it. When a subagent ends, the session goes on with what it left.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class TaskReport:
     Attributes:
         kind: `CREATED`, `CHANGED` or `LISTED`.
         tasks: What it names.
+        is_shared: Whether a session and its subagents have one list; else each has its own.
     """
 
-    def __init__(self, kind: str, tasks: list[ReportedTask]) -> None:
+    def __init__(self, kind: str, tasks: list[ReportedTask], *, is_shared: bool = True) -> None:
         self.kind = kind
         self.tasks = tasks
+        self.is_shared = is_shared
 
 
 class TaskSharing:
@@ -68,6 +70,8 @@ class TaskSharing:
         if kind == CREATED:
             for task in tasks:
                 plan.put(task)
+        elif not self._report.is_shared:
+            plan.replace(tasks)
         elif kind == CHANGED:
             self._left = [task for task in tasks if not plan.change(task)]
         else:
@@ -80,6 +84,8 @@ class TaskSharing:
 
     def hand_on(self) -> None:
         """Change the plans of the others, each inside its own lock; what fails is logged."""
+        if not self._report.is_shared:
+            return
         try:
             if self._report.kind == LISTED:
                 self._hand_on_list()

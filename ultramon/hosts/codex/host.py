@@ -1,11 +1,17 @@
-"""OpenAI's Codex as a host: so far its transcripts can be read."""
+"""OpenAI's Codex as a host: what its payloads, its environment and its answers mean.
+
+Standard library only: every hook call loads it.
+"""
 
 from __future__ import annotations
 
-import os
-
-from ultramon.hosts.codex import transcript
-from ultramon.hosts.port import Host
+from ultramon.hosts import port
+from ultramon.hosts.codex import NAME, last_reading, transcript
+from ultramon.hosts.jsonl import text_or_none
+from ultramon.hosts.payload import call_id_at_end, checked_text, text_in
+from ultramon.hosts.port import HookEvent, Host
+from ultramon.system import compact_json
+from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,12 +20,97 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.jsonl import TranscriptReader
 
+_KINDS = {
+    "SessionStart": port.SESSION_STARTED,
+    "UserPromptSubmit": port.PROMPT,
+    "PreToolUse": port.TOOL_STARTED,
+    "PostToolUse": port.TOOL_ENDED,
+    "SubagentStart": port.SUBAGENT_STARTED,
+    "SubagentStop": port.SUBAGENT_ENDED,
+    "PreCompact": port.COMPACTING,
+    "PostCompact": port.COMPACTED,
+    "Stop": port.WAITING,
+}
+_PLAIN_TYPE = "default"
+"""Of a subagent without a role, which names nothing."""
+_HOME_VARIABLE = "CODEX_HOME"
+
 
 class Codex(Host):
     """Codex, learnt from version 0.169.0."""
 
-    name = "codex"
+    name = NAME
 
+    def read_event(
+        self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
+    ) -> HookEvent:
+        """Translate a payload; see `Host.read_event`."""
+        name = checked_text(payload, "hook_event_name") or ""
+        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
+        event.subagent_id = checked_text(payload, "agent_id")
+        event.subagent_type = (checked_text(payload, "agent_type") or "").removeprefix(_PLAIN_TYPE)
+        event.transcript_path = checked_text(payload, "transcript_path")
+        event.cwd = checked_text(payload, "cwd")
+        event.call_id = checked_text(payload, "tool_use_id") or call_id_at_end(tail)
+        event.model = text_or_none(payload.get("model"))
+        if event.kind == port.SESSION_STARTED:
+            event.source = text_in(payload, "source")
+        elif event.kind == port.PROMPT:
+            event.prompt = text_in(payload, "prompt")
+        elif event.kind == port.SUBAGENT_ENDED:
+            # The client names the parent's rollout with this event, and with no other one.
+            event.transcript_path = checked_text(payload, "agent_transcript_path")
+        elif event.kind == port.WAITING:
+            _read_stop(event)
+        elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "update_plan":
+            from ultramon.hosts.codex.plan import read_report
+
+            event.tasks = read_report(payload, event.subagent_id)
+        return event
+
+    def write_answer(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print; nothing before a compaction, whose instructions are the client's.
+
+        One member that the client does not know makes it drop the whole answer.
+        """
+        if event.kind == port.COMPACTING:
+            return b""
+        answer = {"hookEventName": event.name, "additionalContext": text}
+        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+
+    def process_id(self, environ: Mapping[str, str]) -> int | None:
+        """Return the process that called the hook."""
+        return os.getppid()
+
+    def environment_variables(self) -> tuple[str, ...]:
+        """Return the variable that moves the client's directory."""
+        return (_HOME_VARIABLE,)
+
+    def compaction_limits(
+        self,
+        environ: Mapping[str, str],
+        project: str | None,
+        model: str | None,
+        window_tokens: int | None,
+    ) -> tuple[int | None, int | None]:
+        """Return where the client compacts, if its configuration says so."""
+        from ultramon.hosts.codex.configuration import compaction_tokens
+
+        return compaction_tokens(environ), None
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return a rollout: each event names that of its own agent."""
+        path = event.transcript_path
+        if path is None or subagent_id in (None, event.subagent_id):
+            return path
+        from ultramon.hosts.codex.rollouts import find_rollout
+
+        return find_rollout(path, str(subagent_id))
+
+    read_last_reading = staticmethod(last_reading.read_last_reading)
+    read_last_replies = staticmethod(last_reading.read_last_replies)
     looks_like_transcript = staticmethod(transcript.looks_like_transcript)
     identify = staticmethod(transcript.identify)
     read_transcript = staticmethod(transcript.read_transcript)
@@ -32,10 +123,19 @@ class Codex(Host):
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
         """Yield the files of ``sessions`` in ``CODEX_HOME``, else in ``~/.codex``."""
+        from ultramon.hosts.codex.configuration import home_directory
         from ultramon.hosts.transcript_files import files_below
 
-        folder = environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
-        return files_below(os.path.join(folder, "sessions"), ".jsonl", on_error)
+        return files_below(os.path.join(home_directory(environ), "sessions"), ".jsonl", on_error)
 
 
 CODEX = Codex()
+
+
+def _read_stop(event: HookEvent) -> None:
+    """Tell the end of a turn, after which a person goes on, from that of ``codex exec``."""
+    event.error = ""
+    is_main = event.subagent_id is None and event.transcript_path is not None
+    if is_main and last_reading.is_last_turn(str(event.transcript_path)):
+        # The client has no event for the end of a session.
+        event.kind, event.reason = port.SESSION_ENDED, "turn completed"

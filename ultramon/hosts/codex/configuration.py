@@ -1,0 +1,45 @@
+"""The client's own configuration, as far as a hook needs it. Standard library only."""
+
+from __future__ import annotations
+
+from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_BYTES = 1 << 20
+_LIMIT = b"model_auto_compact_token_limit"
+
+
+def home_directory(environ: Mapping[str, str]) -> str:
+    """Return the client's directory: ``CODEX_HOME``, else ``~/.codex``."""
+    return environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
+
+
+def compaction_tokens(environ: Mapping[str, str]) -> int | None:
+    """Return the tokens at which the client compacts, as ``config.toml`` says; None = it does not.
+
+    Options of a command line that say otherwise are not seen.
+    """
+    path = os.path.join(home_directory(environ), "config.toml")
+    try:
+        # Non-blocking, for a link to a pipe; links are followed, as people keep settings elsewhere.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        fd = os.open(path, flags)
+        try:
+            data = os.read(fd, _MAX_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        return None
+    # A whole TOML parser would take a hook longer than all else it does.
+    for line in data.splitlines() if _LIMIT in data else ():
+        name, _, value = line.partition(b"=")
+        if name.strip().startswith(b"["):
+            break  # only the members before the first table are the client's own
+        if name.strip() == _LIMIT:
+            digits = value.partition(b"#")[0].strip().replace(b"_", b"")
+            if digits.isdigit() and len(digits) <= 10:
+                return min(int(digits), 1_000_000_000) or None
+    return None

@@ -1,0 +1,174 @@
+"""The last reading in a rollout, found from its end.
+
+Standard library only: every hook call that measures uses it. The client writes the usage of a reply
+down before it calls the hooks of its tools, so nothing newer is ever missing.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from ultramon.hosts.codex.transcript import LineReader
+from ultramon.hosts.jsonl import decode_object, open_transcript, text_or_none
+from ultramon.hosts.records import OVERFLOW, LastReading, Report
+from ultramon.hosts.transcript_tail import lines_from_end
+from ultramon.system.lean_os import os
+from ultramon.system.timestamps import parse_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MAX_LINES = 10_000
+"""No more lines than this are taken apart that may hold a fact."""
+
+_KINDS = (
+    "token_usage_record",
+    "token_count",
+    "task_started",
+    "task_complete",
+    "turn_context",
+    "compacted",
+)
+_MARKS = tuple(f'"{kind}"'.encode() for kind in _KINDS)
+_CALL = b'"function_call"'
+
+
+def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
+    """Read a rollout from its end until the last reply or compaction, and the window, are found.
+
+    The usage of the request that wrote a summary is no reading: it saw the old window.
+
+    Args:
+        path: The rollout of the agent itself.
+        is_subagent: Whether it is a subagent's; each has a rollout of its own.
+        call_id: Not needed: a hook is called when its reply is written down.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    fd, size = open_transcript(path)
+    reading = LastReading()
+    reading.is_current = True
+    reading.bytes_behind = size
+    is_over = has_begun = False
+    for entry, end in _entries_from_end(fd, size, _MARKS):
+        kind, payload = _kind(entry), entry["payload"]
+        if reading.window_tokens is None and kind in ("token_count", "task_started"):
+            reading.window_tokens = _window_of(payload)
+        if not is_over:
+            if kind == "compacted":
+                is_over = True
+            elif kind == "task_started":
+                has_begun = True
+            elif kind == "task_complete" and not has_begun:
+                _take_end(reading, payload, parse_time(entry.get("timestamp")))
+            elif (report := _report_of(entry)) is not None:
+                reading.report, reading.bytes_behind, is_over = report, size - end, True
+        if is_over and reading.window_tokens is not None:
+            break
+    return reading
+
+
+def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+    """Return the last two replies after the last compaction, newest first, each with its calls.
+
+    Calls of code mode are left out: the client calls hooks under other ids for those.
+
+    Args:
+        path: The rollout of the agent itself.
+        is_subagent: Whether it is a subagent's.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    replies: list[tuple[Report, list[str]]] = []
+    is_over = False
+    for entry, _ in _entries_from_end(*open_transcript(path), (*_MARKS, _CALL)):
+        kind = _kind(entry)
+        if kind == "turn_context" and replies:
+            model = text_or_none(entry["payload"].get("model"))
+            for reply, _ in replies:
+                reply.model = reply.requested_model = model
+            break
+        if is_over:
+            continue
+        if kind == "compacted":
+            is_over = True
+        elif kind == "function_call" and replies:
+            replies[-1][1].insert(0, str(entry["payload"].get("call_id")))
+        elif (report := _report_of(entry)) is not None:
+            if len(replies) == 2:
+                is_over = True
+            else:
+                replies.append((report, []))
+    return replies
+
+
+def is_last_turn(path: str) -> bool:
+    """Return whether the client ends with this turn: it was started to run one and no more."""
+    try:
+        fd, size = open_transcript(path)
+    except (OSError, ValueError):
+        return False
+    for entry, _ in _entries_from_end(fd, size, (b'"task_started"',)):
+        if _kind(entry) == "task_started":
+            begun = entry["payload"].get("turn_attribution")
+            return isinstance(begun, dict) and begun.get("turn_trigger") == "exec"
+    return False
+
+
+def _entries_from_end(
+    fd: int, size: int, marks: tuple[bytes, ...]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the lines with one of these marks, last first, each with where it ends."""
+
+    def may_matter(text: bytes) -> bool:
+        return any(mark in text for mark in marks)
+
+    try:
+        for line, end in islice(lines_from_end(fd, size, may_matter), MAX_LINES):
+            try:
+                entry = decode_object(line)
+            except ValueError:
+                continue  # cut off by the client
+            if isinstance(entry.get("payload"), dict):
+                yield entry, end
+    finally:
+        os.close(fd)
+
+
+def _kind(entry: dict[str, Any]) -> object:
+    kind = entry.get("type")
+    return entry["payload"].get("type") if kind in ("event_msg", "response_item") else kind
+
+
+def _report_of(entry: dict[str, Any]) -> Report | None:
+    """Return the count in a line; a late copy of one, and zeros, are none."""
+    if entry.get("type") != "token_usage_record":
+        return None
+    reader = LineReader()
+    try:
+        reader.read(entry)
+    except ValueError:
+        return None
+    return reader.held[0] if reader.held else None
+
+
+def _window_of(payload: dict[str, Any]) -> int | None:
+    info = payload.get("info") if payload.get("type") == "token_count" else payload
+    tokens = info.get("model_context_window") if isinstance(info, dict) else None
+    return tokens if type(tokens) is int and 0 < tokens <= 1_000_000_000 else None
+
+
+def _take_end(reading: LastReading, payload: dict[str, Any], at: float | None) -> None:
+    reading.text = text_or_none(payload.get("last_agent_message")) or ""
+    error = payload.get("error")
+    if not isinstance(error, dict):
+        return
+    reason = text_or_none(error.get("codex_error_info")) or "request failed"
+    reading.error = OVERFLOW if reason == "context_window_exceeded" else reason
+    reading.stopped_at = at
