@@ -17,13 +17,13 @@ from ultramon import __version__
 from ultramon.cli.output import ExitCode
 from ultramon.errors import ConfigurationError, StateSchemaError
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, script_path
-from ultramon.hosts.claude_code.setup.interpreter import (
+from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.installed_choices import InstalledChoices
+from ultramon.hosts.interpreter import (
     check_interpreter,
     check_lasting,
     this_interpreter,
 )
-from ultramon.hosts.claude_code.setup.settings import Settings
-from ultramon.hosts.installed_choices import InstalledChoices
 
 CCLINE = {"type": "command", "command": "ccline --bar", "padding": 0, "refreshInterval": 5}
 

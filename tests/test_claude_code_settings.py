@@ -21,8 +21,9 @@ from ultramon.hosts.claude_code.setup.commands import (
     recognise,
     script_path,
 )
-from ultramon.hosts.claude_code.setup.json_edit import JsonText, comparable
-from ultramon.hosts.claude_code.setup.settings import MAX_SETTINGS_BYTES, Settings, find_layers
+from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
+from ultramon.hosts.hook_settings import MAX_SETTINGS_BYTES
+from ultramon.hosts.json_edit import JsonText, comparable
 
 HOOK = script_path(HOOK_SCRIPT)
 COMMAND = command_line("/usr/bin/python3", HOOK, "/state/claude-code.json")

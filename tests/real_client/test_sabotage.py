@@ -14,11 +14,11 @@ from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     command_line,
-    package_directory,
     script_path,
 )
 from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
+from ultramon.hosts.hook_commands import package_directory
 
 pytestmark = pytest.mark.real_client
 

@@ -24,10 +24,10 @@ from ultramon.hosts.claude_code.setup.commands import (
     script_path,
 )
 from ultramon.hosts.claude_code.setup.http_hooks import entry_for
-from ultramon.hosts.claude_code.setup.interpreter import this_interpreter
 from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
+from ultramon.hosts.interpreter import this_interpreter
 from ultramon.hosts.store import HookStore
 from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.relay.launchers.claude_code_output import read_outcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from ultramon.hosts.claude_code import NAME
-from ultramon.hosts.claude_code.setup.planned_change import record_of
 from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Settings, find_layers, read_layer
 from ultramon.hosts.doctor import DoctorContext
+from ultramon.hosts.planned_change import record_of
 
 INSTALL = f"ultramon install {NAME}"
 UNINSTALL = f"ultramon uninstall {NAME}"

@@ -6,7 +6,6 @@ To ask more, add a function to `CHECKS`. Never on a hook's path.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 
 from ultramon.errors import StateCorruptError
@@ -16,14 +15,16 @@ from ultramon.hosts.claude_code.doctor.resident_checks import check_resident
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
 from ultramon.hosts.claude_code.setup.code_bundle import bundle_path, problem_of_bundle
-from ultramon.hosts.claude_code.setup.commands import EVENTS, OurCommand, package_directory
-from ultramon.hosts.claude_code.setup.http_hooks import ASYNC, NOT_WAITED_FOR
-from ultramon.hosts.claude_code.setup.interpreter import problem_of
+from ultramon.hosts.claude_code.setup.commands import EVENTS
+from ultramon.hosts.claude_code.setup.http_hooks import NOT_WAITED_FOR
 from ultramon.hosts.claude_code.setup.launcher import read_launcher
-from ultramon.hosts.claude_code.setup.planned_change import read_backup
 from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Layer
 from ultramon.hosts.doctor import DoctorContext, ok, problem, warning
+from ultramon.hosts.hook_commands import OurCommand
+from ultramon.hosts.hook_settings import ASYNC
 from ultramon.hosts.installed_choices import choices_path
+from ultramon.hosts.interpreter import check_command
+from ultramon.hosts.planned_change import read_backup
 from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
 from ultramon.system.terminal_text import first_of
@@ -133,7 +134,7 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", error)
             yield problem("launcher", f"{found.program}: {reason}: no hook runs", install)
             continue
-        yield _check_command(command, install)
+        yield check_command(command, install)
         if found.is_launcher and not (seen.stored is not None and seen.stored.resident):
             reason = problem_of_bundle(found.program)
             if reason is not None:
@@ -142,24 +143,6 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
         if command.choices_path and os.path.realpath(command.choices_path) != own_choices:
             message = f"the hook uses {command.choices_path}, this is {seen.state_directory}"
             yield warning("state directory", message, f"set ULTRAMON_STATE_DIR, or {install}")
-
-
-def _check_command(command: OurCommand, install: str) -> Finding:
-    name, program, script = "interpreter", shutil.which(command.program), command.script
-    if script is not None and not os.access(script, os.R_OK):
-        return problem("hook script", f"{script} is gone: the hooks do nothing", install)
-    if program is None:
-        return problem(name, f"{command.program} is gone: no hook can run", install)
-    if script is None:
-        return ok(name, program)
-    package = os.path.abspath(os.path.join(os.path.dirname(script), *[os.pardir] * 3))
-    reason = problem_of(program, package)
-    if reason is not None:
-        return problem(name, f"{command.program} {reason}", install)
-    if os.path.realpath(package) != os.path.realpath(package_directory()):
-        message = f"the hooks run the ultramon in {package}, this is {package_directory()}"
-        return warning(name, message, install)
-    return ok(name, f"{command.program} runs {script}")
 
 
 def check_choices(seen: Examination) -> Iterator[Finding]:

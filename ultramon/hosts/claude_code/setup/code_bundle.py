@@ -23,8 +23,8 @@ from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     STATUS_LINE_SCRIPT,
-    package_directory,
 )
+from ultramon.hosts.hook_commands import package_directory
 from ultramon.system.files import delete_quietly, read_private_file, replace_file
 
 Source = tuple[str, str, int, int, int]

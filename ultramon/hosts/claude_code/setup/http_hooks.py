@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.hook_settings import ASYNC
 
 PATH = "/hooks/claude-code"
 SECRET_VARIABLE = "ULTRAMON_HOOK_SECRET"
@@ -24,8 +25,6 @@ SessionStart, and what remains is rare and should reach the state while no serve
 
 NOT_WAITED_FOR = "PreToolUse"
 """The event whose command says nothing to the agent: the client need not wait for it."""
-ASYNC = "async"
-"""The client's name for that; one that does not know it waits, as before."""
 
 _COMMAND_SECONDS = 10
 _SESSION_END_SECONDS = 5

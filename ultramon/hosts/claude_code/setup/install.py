@@ -21,13 +21,6 @@ from ultramon.hosts.claude_code.setup.commands import (
     script_path,
 )
 from ultramon.hosts.claude_code.setup.launcher import Launcher
-from ultramon.hosts.claude_code.setup.planned_change import (
-    PlannedChange,
-    backup_path,
-    read_backup,
-    record_of,
-    remember_status_line,
-)
 from ultramon.hosts.claude_code.setup.settings import (
     PROJECT,
     USER,
@@ -35,6 +28,7 @@ from ultramon.hosts.claude_code.setup.settings import (
     Settings,
     find_layers,
     layer_path,
+    remember_status_line,
 )
 from ultramon.hosts.claude_code.setup.transport import choose_link, choose_resident
 from ultramon.hosts.installed_choices import (
@@ -42,6 +36,12 @@ from ultramon.hosts.installed_choices import (
     InstalledChoices,
     check_choice,
     choices_path,
+)
+from ultramon.hosts.planned_change import (
+    PlannedChange,
+    backup_path,
+    read_backup,
+    record_of,
 )
 from ultramon.hosts.setup import Offer, SetupRequest, choose
 from ultramon.system.files import delete_file, make_private_directory, replace_file
@@ -68,6 +68,7 @@ class Installation(PlannedChange):
             decided yet.
     """
 
+    settings: Settings
     installed: InstalledChoices
     is_corrupt: bool = False
     record: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +141,7 @@ class Installation(PlannedChange):
             return
         installed, settings = self.installed, self.settings
         make_private_directory(installed.state_directory)
-        path = backup_path(installed.state_directory, settings)
+        path = backup_path(installed, settings)
         if self.backup is not None:
             replace_file(path, self.backup)
         elif settings.original is None:
@@ -234,7 +235,7 @@ def _note_installation(plan: Installation, interpreter: str) -> None:
     elif before is not None and "statusLine" not in record:
         remember_status_line(record, before)
     if plan.backup is not None:
-        record["backup"] = backup_path(installed.state_directory, settings)
+        record["backup"] = backup_path(installed, settings)
 
 
 def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | None) -> None:

@@ -21,10 +21,9 @@ from ultramon.hosts.claude_code.setup.code_bundle import (
 from ultramon.hosts.claude_code.setup.commands import (
     LAUNCHERS,
     RESIDENT,
-    OurCommand,
-    package_directory,
     script_path,
 )
+from ultramon.hosts.hook_commands import OurCommand, package_directory
 from ultramon.system.files import NewFile, delete_quietly, read_private_file
 from ultramon.system.ids import random_hex
 

@@ -14,10 +14,10 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT
 from ultramon.hosts.claude_code.setup.http_hooks import entry_for
 from ultramon.hosts.claude_code.setup.install import Installation, begin_installation
-from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.transport import choose_resident
 from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
+from ultramon.hosts.planned_change import PlannedChange
 from ultramon.hosts.setup import SetupRequest
 
 PLUGIN_NAME = "ultramon"

@@ -6,7 +6,7 @@ import socket
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup import install, plugin, uninstall
-from ultramon.hosts.claude_code.setup.interpreter import (
+from ultramon.hosts.interpreter import (
     check_interpreter,
     check_lasting,
     this_interpreter,

@@ -5,40 +5,25 @@ Only our own entries are ever touched; everything else keeps its bytes.
 
 from __future__ import annotations
 
-import json
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ultramon.errors import ConfigurationError, StateCorruptError, StateWriteError
+from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
+    SCRIPTS,
     STATUS_LINE_SCRIPT,
-    OurCommand,
-    mentions,
     recognise,
 )
-from ultramon.hosts.claude_code.setup.http_hooks import (
-    ASYNC,
-    Link,
-    entry_for,
-    recognise_request,
-)
-from ultramon.hosts.claude_code.setup.json_edit import JsonText, Path, comparable
-from ultramon.system.files import NewFile, close_quietly, refused, sync_directory
-from ultramon.system.ids import random_hex
+from ultramon.hosts.claude_code.setup.http_hooks import Link, entry_for, recognise_request
+from ultramon.hosts.hook_commands import OurCommand
+from ultramon.hosts.hook_settings import HookSettings
 
-MAX_SETTINGS_BYTES = 1 << 20
 USER, PROJECT, LOCAL = "user", "project", "local"
 LAYERS = (USER, PROJECT, LOCAL)
 """From weak to strong: hooks of all of them run, of status lines the strongest one is shown."""
 ELSEWHERE = "other"
-_ADVICE = "nothing was changed; mend the file and try again"
-_BOM = "\ufeff"
-_NEW_FILE_MODE = 0o600
 REFRESH_SECONDS = 10
 """How often ultramon's line is drawn while nothing happens: no hook reports an interruption."""
 
@@ -57,18 +42,6 @@ class Layer(NamedTuple):
     def command(self, verb: str) -> str:
         """Return a command, such as ``ultramon install claude-code``, for this file."""
         return verb if self.name in (USER, ELSEWHERE) else f"{verb} --{self.name}"
-
-
-class OurHook(NamedTuple):
-    """Where a hook of ultramon is in a settings file."""
-
-    event: str
-    path: Path
-    """From the document to the hook."""
-    matcher: str
-    """Empty where every occasion matches."""
-    runs: OurCommand | Link
-    """What it starts, or where its request goes."""
 
 
 def config_directory() -> str:
@@ -112,144 +85,26 @@ def read_layer(name: str, path: str) -> Layer:
         return Layer(name, path, Settings(path, b""), str(error))
 
 
-class Settings:
-    """One settings file, as it is and as it shall be.
+class Settings(HookSettings):
+    """One settings file of Claude Code: hooks, and the status line."""
 
-    Attributes:
-        path: As the client names it.
-        target: The file itself, links followed.
-        original: Its bytes; None when there is no file.
-        mode: Its permissions; those of a new file where there is none.
-        new_mode: The permissions that it shall have; None = they stay.
-        document: Its new content, to be edited.
-        secrets: Texts in it that are not to be shown.
-
-    Args:
-        path: The settings file; it may be missing.
-        data: Take these bytes for its content instead of reading it.
-
-    Raises:
-        StateCorruptError: It is there and no settings file; names the line.
-        OSError: The system refused to read it.
-    """
+    script = SCRIPTS[HOOK_SCRIPT]
+    events = EVENTS
+    own_keys = ("statusLine", "disableAllHooks")
 
     def __init__(self, path: str, data: bytes | None = None) -> None:
-        self.path = os.path.abspath(path)
-        self.target = os.path.realpath(self.path)
-        self.mode = _NEW_FILE_MODE
-        self.new_mode: int | None = None
-        self.original = self._read() if data is None else data
-        self._mark, self.document = self._decode(self.original or b"")
-        self._check_hooks()
+        super().__init__(path, data)
         links = [hook.runs for hook in self.our_hooks() if isinstance(hook.runs, Link)]
         self.secrets = {link.secret for link in links if link.secret}
 
-    def _read(self) -> bytes | None:
-        try:
-            fd = os.open(self.target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        except FileNotFoundError:
-            return None
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise StateCorruptError(self.path, "not a regular file", _ADVICE)
-            self.mode = stat.S_IMODE(found.st_mode)
-            data = b""
-            while len(data) <= MAX_SETTINGS_BYTES and (chunk := os.read(fd, MAX_SETTINGS_BYTES)):
-                data += chunk
-        finally:
-            close_quietly(fd)
-        if len(data) > MAX_SETTINGS_BYTES:
-            reason = f"is larger than {MAX_SETTINGS_BYTES:,} bytes"
-            raise StateCorruptError(self.path, reason, "nothing was changed; is it the right file?")
-        return data
-
-    def _decode(self, data: bytes) -> tuple[str, JsonText]:
-        try:
-            text = data.decode("utf-8")
-            mark = _BOM if text.startswith(_BOM) else ""
-            text = text.removeprefix(_BOM)
-            # The client takes an empty file for an empty object.
-            return mark, JsonText(text if text.strip() else "{}\n")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            reason = f"line {line}: not UTF-8"
-        except json.JSONDecodeError as error:
-            reason = f"line {error.lineno} column {error.colno}: {error.msg}"
-        except ValueError as error:
-            reason = str(error)
-        raise StateCorruptError(self.path, reason, _ADVICE)
-
-    def _check_hooks(self) -> None:
-        for key in ("statusLine", "disableAllHooks"):
-            self.get(key)  # refuses a key that is there twice
-        hooks = self.get("hooks")
-        if hooks is None and not self.document.has("hooks"):
-            return
-        if not isinstance(hooks, dict):
-            raise StateCorruptError(self.path, "hooks is not an object", _ADVICE)
-        for event, entries in hooks.items():
-            self.get("hooks", event)
-            if not isinstance(entries, list):
-                raise StateCorruptError(self.path, f"hooks.{event} is not an array", _ADVICE)
-
-    def get(self, *path: str | int) -> Any:
-        """Return the decoded value at a path; None where there is none.
-
-        Raises:
-            StateCorruptError: A key on the path is twice in its object.
-        """
-        try:
-            return self.document.get(*path)
-        except ValueError as error:
-            raise StateCorruptError(self.path, str(error), _ADVICE) from error
-
-    @property
-    def data(self) -> bytes:
-        """The bytes that the file shall hold."""
-        return (self._mark + self.document.text).encode("utf-8")
+    def recognise(self, hook: object) -> object:
+        """Return what a hook runs, or where its request goes; None = it is another tool's."""
+        return super().recognise(hook) or recognise_request(hook)
 
     @property
     def disables_hooks(self) -> bool:
         """Whether the file turns all hooks off, and with them the status line."""
         return self.get("disableAllHooks") is True
-
-    def our_hooks(self) -> list[OurHook]:
-        """Return where ultramon's hooks are, in order."""
-        return [
-            OurHook(str(path[1]), path, matcher, runs)
-            for path, matcher, hook in self._hooks()
-            if (runs := recognise(hook, HOOK_SCRIPT) or recognise_request(hook)) is not None
-        ]
-
-    def other_commands(self) -> list[str]:
-        """Return the commands of other tools' hooks, in order, each once."""
-        commands = [
-            hook["command"]
-            for _, _, hook in self._hooks()
-            if isinstance(hook, dict)
-            and isinstance(hook.get("command"), str)
-            and recognise(hook, HOOK_SCRIPT) is None
-        ]
-        return list(dict.fromkeys(commands))
-
-    def wrapped_hooks(self) -> list[str]:
-        """Return the commands that run ultramon's hook among other things; they are left alone."""
-        return [
-            hook["command"]
-            for _, _, hook in self._hooks()
-            if mentions(hook, HOOK_SCRIPT) and recognise(hook, HOOK_SCRIPT) is None
-        ]
-
-    def _hooks(self) -> Iterator[tuple[Path, str, Any]]:
-        """Give every hook with its path and matcher, passing over what the client cannot read."""
-        for event, entries in (self.get("hooks") or {}).items():
-            for i, entry in enumerate(entries):
-                hooks = entry.get("hooks") if isinstance(entry, dict) else None
-                for j, hook in enumerate(hooks if isinstance(hooks, list) else ()):
-                    matcher = entry.get("matcher")
-                    matcher = matcher if isinstance(matcher, str) and matcher != "*" else ""
-                    yield ("hooks", event, i, "hooks", j), matcher, hook
 
     def our_status_line(self) -> OurCommand | None:
         """Return what the status line runs if it is ultramon's."""
@@ -257,7 +112,7 @@ class Settings:
 
     def holds_ours(self) -> bool:
         """Return whether anything in the file is ultramon's."""
-        return bool(self.our_hooks()) or self.our_status_line() is not None
+        return super().holds_ours() or self.our_status_line() is not None
 
     def put_hooks(self, command: str, link: Link | None = None, *, waits: bool = False) -> None:
         """Put ultramon's hooks into the file, once for each event.
@@ -269,68 +124,7 @@ class Settings:
         """
         if link is not None and link.secret is not None:
             self.secrets.add(link.secret)
-        if not self.document.has("hooks"):
-            self.document.add((), {}, "hooks")
-        self._drop_hooks(self._superfluous(), kept=frozenset(EVENTS))
-        for event in EVENTS:
-            entry = entry_for(event, command, link, waits=waits)
-            mine = [hook for hook in self.our_hooks() if hook.event == event]
-            for hook in mine:
-                self._update(hook.path, entry["hooks"][0])
-            if mine:
-                continue
-            if self.document.has("hooks", event):
-                self.document.add(("hooks", event), entry)
-            else:
-                self.document.add(("hooks",), [entry], event)
-
-    def _update(self, path: Path, wanted: dict[str, Any]) -> None:
-        current = self.get(*path)
-        updated = wanted
-        if "args" not in current and current.get("type", "command") == wanted["type"]:
-            # What a person changed beside it, such as the timeout, stays.
-            updated = dict(current)
-            if current.get(ASYNC) is not False:
-                updated.pop(ASYNC, None)  # of an event whose answer counts it would be lost
-            else:
-                wanted = {name: one for name, one in wanted.items() if name != ASYNC}
-            for name, value in wanted.items():
-                old = current.get(name)
-                if isinstance(value, dict) and isinstance(old, dict):
-                    updated[name] = {**old, **value}
-                elif name != "timeout":
-                    updated[name] = value
-        if updated != current:
-            self.document.replace(path, updated)
-
-    def _superfluous(self) -> list[OurHook]:
-        """Return the hooks of events not needed any more, and all but one of doubled ones."""
-        seen: set[tuple[str, str]] = set()
-        superfluous = []
-        for hook in self.our_hooks():
-            if hook.event not in EVENTS or (hook.event, hook.matcher) in seen:
-                superfluous.append(hook)
-            seen.add((hook.event, hook.matcher))
-        return superfluous
-
-    def drop_hooks(self, kept: frozenset[str]) -> None:
-        """Take our hooks out, and what is empty without them.
-
-        Args:
-            kept: Names of events, and ``hooks`` itself, that stay even when empty.
-        """
-        hooks = self.our_hooks()
-        self._drop_hooks(hooks, kept)
-        if hooks and not self.get("hooks") and "hooks" not in kept:
-            self.document.remove(("hooks",))
-
-    def _drop_hooks(self, hooks: list[OurHook], kept: frozenset[str]) -> None:
-        for hook in reversed(hooks):
-            self.document.remove(hook.path)
-            if not self.get(*hook.path[:-1]):
-                self.document.remove(hook.path[:3])
-            if not self.get(*hook.path[:2]) and hook.event not in kept:
-                self.document.remove(hook.path[:2])
+        self.put_entries({event: entry_for(event, command, link, waits=waits) for event in EVENTS})
 
     def put_status_line(self, command: str) -> None:
         """Make the status line run a command; the rest of its block stays."""
@@ -361,67 +155,9 @@ class Settings:
         else:
             self.document.replace(("statusLine",), before)
 
-    def says_the_same_as(self, data: bytes) -> bool:
-        """Return whether the document means what these bytes mean, however they are written."""
-        _, other = self._decode(data)
-        return comparable(self.document.text) == comparable(other.text)
 
-    def save(self, data: bytes) -> None:
-        """Replace the file atomically; links to it and its mode stay. Missing folders are made.
-
-        Raises:
-            StateWriteError: It changed since it was read, or the system refused; it is as it was.
-        """
-        temporary = f"{self.target}.{random_hex(6)}.tmp"
-        try:
-            os.makedirs(os.path.dirname(self.target), mode=0o700, exist_ok=True)
-            with NewFile(temporary, self.path, data):
-                self._copy_owner_and_mode(temporary)
-                self._check_unchanged()
-                os.replace(temporary, self.target)
-            sync_directory(os.path.dirname(self.target))
-        except OSError as error:
-            raise refused(self.path, "cannot be written", error) from error
-
-    def delete(self) -> None:
-        """Delete the file.
-
-        Raises:
-            StateWriteError: It changed since it was read, or the system refused.
-        """
-        try:
-            self._check_unchanged()
-            os.unlink(self.target)
-        except OSError as error:
-            raise refused(self.path, "cannot be deleted", error) from error
-
-    def _check_unchanged(self) -> None:
-        if self._read() != self.original:
-            reason = "changed meanwhile, nothing was written; run the command again"
-            raise StateWriteError(self.path, reason)
-
-    @property
-    def changes_mode(self) -> bool:
-        """Whether the permissions of the file will be others."""
-        return self.original is not None and self.new_mode not in (None, self.mode)
-
-    def save_mode(self) -> None:
-        """Give the file its new permissions.
-
-        Raises:
-            StateWriteError: The system refused.
-        """
-        if self.new_mode is None:
-            return
-        try:
-            os.chmod(self.target, self.new_mode)
-        except OSError as error:
-            raise refused(self.path, "cannot be made private", error) from error
-
-    def _copy_owner_and_mode(self, temporary: str) -> None:
-        os.chmod(temporary, self.mode if self.new_mode is None else self.new_mode)
-        if self.original is not None and hasattr(os, "chown"):
-            found = os.stat(self.target)
-            # Under sudo the file would become root's; nobody else may give files away.
-            with suppress(PermissionError):
-                os.chown(temporary, found.st_uid, found.st_gid)
+def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
+    """Note the block in the settings; without one nothing is noted."""
+    record.pop("statusLine", None)
+    if settings.document.has("statusLine"):
+        record["statusLine"] = settings.get("statusLine")

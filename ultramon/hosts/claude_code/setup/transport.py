@@ -16,7 +16,7 @@ from ultramon.hosts.setup import Server, SetupRequest
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.setup.install import Installation
-    from ultramon.hosts.claude_code.setup.planned_change import PlannedChange
+    from ultramon.hosts.planned_change import PlannedChange
 
 COMMAND, HTTP = "command", "http"
 VIAS = (COMMAND, HTTP)

@@ -13,22 +13,23 @@ from typing import Any
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
-from ultramon.hosts.claude_code.setup.planned_change import (
-    PlannedChange,
-    backup_path,
-    read_backup,
-    record_of,
-    remember_status_line,
-)
 from ultramon.hosts.claude_code.setup.settings import (
     USER,
     Settings,
     find_layers,
     layer_path,
     read_layer,
+    remember_status_line,
 )
 from ultramon.hosts.claude_code.setup.transport import restore_mode
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+from ultramon.hosts.planned_change import (
+    PlannedChange,
+    backup_path,
+    original_bytes,
+    read_backup,
+    record_of,
+)
 from ultramon.hosts.setup import SetupRequest, own_files
 from ultramon.system.files import delete_file
 
@@ -46,6 +47,7 @@ class Removal(PlannedChange):
         directories: Folders that an installation made, to be removed when empty.
     """
 
+    settings: Settings
     installed: InstalledChoices
     traces: list[str] = field(default_factory=list)
     saves_choices: bool = False
@@ -97,7 +99,7 @@ def plan_removal(request: SetupRequest) -> Removal:
     plan.after = settings.original
     if settings.holds_ours():
         _take_out(settings, record, before or Settings(settings.path, b""))
-        plan.after = _original_bytes(settings, before, is_new=record.get("backup", "") is None)
+        plan.after = original_bytes(settings, before, is_new=record.get("backup", "") is None)
         restore_mode(plan, record)
         if plan.after is None and record.get("createdDirectory"):
             plan.directories = [os.path.dirname(settings.target)]
@@ -131,16 +133,6 @@ def _take_out(settings: Settings, record: dict[str, Any], before: Settings) -> N
     settings.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
 
 
-def _original_bytes(settings: Settings, before: Settings | None, *, is_new: bool) -> bytes | None:
-    """Return the old bytes when nothing else changed since, else what is left."""
-    if before is not None and before.original is not None:
-        if settings.says_the_same_as(before.original):
-            return before.original
-    elif is_new and settings.says_the_same_as(b"{}"):
-        return None
-    return settings.data
-
-
 def plan_traces(plan: Removal, cwd: str) -> None:
     """Plan which files of the state directory go: with the last installation all of its own."""
     installed = plan.installed
@@ -167,7 +159,7 @@ def plan_traces(plan: Removal, cwd: str) -> None:
             plan.notes.append("what is known about agents stays; ultramon prune deletes the ended")
         return
     plan.notes.append(f"still installed in {', '.join(sorted(left))}")
-    backup = backup_path(directory, plan.settings)
+    backup = backup_path(installed, plan.settings)
     plan.traces = [backup] if os.path.lexists(backup) else []
     plan.saves_choices = kept != installed.installations
     installed.installations = kept

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ultramon.errors import StateCorruptError
-from ultramon.hosts.claude_code import NAME
-from ultramon.hosts.claude_code.setup.settings import Settings
+from ultramon.hosts.hook_settings import HookSettings
 from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.hosts.setup import Plan
 from ultramon.system.files import read_private_file
+
+AnySettings = TypeVar("AnySettings", bound=HookSettings)
 
 _BACKUP_SUFFIX = ".backup"
 _HIDDEN = "(the hook secret)"
@@ -27,7 +28,7 @@ class PlannedChange(Plan):
         beside: Changes of further files, done before this one.
     """
 
-    settings: Settings
+    settings: HookSettings
     beside: list[PlannedChange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -68,13 +69,13 @@ class PlannedChange(Plan):
             self.settings.save(self.after)
 
 
-def backup_path(state_directory: str, settings: Settings) -> str:
+def backup_path(installed: InstalledChoices, settings: HookSettings) -> str:
     """Return where the original bytes of a settings file are kept."""
     mark = hashlib.sha256(os.fsencode(settings.target)).hexdigest()[:12]
-    return os.path.join(os.path.abspath(state_directory), f"{NAME}.{mark}{_BACKUP_SUFFIX}")
+    return os.path.join(installed.state_directory, f"{installed.host}.{mark}{_BACKUP_SUFFIX}")
 
 
-def record_of(installed: InstalledChoices, settings: Settings) -> dict[str, Any] | None:
+def record_of(installed: InstalledChoices, settings: HookSettings) -> dict[str, Any] | None:
     """Return what was noted when a settings file was installed into; None = nothing."""
     for record in installed.installations:
         path = record.get("settings") if isinstance(record, dict) else None
@@ -83,14 +84,14 @@ def record_of(installed: InstalledChoices, settings: Settings) -> dict[str, Any]
     return None
 
 
-def read_backup(installed: InstalledChoices, settings: Settings) -> Settings | None:
+def read_backup(installed: InstalledChoices, settings: AnySettings) -> AnySettings | None:
     """Return the settings as they were before the first installation; None = not known.
 
     Raises:
         StateCorruptError: The backup is there and no settings file.
     """
     record = record_of(installed, settings) or {}
-    path = record.get("backup", backup_path(installed.state_directory, settings))
+    path = record.get("backup", backup_path(installed, settings))
     if not isinstance(path, str):
         return None
     try:
@@ -99,11 +100,22 @@ def read_backup(installed: InstalledChoices, settings: Settings) -> Settings | N
         return None
     except OSError as error:
         raise StateCorruptError(path, f"cannot be read: {error.strerror}") from error
-    return Settings(settings.path, data)
+    return type(settings)(settings.path, data)
 
 
-def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
-    """Note the block in the settings; without one nothing is noted."""
-    record.pop("statusLine", None)
-    if settings.document.has("statusLine"):
-        record["statusLine"] = settings.get("statusLine")
+def original_bytes(
+    settings: HookSettings, before: HookSettings | None, *, is_new: bool
+) -> bytes | None:
+    """Return what a file held before when nothing else changed since, else what is left of it.
+
+    Args:
+        settings: The file, without ultramon's entries.
+        before: As it was before the first installation; None = not known.
+        is_new: Whether there was no file then.
+    """
+    if before is not None and before.original is not None:
+        if settings.says_the_same_as(before.original):
+            return before.original
+    elif is_new and settings.says_the_same_as(b"{}"):
+        return None
+    return settings.data

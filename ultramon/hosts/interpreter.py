@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.setup.commands import package_directory
+from ultramon.hosts.doctor import ok, problem, warning
+from ultramon.hosts.hook_commands import OurCommand, package_directory
+from ultramon.system.findings import Finding
 
 _PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "package.json", ".claude")
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
@@ -108,3 +111,27 @@ def problem_of(interpreter: str, package: str | None = None) -> str | None:
         lines = done.stderr.decode("utf-8", "backslashreplace").strip().splitlines()
         return f"cannot run the hook: {lines[-1] if lines else f'exit {done.returncode}'}"
     return None
+
+
+def check_command(command: OurCommand, install: str) -> Finding:
+    """Answer the doctor whether what settings run is there, starts, and is this ultramon.
+
+    Args:
+        command: What they run.
+        install: The command that installs it anew.
+    """
+    name, program, script = "interpreter", shutil.which(command.program), command.script
+    if script is not None and not os.access(script, os.R_OK):
+        return problem("hook script", f"{script} is gone: the hooks do nothing", install)
+    if program is None:
+        return problem(name, f"{command.program} is gone: no hook can run", install)
+    if script is None:
+        return ok(name, program)
+    package = os.path.abspath(os.path.join(os.path.dirname(script), *[os.pardir] * 3))
+    reason = problem_of(program, package)
+    if reason is not None:
+        return problem(name, f"{command.program} {reason}", install)
+    if os.path.realpath(package) != os.path.realpath(package_directory()):
+        message = f"the hooks run the ultramon in {package}, this is {package_directory()}"
+        return warning(name, message, install)
+    return ok(name, f"{command.program} runs {script}")
