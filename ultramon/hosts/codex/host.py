@@ -15,10 +15,13 @@ from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+    from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.system.findings import Finding
 
 _KINDS = {
     "SessionStart": port.SESSION_STARTED,
@@ -127,6 +130,28 @@ class Codex(Host):
         from ultramon.hosts.transcript_files import files_below
 
         return files_below(os.path.join(home_directory(environ), "sessions"), ".jsonl", on_error)
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "codex", "resume", session_id
+
+    def plan_installation(self, request: SetupRequest) -> Plan:
+        """Plan hooks in the client's ``hooks.json``."""
+        from ultramon.hosts.codex.setup import plan_installation
+
+        return plan_installation(request)
+
+    def plan_removal(self, request: SetupRequest) -> Plan:
+        """Plan to take them out again."""
+        from ultramon.hosts.codex.setup import plan_removal
+
+        return plan_removal(request)
+
+    def examine(self, context: DoctorContext) -> Iterable[Finding]:
+        """Answer the questions about the hooks and about sessions that never called one."""
+        from ultramon.hosts.codex.doctor import examine
+
+        return examine(context)
 
 
 CODEX = Codex()
