@@ -308,6 +308,10 @@ class Host:
         """
         return iter(())
 
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session, word for word; empty = there is none."""
+        return ()
+
     # --- installation
 
     def plan_installation(self, request: SetupRequest) -> Plan:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ultramon.state.observed import ObservedAgent
     from ultramon.state.record import StateRecord
 
-HOST = "claude-code"
-
 
 @click.command("resume")
 @click.argument("agent", required=False)
@@ -46,7 +44,7 @@ def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: b
 
 def is_session(record: StateRecord) -> bool:
     """Return whether an agent is a session that its client can resume."""
-    return record.host == HOST and record.agent_id == record.session_id
+    return record.agent_id == record.session_id and bool(_resume_words(record))
 
 
 def _is_cut_off(one: ObservedAgent, show_all: bool) -> bool:
@@ -57,7 +55,19 @@ def _is_cut_off(one: ObservedAgent, show_all: bool) -> bool:
 def resume_command(record: StateRecord) -> str:
     """Return the shell command that resumes a session in its directory."""
     go = f"cd {shlex.quote(record.cwd)} && " if record.cwd else ""
-    return f"{go}claude --resume {shlex.quote(record.session_id)}"
+    return f"{go}{shlex.join(_resume_words(record))}"
+
+
+def _resume_words(record: StateRecord) -> tuple[str, ...]:
+    from ultramon.errors import ConfigurationError
+    from ultramon.hosts.registry import find_host
+
+    if not (record.host and record.session_id):
+        return ()
+    try:
+        return find_host(record.host).resume_words(record.session_id)
+    except ConfigurationError:
+        return ()  # its distribution is gone
 
 
 def resume_command_of_session(record: StateRecord) -> str | None:

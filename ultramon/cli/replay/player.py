@@ -11,6 +11,7 @@ from ultramon.context.ladder import CLAUDE_CODE_LADDER
 from ultramon.context.limits import window_for_model
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
+from ultramon.hosts.codex import NAME as CODEX
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
@@ -276,7 +277,7 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> timelin
 
 def _judged_by_host(config: ContextConfig, kind: str) -> ContextConfig:
     """Return a configuration with the thresholds of a host where it has none of its own."""
-    if kind != CLAUDE_CODE or "ladder" in config.sources:
+    if kind not in (CLAUDE_CODE, CODEX) or "ladder" in config.sources:
         return config
     if config.sources.keys().isdisjoint(_THRESHOLDS):
         return config.replace(ladder=CLAUDE_CODE_LADDER)

@@ -197,6 +197,10 @@ class ClaudeCode(Host):
         folder = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
         return files_below(os.path.join(folder, "projects"), ".jsonl", on_error)
 
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "claude", "--resume", session_id
+
     def plan_installation(self, request: SetupRequest) -> Plan:
         """Plan hooks and a status line in a layer of the client's settings, or a plugin."""
         from ultramon.hosts.claude_code.setup.requests import plan_installation
