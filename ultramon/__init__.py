@@ -181,8 +181,8 @@ _ROOMS = {
     "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError AgentWorkError ConfigurationError "
-    "FencedError HandedOffError HandoffTakenError InvalidAgentIdError InvalidUsageError LifecycleError "
-    "MissingExtraError NotPermittedError QueueFullError RegistrationError "
+    "FencedError HandedOffError HandoffTakenError InvalidAgentIdError InvalidUsageError "
+    "LifecycleError MissingExtraError NotPermittedError QueueFullError RegistrationError "
     "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
     "UltramonError UnknownResponseError WorkspaceError",
     "fleet.events": "FleetEvent",
