@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from helpers import DATA
+from helpers import DATA, ROOT
 from helpers.client_home import SHAPES
 
 from ultramon.errors import ConfigurationError, StateCorruptError
@@ -13,6 +13,7 @@ from ultramon.hosts.codex.doctor import examine
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.setup import EVENTS, CodexHooks, hooks_path
 from ultramon.hosts.doctor import DoctorContext
+from ultramon.hosts.registry import find_host
 from ultramon.hosts.setup import Choices, SetupRequest
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
@@ -141,3 +142,22 @@ def test_the_doctor_finds_sessions_that_never_called_a_hook(home):
     assert "trust" in found.cure
     os.utime(rollout, (1, 1))
     assert ("codex sessions", OK) in home.findings()
+
+
+def test_the_pages_say_what_is_so():
+    """The table of hosts, by what each host takes; the page of Codex, by what is installed."""
+    page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    cells = {row[0][2:]: [one.rstrip(" |") for one in row[1:]] for row in rows if len(row) == 3}
+    hosts = [find_host("claude-code"), find_host("codex")]
+    for option, row in {
+        "enforce": "agents that do not return are ended",
+        "status_line": "status line",
+        "resident": "tool calls by requests, resident",
+    }.items():
+        offered = [not cell.startswith(("no", "the client")) for cell in cells[row]]
+        assert offered == [option in host.own_options for host in hosts]
+    assert cells["`replay`, `report`, `resume`"] == ["yes", "yes"]
+    assert all(host.resume_words("s") for host in hosts)
+    own = (ROOT / "docs" / "codex.md").read_text(encoding="utf-8")
+    assert all(event in own for event in EVENTS)
