@@ -352,6 +352,7 @@ class StateWriter:
         except AgentAlreadyRunningError:
             # The state that could not be read a moment ago may be its own after all.
             if not (has_tried and self._recognise()):
+                self.record.generation = 0
                 raise
             self._store(durable=True)
             return
