@@ -28,11 +28,13 @@ def main(url, seconds):
     from ultramon import ContextConfig, create_context_monitor
 
     config = ContextConfig(heartbeat_interval_seconds=1.0, lost_after_seconds=600.0)
-    create_context_monitor(AGENT, config, backend=url).start()
+    monitor = create_context_monitor(AGENT, config, backend=url).start()
     os.write(1, b"started\n")
     for line in sys.stdin:
         set_clock(line)
         os.write(1, b"set\n")
+    # One that nobody holds any more is collected, and beats no longer.
+    monitor.stop()
 
 
 if __name__ == "__main__":

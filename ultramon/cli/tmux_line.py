@@ -77,7 +77,10 @@ def _survey(backend: Backend, run: str | None, look: IndexedLook) -> Survey:
                     if one.record.agent_id in look.restored:
                         unanswered.append(one.record.agent_id)
                         continue
-                    needing += _needs_person(one)
+                    if isinstance(checked_json(one), Unreadable):
+                        problems += 1
+                        continue
+                    needing += bool(need_of(one))
                 living.append(one)
             verdicts[one.liveness.verdict] += 1
         if not unanswered:
@@ -110,10 +113,6 @@ def _load(backend: Backend, run: str | None, agent_id: str) -> list[StoredAgent]
 def _may_need_person(one: ObservedAgent) -> bool:
     """Return whether an agent may need a person, by the head of its state."""
     return one.record.phase == "waiting" or one.record.action == "force_return"
-
-
-def _needs_person(one: ObservedAgent) -> bool:
-    return not isinstance(checked_json(one), Unreadable) and bool(need_of(one))
 
 
 def _ask(overview: Overview, run: str | None) -> Survey:
