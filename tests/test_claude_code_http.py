@@ -27,7 +27,8 @@ from ultramon.system.processes import this_host
 MIB = 1 << 20
 _VARYING = re.compile(
     r"\d{4}-\d\d-\d\dT[\d:.]+Z|\b1[6-9]\d{8}(\.\d+)?\b|\d\d:\d\dZ"
-    r'|"(crc32|seconds|secondsToWarning|secondsToCritical|secondsPerTurn|eventId)": [^,}]+'
+    r'|"(crc32|seconds|secondsToWarning|secondsToCritical|secondsPerTurn|eventId|callEndedAt'
+    r'|runsNothingSince)": [^,}]+'
 )
 
 

@@ -309,7 +309,8 @@ def test_an_installation_says_in_three_lines_what_it_did_and_how_to_see_it(clien
     assert done.stdout == ""
     first, second, third = done.stderr.splitlines()
     own = "hooks, and a status line that shows the window"
-    assert first == f"installed in {client.settings}: {own}"
+    answers = "one process answers for all sessions, unless --no-resident"
+    assert first == f"installed in {client.settings}: {own}; {answers}"
     assert second.startswith("sessions that start from now on report themselves")
     assert third.startswith("`ultramon watch` shows them; `ultramon uninstall claude-code` ")
 

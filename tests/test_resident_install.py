@@ -79,7 +79,7 @@ def test_it_is_the_default_and_a_choice_stays(client):
     assert client.install().returncode == 0
     assert chosen(client) == (False, False)
     done = client.install("--resident")
-    assert "--no-resident has each hook do everything itself" in done.stderr
+    assert "one process answers for all sessions, unless --no-resident" in done.stderr
     assert chosen(client) == (True, True)
 
 

@@ -135,7 +135,7 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
             yield problem("launcher", f"{found.program}: {reason}: no hook runs", install)
             continue
         yield check_command(command, install)
-        if found.is_launcher and not (seen.stored is not None and seen.stored.resident):
+        if found.is_launcher and seen.stored is not None and not seen.stored.resident:
             reason = problem_of_bundle(found.program)
             if reason is not None:
                 path = bundle_path(found.program)

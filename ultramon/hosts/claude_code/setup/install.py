@@ -52,6 +52,7 @@ _STATUS_LINES = {
     "both": f"hooks, and {_OURS} beside yours",
     "chained": "hooks, and your status line, whose numbers ultramon reads",
 }
+_RESIDENT = "one process answers for all sessions, unless --no-resident"
 
 
 @dataclass(kw_only=True)
@@ -103,10 +104,11 @@ class Installation(PlannedChange):
 
     @property
     def contents(self) -> str:
-        """Hooks, and the status line that is shown."""
-        if self.settings.our_status_line() is None:
-            return super().contents
-        return _STATUS_LINES[self.installed.status_line_show]
+        """Hooks, the status line that is shown, and the process that answers."""
+        contents = super().contents
+        if self.settings.our_status_line() is not None:
+            contents = _STATUS_LINES[self.installed.status_line_show]
+        return f"{contents}; {_RESIDENT}" if self.installed.resident else contents
 
     @property
     def offer(self) -> Offer | None:

@@ -84,19 +84,14 @@ def choose_resident(plan: Installation) -> None:
     """Work out whether a resident answers: unless a person or the system says no, or requests go.
 
     Args:
-        plan: Its choices and records decide; gets a note where one is asked from now on.
+        plan: Its choices and records decide.
     """
     installed = plan.installed
     can = hasattr(socket, "SO_PEERCRED")
     sends = any(one.get("via") == HTTP for one in installed.installations if isinstance(one, dict))
-    before, installed.resident = installed.resident, can and not sends
+    installed.resident = can and not sends
     if installed.resident_choice is not None:
         installed.resident = installed.resident_choice
-    if installed.resident and not before:
-        plan.notes.append(
-            "one process, which the first session starts, answers the hooks of all sessions;"
-            " --no-resident has each hook do everything itself"
-        )
 
 
 def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
