@@ -6,13 +6,13 @@ run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
-	$(PYTHON) -m pytest -n 2 --dist loadfile -m 'not slow'
+	$(PYTHON) -m pytest -n 3 --dist loadfile -m 'not slow'
 
 test-all: .venv
-	$(PYTHON) -m pytest -n 2 --dist loadfile
+	$(PYTHON) -m pytest -n 3 --dist loadfile
 
 durations: .venv
-	$(PYTHON) -m pytest -n 2 --dist loadfile --write-durations
+	$(PYTHON) -m pytest -n 3 --dist loadfile --write-durations
 
 # A sample of modules; all that [tool.mutmut] names take an hour: make mutants MUTANTS='ultramon.*'
 MUTANTS ?= ultramon.state.liveness* ultramon.context.ladder* ultramon.notices.message_rules*
