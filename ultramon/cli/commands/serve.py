@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ultramon.cli.listening import check_key, listening_options
 from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 from ultramon.errors import MissingExtraError
@@ -16,39 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "httpx", "starlette", "uvicorn"))
-_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command("serve")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    help="Address to listen on; beyond this machine only with a certificate or behind a proxy.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8420,
-    help="Port to listen on; 0 = any free one.",
-)
-@click.option(
-    "--tls-cert", "certfile", type=_FILE, help="Serve HTTPS with this certificate chain (PEM)."
-)
-@click.option("--tls-key", "keyfile", type=_FILE, help="Its key, where it is not in the same file.")
-@click.option(
-    "--allow-host",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Answer requests for this host name too; its port is --port unless given.",
-)
-@click.option(
-    "--behind-proxy",
-    "proxies",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Believe the X-Forwarded headers of this address or network, and answer no other machine.",
-)
+@listening_options(8420)
 @click.option("--log-requests", is_flag=True, help="Log one line per request.")
 @click.option(
     "--log-file",
@@ -81,8 +53,7 @@ def command(
     """
     from ultramon.tokens import ADMIN_TOKEN, secret_path
 
-    if keyfile is not None and certfile is None:
-        raise click.UsageError("--tls-key needs --tls-cert")
+    check_key(certfile, keyfile)
     serve = _import_server()
     backend = open_store(state_dir)
     directory = state_dir_given(state_dir) or directory_of(backend)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ultramon.cli.listening import check_key, listening_options
 from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 from ultramon.errors import MissingExtraError
@@ -17,43 +18,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "starlette", "uvicorn"))
-_FILE = click.Path(exists=True, dir_okay=False)
-
-
-def _split(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (value or "").split(",") if part.strip())
 
 
 @click.command("web")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    help="Address to listen on; beyond this machine only with a certificate or a proxy.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8421,
-    help="Port to listen on; 0 = any free one.",
-)
-@click.option(
-    "--tls-cert", "certfile", type=_FILE, help="Serve HTTPS with this certificate chain (PEM)."
-)
-@click.option("--tls-key", "keyfile", type=_FILE, help="Its key, where it is not in the same file.")
-@click.option(
-    "--behind-proxy",
-    "proxies",
-    metavar="ADDR[,ADDR]",
-    callback=_split,
-    help="Answer these proxies, and believe what they say about clients and scheme.",
-)
-@click.option(
-    "--allow-host",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Answer requests for this host name too; its port is --port unless given.",
-)
+@listening_options(8421)
 @click.option("--link", is_flag=True, help="Print a new login link of the page that runs, and end.")
 @click.option("--log-requests", is_flag=True, help="Write one line per request to stderr.")
 @store_options
@@ -72,8 +40,7 @@ def command(
     It prints a link that logs a browser in: once, within five minutes. The page only reads. With
     --json its address and the link go to stdout, as one line.
     """
-    if keyfile is not None and certfile is None:
-        raise click.UsageError("--tls-key needs --tls-cert")
+    check_key(certfile, keyfile)
     main = _import_web()
     backend = open_store(state_dir)
     directory = os.path.abspath(state_dir_given(state_dir) or directory_of(backend))

@@ -1,0 +1,75 @@
+"""Where a command that serves listens, and who may reach it: the options that all of them take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
+def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds host, port, certfile, keyfile, names and proxies.
+
+    Args:
+        port: The default port.
+    """
+    options = (
+        click.option(
+            "--host",
+            default="127.0.0.1",
+            help="Address to listen on; beyond this machine only with a certificate or behind a"
+            " proxy.",
+        ),
+        click.option(
+            "--port",
+            type=click.IntRange(0, 65_535),
+            default=port,
+            help="Port to listen on; 0 = any free one.",
+        ),
+        click.option(
+            "--tls-cert",
+            "certfile",
+            type=_FILE,
+            help="Serve HTTPS with this certificate chain (PEM).",
+        ),
+        click.option(
+            "--tls-key", "keyfile", type=_FILE, help="Its key, where it is not in the same file."
+        ),
+        click.option(
+            "--allow-host",
+            "names",
+            multiple=True,
+            metavar="NAME",
+            help="Answer requests for this host name too; its port is --port unless given.",
+        ),
+        click.option(
+            "--behind-proxy",
+            "proxies",
+            multiple=True,
+            metavar="ADDRESS",
+            help="Believe the X-Forwarded headers of this address or network, and answer no other"
+            " machine.",
+        ),
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def check_key(certfile: str | None, keyfile: str | None) -> None:
+    """Refuse a key without its certificate.
+
+    Raises:
+        click.UsageError: There is a key alone.
+    """
+    if keyfile is not None and certfile is None:
+        raise click.UsageError("--tls-key needs --tls-cert")
