@@ -17,6 +17,7 @@ from ultramon.system.processes import this_host
 from ultramon.system.wording import field
 from ultramon.testing import FakeClock, make_record, simulate
 from ultramon.testing.clock import START
+from ultramon.tokens import METRICS_TOKEN, server_secret
 from ultramon.web.event_reader import EventReader, _read
 from ultramon.web.fillings import FillingReader
 from ultramon.web.gate import CONTENT_POLICY
@@ -101,6 +102,24 @@ def test_a_forged_link_logs_nobody_in(change):
     logins, code = Logins("key", FakeClock()), make_code("key", START)
     assert logins.redeem(change(code)) is None
     assert logins.redeem(code) is not None
+
+
+def test_prometheus_scrapes_it_with_its_token_alone(backend, clock, make, tmp_path):
+    """Neither nothing nor a session opens the metrics, and their token opens no page."""
+    monitor = make("scout")
+    monitor.report_usage(input_tokens=4_200)
+    monitor.update_heartbeat()
+    directory = str(tmp_path / "state")
+    with WebServing(backend, clock=clock, state_directory=directory) as serving:
+        visitor = serving.visitor(clock.now())
+        assert [client.get("/metrics").status_code for client in (serving.stranger(), visitor)] == [
+            401,
+            401,
+        ]
+        token = server_secret(directory, METRICS_TOKEN)
+        scraper = serving.stranger(Authorization=f"Bearer {token}")
+        assert 'ultramon_context_tokens{agent_id="scout"' in scraper.get("/metrics").text
+        assert scraper.get("/").status_code == 401
 
 
 def test_looking_ahead_does_not_use_a_link_up(serving, clock):

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
+from ultramon.errors import StateError
+from ultramon.server.http.authentication import METRICS_PATH
+from ultramon.server.routes.metrics import metrics_route
 from ultramon.server.stream_slots import Slots
 from ultramon.web.gate import SESSION, cookie_name
 from ultramon.web.logins import SESSION_SECONDS
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from ultramon.metrics.source import MetricsSource
     from ultramon.web.live import Live
     from ultramon.web.logins import Logins
 
@@ -35,13 +45,14 @@ _KINDS = {
 }
 
 
-def create_app(live: Live, logins: Logins, port: int) -> Starlette:
+def create_app(live: Live, logins: Logins, port: int, metrics: MetricsSource) -> Starlette:
     """Return the application, to be run behind `ultramon.web.gate`.
 
     Args:
         live: Draws the pages.
         logins: The sessions.
         port: Of the server.
+        metrics: What Prometheus scrapes.
     """
     slots = Slots("pages", MAX_STREAMS, MAX_STREAMS_OF_ONE)
     static = _static_files()
@@ -105,8 +116,11 @@ def create_app(live: Live, logins: Logins, port: int) -> Starlette:
         Route("/login", log_in),
         Route("/logout", log_out, methods=["POST"]),
         Route("/static/{name}", send_file),
+        Route(METRICS_PATH, metrics_route(metrics)),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+    return Starlette(
+        routes=routes, exception_handlers={HTTPException: _refused, StateError: _store_refused}
+    )
 
 
 class _Following(StreamingResponse):
@@ -130,6 +144,10 @@ async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     page = plain_page(f"{error.status_code}", str(error.detail))
     return HTMLResponse(page, error.status_code, error.headers)
+
+
+async def _store_refused(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 503)
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:

@@ -8,7 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import Response
 
-from ultramon.server.http.authentication import connection_of
+from ultramon.server.http.authentication import (
+    METRICS_PATH,
+    connection_of,
+    credentials_in,
+    is_same,
+    unauthorized,
+)
 from ultramon.server.http.error_responses import answer
 from ultramon.server.http.request_filter import OWN_HEADERS
 from ultramon.server.rate_limits import TokenBuckets
@@ -43,24 +49,31 @@ def cookie_name(scheme: str, port: int) -> str:
 
 
 class SessionGate:
-    """Lets requests with the cookie of a session pass.
+    """Lets requests with the cookie of a session pass, and scrapes with the token of metrics.
 
     Args:
         app: The pages.
         logins: The sessions.
         port: Of the server.
+        metrics_token: Opens ``/metrics`` and nothing else; None = nothing opens it.
     """
 
-    def __init__(self, app: ASGIApp, logins: Logins, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, logins: Logins, port: int, metrics_token: str | None = None
+    ) -> None:
         self._app = app
         self._logins = logins
         self._port = port
+        self._metrics_token = metrics_token
         self._buckets = TokenBuckets()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
         if scope["type"] != "http" or scope["path"].startswith(OPEN_PATHS):
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == METRICS_PATH:
+            await self._scrape(scope, receive, send)
             return
         session = self._session(scope)
         if session is None:
@@ -78,6 +91,15 @@ class SessionGate:
             await answer(HTTPException(429, problem, {"Retry-After": "1"}))(scope, receive, send)
             return
         scope["state"][SESSION] = session
+        await self._app(scope, receive, send)
+
+    async def _scrape(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token, expected = credentials_in(scope).token, self._metrics_token
+        if token is None or expected is None or not is_same(token, expected):
+            await answer(unauthorized())(scope, receive, send)
+            return
+        connection = connection_of(scope)
+        connection.is_known, connection.unauthenticated = True, 0
         await self._app(scope, receive, send)
 
     def _session(self, scope: Scope) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon import __version__
 from ultramon.errors import ConfigurationError, StateError
+from ultramon.metrics.source import MetricsSource
 from ultramon.server.http.http_server import HttpServer, listen, read_address
 from ultramon.server.http.proxies import BehindProxies, proxy_networks
 from ultramon.server.http.request_filter import RequestFilter, allowed_hosts
@@ -19,6 +20,7 @@ from ultramon.server.server_file import (
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.files import make_private_directory
 from ultramon.system.timestamps import format_time
+from ultramon.tokens import METRICS_TOKEN, server_secret
 from ultramon.web.app import create_app
 from ultramon.web.gate import HEADERS, SessionGate
 from ultramon.web.live import Live
@@ -52,7 +54,7 @@ class WebServer(HttpServer):
         proxies: Addresses or networks whose forwarded headers are believed; nobody else but this
             machine is answered then.
         clock: For tests.
-        state_directory: Where the server's file is; None = it has none.
+        state_directory: Where the server's file is, and the token of metrics; None = neither.
         options: As for `HttpServer`.
 
     Raises:
@@ -77,8 +79,10 @@ class WebServer(HttpServer):
         live = Live(Readers(backend, clock), lambda: self.should_exit)
         networks = proxy_networks(proxies)
         hosts = allowed_hosts(scheme, port, names, is_proxied=bool(networks))
+        token = None if state_directory is None else server_secret(state_directory, METRICS_TOKEN)
+        pages = create_app(live, logins, port, MetricsSource(backend, clock=clock))
         app: ASGIApp = RequestFilter(
-            SessionGate(create_app(live, logins, port), logins, port),
+            SessionGate(pages, logins, port, token),
             hosts=hosts,
             headers=HEADERS,
         )

@@ -16,7 +16,9 @@ from ultramon.errors import MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "httpx", "starlette", "uvicorn"))
+_OF_THE_EXTRA = frozenset(
+    ("anyio", "fastapi", "h11", "httpx", "prometheus_client", "starlette", "uvicorn")
+)
 
 
 @click.command("serve")

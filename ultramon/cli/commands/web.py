@@ -17,7 +17,7 @@ from ultramon.errors import MissingExtraError
 if TYPE_CHECKING:
     from types import ModuleType
 
-_OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "starlette", "uvicorn"))
+_OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "prometheus_client", "starlette", "uvicorn"))
 
 
 @click.command("web")

@@ -111,13 +111,13 @@ async def identify(services: Services, credentials: Credentials, path: str) -> C
     token = credentials.token
     if path.startswith(HOOK_PATHS):
         for given in (token, *credentials.hook_secrets):
-            if given is not None and _equal(given, services.hook_secret):
+            if given is not None and is_same(given, services.hook_secret):
                 return Caller(HOOK)
     if token is None:
         raise unauthorized()
-    if path == METRICS_PATH and _equal(token, services.metrics_token):
+    if path == METRICS_PATH and is_same(token, services.metrics_token):
         return Caller(METRICS)
-    if _equal(token, services.admin_token):
+    if is_same(token, services.admin_token):
         return Caller(ADMIN)
     stored = await run_in_threadpool(
         bearer_of, token.decode("latin-1"), backend=services.backend, clock=services.clock
@@ -134,7 +134,8 @@ def unauthorized() -> HTTPException:
     )
 
 
-def _equal(given: bytes, expected: str) -> bool:
+def is_same(given: bytes, expected: str) -> bool:
+    """Compare a credential with a secret, in a time that does not tell where they differ."""
     return hmac.compare_digest(given, expected.encode("ascii"))
 
 
