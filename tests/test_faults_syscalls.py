@@ -86,7 +86,8 @@ def problem_of(directory, fault, said, update):
         allowed = {1, 2}
     else:
         kind, reason = said[0]
-        if kind not in ("stored", "StateWriteError"):
+        # On a slow machine a lock whose file could not be looked at is not tried a second time.
+        if kind not in ("stored", "StateWriteError", "LockedError"):
             return f"raised {kind}: {reason}"
         allowed = {2} if kind == "stored" or "durability unknown" in reason else {1}
     if seq not in allowed:
@@ -161,7 +162,10 @@ def test_a_fault_at_any_call_of_an_update_leaves_the_old_or_the_new_state(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", ["KILL", "EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    "fault",
+    ["KILL", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("EIO", "ENOSPC"))],
+)
 def test_a_fault_at_any_call_of_a_crossing_loses_and_repeats_no_event(
     tmp_path, update_calls, fault
 ):

@@ -75,7 +75,7 @@ def types(backend, agent_id):
     return [e["type"] for e in backend.events().events if e["agentId"] == agent_id]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_network_that_is_cut_for_longer_than_anybody_waits_loses_nothing(host, run_on, direct):
     """Agents go on and end; what they said arrives once, in order, when the cable is back."""
     cuts = {cut: host() for cut in ("pull", "blackhole")}

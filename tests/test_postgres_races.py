@@ -123,7 +123,7 @@ def test_a_cancellation_against_a_claim(backend, queue, url):
     assert queue.depth(now=START) == queue.depth(now=START + 3600) == []
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.exhaustive)])
 def test_killed_receivers_lose_nothing(backend, queue, url, kills):
     """Of ten messages a kill none is lost when receivers are killed between claim and end."""
     with backend.database.transaction() as connection:

@@ -26,6 +26,7 @@ h3 { font-size: 1rem; margin: 0; } p { margin: .25rem 0; } .dim { color: var(--d
 .number { font-size: 1.6rem; font-weight: 600; line-height: 1.2; }
 dl { display: grid; grid-template-columns: 1fr auto; gap: .1rem .75rem; margin: .5rem 0 0; }
 dt, dd { margin: 0; min-width: 0; } dd { text-align: right; color: var(--dim); }
+.facts { grid-template-columns: max-content 1fr; } .facts dd { text-align: left; }
 svg { display: block; width: 100%; } .bar { height: .4rem; } .wide { grid-column: 1 / -1; }
 .timeline { height: 5rem; margin: .5rem 0; }
 .track { fill: var(--line); } .fill { fill: var(--fill); }

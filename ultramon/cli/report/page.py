@@ -37,7 +37,7 @@ def report_page(found: Survey) -> str:
         _number(f"{found.subagents_empty:,}", f"of {subagents} came back empty"),
         _number(f"{found.subagents_near_limit:,}", near),
     ]
-    facts = element("dl")
+    facts = element("dl", class_="facts")
     for name, words, _ in facts_of(found):
         facts.extend([element("dt", name), element("dd", words)])
     sources = [source_name(one.name) for one in found.by_source]

@@ -125,11 +125,13 @@ class Codex(Host):
     def transcript_files(
         self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
     ) -> Iterator[str]:
-        """Yield the files of ``sessions`` in ``CODEX_HOME``, else in ``~/.codex``."""
+        """Yield the files of sessions, archived ones too, in ``CODEX_HOME``, else ``~/.codex``."""
         from ultramon.hosts.codex.configuration import home_directory
         from ultramon.hosts.transcript_files import files_below
 
-        return files_below(os.path.join(home_directory(environ), "sessions"), ".jsonl", on_error)
+        for folder in ("sessions", "archived_sessions"):
+            path = os.path.join(home_directory(environ), folder)
+            yield from files_below(path, ".jsonl", on_error)
 
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
