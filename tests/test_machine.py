@@ -23,7 +23,7 @@ level_names = st.lists(
 )
 
 READS = {"get_state", "get_threshold_action", "explain", "pending"}
-SETTINGS = {"plan", "set_tasks_total", "set_model"}
+SETTINGS = {"plan", "set_tasks_total", "set_model", "set_host_limits"}
 WORK = {
     "track_content", "report_usage", "report_response", "report_overflow", "fits", "clear",
     "record_compaction", "waiting", "working", "update_heartbeat", "task", "set_current_task",

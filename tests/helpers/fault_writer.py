@@ -309,6 +309,7 @@ VERBS = {
     "report_overflow": lambda m: m.report_overflow("nothing of the kind"),
     "fits": lambda m: m.fits("a large tool result"),
     "set_model": lambda m: m.set_model("claude-sonnet-4-5"),
+    "set_host_limits": lambda m: m.set_host_limits(window_tokens=200_000),
     "plan": lambda m: m.plan(["one", "two", "three"]),
     "pending": lambda m: m.pending(),
     "set_current_task": lambda m: m.set_current_task("one"),
