@@ -223,8 +223,9 @@ def test_a_question_to_the_user_is_waiting(client, installed, on_terminal, api, 
     screen = on_terminal()
     screen.enter(marked("make it"))
     screen.wait_for("Do you want to proceed?")
+    # The question is drawn beside the hook that hears of it.
+    until(lambda: living(states)[0].phase == "waiting", "the question is known")
     (session,) = living(states)
-    assert session.phase == "waiting"
     assert not (client.project / "made").exists()
     # For a moment after it appears the question takes no answer.
     until(lambda: screen.press("1") or (client.project / "made").exists(), "the answer is taken")
