@@ -251,6 +251,28 @@ class HookSettings:
         if hooks and not self.get("hooks") and "hooks" not in kept:
             self.document.remove(("hooks",))
 
+    def take_out(self, record: dict[str, Any], before: HookSettings) -> None:
+        """Take all of ultramon's entries out, and put back what they replaced.
+
+        Args:
+            record: The note of the installation; empty = there is none.
+            before: The file as it was before the first installation.
+        """
+        kept = set(before.get("hooks") or ())
+        if before.document.has("hooks"):
+            kept.add("hooks")
+        self.drop_hooks(frozenset(kept))
+
+    def remember_replaced(self, record: dict[str, Any], before: HookSettings) -> None:
+        """Note what ultramon's entries replaced, where an earlier note is lost.
+
+        Hooks are put beside others and replace nothing.
+
+        Args:
+            record: The note of the installation.
+            before: The file as it was before the first installation.
+        """
+
     def _drop_hooks(self, hooks: list[OurHook], kept: frozenset[str]) -> None:
         for hook in reversed(hooks):
             self.document.remove(hook.path)

@@ -43,6 +43,23 @@ def this_interpreter() -> str:
     return path
 
 
+def lasting_interpreter(cwd: str, *, force: bool) -> str:
+    """Return the Python that hooks shall run: this one, which starts and will last.
+
+    Args:
+        cwd: The working directory.
+        force: Whether one that may not last will do.
+
+    Raises:
+        ConfigurationError: This program may not last, or its Python does not run the hook.
+    """
+    if not force:
+        check_lasting(cwd)
+    interpreter = this_interpreter()
+    check_interpreter(interpreter)
+    return interpreter
+
+
 def check_lasting(cwd: str, *, prefix: str = sys.prefix, base: str = sys.base_prefix) -> None:
     """Make sure that the environment of this program is not one that comes and goes.
 

@@ -53,6 +53,12 @@ class PlannedChange(Plan):
             shown = shown.replace(secret, _HIDDEN)
         return "".join(change.diff() for change in self.beside) + shown
 
+    def restore_mode(self, record: dict[str, Any]) -> None:
+        """Plan to give the file the mode back that it had before a secret was put into it."""
+        mode = record.pop("mode", None)
+        if type(mode) is int and 0 < mode <= 0o777:
+            self.settings.new_mode = mode
+
     def write_settings(self) -> None:
         """Bring the files to what was planned.
 

@@ -5,13 +5,11 @@ Never on a hook's path.
 
 from __future__ import annotations
 
-import os
 import shlex
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from ultramon.errors import StateCorruptError
+from ultramon.hosts import installation
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
@@ -31,20 +29,8 @@ from ultramon.hosts.claude_code.setup.settings import (
     remember_status_line,
 )
 from ultramon.hosts.claude_code.setup.transport import choose_link, choose_resident
-from ultramon.hosts.installed_choices import (
-    STATUS_LINES,
-    InstalledChoices,
-    check_choice,
-    choices_path,
-)
-from ultramon.hosts.planned_change import (
-    PlannedChange,
-    backup_path,
-    read_backup,
-    record_of,
-)
-from ultramon.hosts.setup import Offer, SetupRequest, choose
-from ultramon.system.files import delete_file, make_private_directory, replace_file
+from ultramon.hosts.installed_choices import STATUS_LINES, check_choice
+from ultramon.hosts.setup import Offer, SetupRequest
 
 _OURS = "a status line that shows the window"
 _STATUS_LINES = {
@@ -56,35 +42,23 @@ _RESIDENT = "one process answers for all sessions, unless --no-resident"
 
 
 @dataclass(kw_only=True)
-class Installation(PlannedChange):
+class Installation(installation.Installation):
     """A planned installation.
 
     Attributes:
-        installed: The choices as they shall be stored.
-        is_corrupt: Whether what is stored cannot be read and is to be set aside.
-        record: What is noted of this settings file, one of `installed.installations`.
-        backup: What to keep as the original bytes; None = nothing, or it is kept already.
         launchers: What the settings will name.
         finds_status_line: Whether there is a status line of another tool about which nobody has
             decided yet.
     """
 
     settings: Settings
-    installed: InstalledChoices
-    is_corrupt: bool = False
-    record: dict[str, Any] = field(default_factory=dict)
-    backup: bytes | None = None
     launchers: list[Launcher] = field(default_factory=list)
     finds_status_line: bool = False
 
     @property
     def changes(self) -> bool:
         """Whether anything at all will be written."""
-        return (
-            self.changes_settings
-            or self.installed.changes
-            or any(launcher.changes for launcher in self.launchers)
-        )
+        return super().changes or any(launcher.changes for launcher in self.launchers)
 
     def command(self, script: str) -> str:
         """Return the command for the settings: a launcher, planned here, or a shell command.
@@ -127,36 +101,15 @@ class Installation(PlannedChange):
             "resident": self.installed.resident,
         }
 
-    def apply(self, now: float) -> None:
-        """Do it: backup, choices, launchers, settings, in this order.
-
-        So no hook runs without choices, and no settings name a launcher that is not there.
-
-        Args:
-            now: Epoch seconds.
+    def write_settings(self) -> None:
+        """Write launchers, then the settings, which name no launcher that is not there.
 
         Raises:
-            StateWriteError: The system refused; what was there before is intact.
-            StateDirectoryError: The state directory is not safe to use.
+            StateWriteError: The file changed meanwhile, or the system refused; it is as it was.
         """
-        if not self.changes:
-            return
-        installed, settings = self.installed, self.settings
-        make_private_directory(installed.state_directory)
-        path = backup_path(installed, settings)
-        if self.backup is not None:
-            replace_file(path, self.backup)
-        elif settings.original is None:
-            delete_file(path)
-        if self.is_corrupt:
-            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-            os.replace(installed.path, f"{installed.path}.corrupt-{stamp}")
-        if self.changes_settings:
-            installed.installed_at = now
-        installed.install()
         for launcher in self.launchers:
             launcher.write()
-        self.write_settings()
+        super().write_settings()
 
 
 def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
@@ -173,7 +126,7 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     """
     layer = request.layer or USER
     settings = Settings(layer_path(layer, request.cwd))
-    plan = begin_installation(settings, request, interpreter)
+    plan = Installation.begin(settings, NAME, request, interpreter)
     link = choose_link(plan, layer, request)
     choose_resident(plan)
     waits = plan.installed.enforce is not None
@@ -184,60 +137,6 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     plan.after = settings.data
     _warn(plan, layer, [*layers[:own], *layers[own + 1 :]])
     return plan
-
-
-def begin_installation(settings: Settings, request: SetupRequest, interpreter: str) -> Installation:
-    """Return a plan that holds the choices and a note of the settings file, which it leaves alone.
-
-    Args:
-        settings: The file to install into.
-        request: What was asked for.
-        interpreter: Absolute path of the Python that shall run the hook.
-
-    Raises:
-        ConfigurationError: A choice is not allowed.
-        StateCorruptError: The backup of the settings cannot be read.
-        StateSchemaError: A newer ultramon stored the choices.
-        OSError: The system refused to read them.
-    """
-    path = choices_path(request.state_directory, NAME)
-    plan = Installation(settings=settings, installed=InstalledChoices(path))
-    try:
-        plan.installed = InstalledChoices.load(path)
-    except StateCorruptError as error:
-        plan.is_corrupt = True
-        plan.warnings.append(
-            f"{path}: {error.reason}; it is set aside, and the choices are made anew"
-        )
-    _note_installation(plan, interpreter)
-    choose(plan.installed, request.choices)
-    return plan
-
-
-def _note_installation(plan: Installation, interpreter: str) -> None:
-    """Remember the settings file, and plan its backup when this is the first change to it."""
-    settings, installed = plan.settings, plan.installed
-    before = read_backup(installed, settings)
-    record = record_of(installed, settings)
-    if record is None:
-        record = {"settings": settings.path}
-        installed.installations.append(record)
-    plan.record = record
-    record["interpreter"] = interpreter
-    if not settings.holds_ours():
-        plan.backup = settings.original
-        record["backup"] = None
-        record["createdDirectory"] = not os.path.isdir(os.path.dirname(settings.target))
-    elif before is None and record.get("backup", "") is not None:
-        # What was there before is not known: all but ultramon's entries is the best guess.
-        rest = Settings(settings.path, settings.original)
-        rest.drop_hooks(frozenset())
-        rest.restore_status_line(None, existed=False)
-        plan.backup = rest.data
-    elif before is not None and "statusLine" not in record:
-        remember_status_line(record, before)
-    if plan.backup is not None:
-        record["backup"] = backup_path(installed, settings)
 
 
 def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | None) -> None:
@@ -292,8 +191,7 @@ def _warn(plan: Installation, layer: str, others: list[Layer]) -> None:
     warn = plan.warnings.append
     if plan.settings.disables_hooks:
         warn(f"{plan.path}: disableAllHooks is true: no hook will run, and no status line")
-    for wrapped in plan.settings.wrapped_hooks():
-        warn(f"this command runs ultramon's hook too, and is left as it is: {wrapped}")
+    plan.warn_of_wrapped_hooks()
     if layer == PROJECT:
         warn(
             f"{plan.path} is usually shared, and these commands name paths of this machine; "

@@ -11,12 +11,14 @@ from typing import Any
 
 from ultramon import __version__
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT
 from ultramon.hosts.claude_code.setup.http_hooks import entry_for
-from ultramon.hosts.claude_code.setup.install import Installation, begin_installation
+from ultramon.hosts.claude_code.setup.install import Installation
 from ultramon.hosts.claude_code.setup.settings import Settings
 from ultramon.hosts.claude_code.setup.transport import choose_resident
-from ultramon.hosts.claude_code.setup.uninstall import Removal, begin_removal, plan_traces
+from ultramon.hosts.claude_code.setup.uninstall import installed_elsewhere
+from ultramon.hosts.installation import Removal
 from ultramon.hosts.planned_change import PlannedChange
 from ultramon.hosts.setup import SetupRequest
 
@@ -40,7 +42,7 @@ def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Inst
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_installation(hooks, request, interpreter)
+    plan = Installation.begin(hooks, NAME, request, interpreter)
     plan.record["backup"] = plan.backup = None
     choose_resident(plan)
     command, waits = plan.command(HOOK_SCRIPT), plan.installed.enforce is not None
@@ -60,11 +62,11 @@ def plan_plugin_removal(directory: str, request: SetupRequest) -> Removal:
     """
     check_plugin_directory(directory)
     manifest, hooks = _files(directory)
-    plan = begin_removal(hooks, request.state_directory)
+    plan = Removal.begin(hooks, NAME, request.state_directory)
     plan.beside.append(PlannedChange(settings=manifest))
     folders = [os.path.dirname(file.target) for file in (manifest, hooks)]
     plan.directories = [*folders, os.path.realpath(directory)]
-    plan_traces(plan, request.cwd)
+    plan.plan_traces(installed_elsewhere(hooks, request.cwd))
     return plan
 
 

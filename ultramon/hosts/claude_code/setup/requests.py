@@ -6,11 +6,7 @@ import socket
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup import install, plugin, uninstall
-from ultramon.hosts.interpreter import (
-    check_interpreter,
-    check_lasting,
-    this_interpreter,
-)
+from ultramon.hosts.interpreter import lasting_interpreter
 from ultramon.hosts.setup import Plan, SetupRequest
 
 
@@ -21,13 +17,10 @@ def plan_installation(request: SetupRequest) -> Plan:
         ConfigurationError: A choice is not allowed, or this program may not last.
         StateError: A file cannot be read.
     """
-    if not request.force:
-        check_lasting(request.cwd)
     if request.choices.resident and not hasattr(socket, "SO_PEERCRED"):
         allowed = "false here: only Linux says who is at the other end of a socket"
         raise ConfigurationError("resident", True, allowed, "argument")
-    interpreter = this_interpreter()
-    check_interpreter(interpreter)
+    interpreter = lasting_interpreter(request.cwd, force=request.force)
     if request.plugin is None:
         return install.plan_installation(request, interpreter)
     return plugin.plan_plugin(request.plugin, request, interpreter)

@@ -155,8 +155,20 @@ class Settings(HookSettings):
         else:
             self.document.replace(("statusLine",), before)
 
+    def take_out(self, record: dict[str, Any], before: HookSettings) -> None:
+        """Take all of ultramon's entries out; the status line that they replaced comes back."""
+        super().take_out(record, before)
+        if not record:
+            remember_status_line(record, before)
+        self.restore_status_line(record.get("statusLine"), existed="statusLine" in record)
 
-def remember_status_line(record: dict[str, Any], settings: Settings) -> None:
+    def remember_replaced(self, record: dict[str, Any], before: HookSettings) -> None:
+        """Note the status line that ultramon's replaced."""
+        if "statusLine" not in record:
+            remember_status_line(record, before)
+
+
+def remember_status_line(record: dict[str, Any], settings: HookSettings) -> None:
     """Note the block in the settings; without one nothing is noted."""
     record.pop("statusLine", None)
     if settings.document.has("statusLine"):

@@ -16,7 +16,6 @@ from ultramon.hosts.setup import Server, SetupRequest
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.setup.install import Installation
-    from ultramon.hosts.planned_change import PlannedChange
 
 COMMAND, HTTP = "command", "http"
 VIAS = (COMMAND, HTTP)
@@ -47,7 +46,7 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
                 raise ConfigurationError(name, value, "given with --via http only", "argument")
         for name in ("via", "url", "secretIn"):
             record.pop(name, None)
-        restore_mode(plan, record)
+        plan.restore_mode(record)
         return None
     if plan.installed.resident_choice:
         allowed = f"{COMMAND} with --resident; --no-resident allows requests"
@@ -63,7 +62,7 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
     address = _address(record, server, url)
     record.update(via=HTTP, url=address, secretIn=place)
     if place == ENVIRONMENT:
-        restore_mode(plan, record)
+        plan.restore_mode(record)
         plan.notes.append(
             f"the client must be started with {SECRET_VARIABLE} in its environment: the content "
             "of hook.secret in the state directory; whatever its tools run can read it there too"
@@ -105,10 +104,3 @@ def _address(record: dict[str, Any], server: Server, url: str | None) -> str:
         )
         raise ConfigurationError("via", HTTP, allowed, "argument")
     return check_url(known, "server.json")
-
-
-def restore_mode(plan: PlannedChange, record: dict[str, Any]) -> None:
-    """Plan to give a settings file the mode back that it had before the secret stood in it."""
-    mode = record.pop("mode", None)
-    if type(mode) is int and 0 < mode <= 0o777:
-        plan.settings.new_mode = mode
