@@ -47,7 +47,7 @@ HANDOFF_PATH = "handoffPath"
 TAKEN_AT = "takenAt"
 """Name in that field of when the last reading was taken, by the poster's clock where it said so."""
 MAX_PATH_CHARS = 4096
-_LOCKS = 64
+_LOCKS = 4_096  # of many fewer, an agent often waits for another that is written
 _SAME = 1e-9
 
 

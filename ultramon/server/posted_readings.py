@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 SHARED_SECONDS = 0.1
 """How long after two posts overlapped the log goes on being used."""
-WRITE_SECONDS = 0.1
-"""How long a state waits for more readings before it is written."""
+WRITE_SECONDS = 2.0
+"""How long a state waits for more readings before it is written; an agent's own waits for 5 s."""
 RETRY_SECONDS = 1.0
 MAX_HELD = 2_048
 """States in memory; beyond them the least recently made one is read again at its next post."""
@@ -95,6 +95,11 @@ class _Held:
         self.announced: tuple[int, str] | None = None
         self.ladder: dict[str, Any] | None = None
         """Of the registration; None = the agent's own."""
+
+    def is_durable(self) -> bool:
+        """Return whether a crash would lose none of its readings."""
+        last = self.logged[-1].seq if self.logged else self.written_seq
+        return last == self.record.seq
 
     def is_due(self) -> bool:
         """Return whether the state may lead to a notice."""
@@ -319,7 +324,9 @@ class PostedReadings:
             late = is_stale(memory, emitted_at)
             if late or not is_another(memory, used_percentage, total_input_tokens, emitted_at):
                 # The reading that makes it a late one may be on its way to the disk, and fail yet.
-                if agent_id in self._unwritten or held.is_due():
+                with self._memory:
+                    is_durable = held.is_durable()
+                if not is_durable or held.is_due():
                     return None
                 return {"status": "stale_sample"} if late else answer
             if used_percentage is None:
@@ -334,6 +341,7 @@ class PostedReadings:
                 is_kept = True
                 # A client that leaves must not leave the lock behind.
                 await asyncio.shield(stored)
+                loop.run_in_executor(self._pool, self._hold, agent_id)
                 return answer
             reading = Reading(
                 agent_id,
@@ -534,7 +542,6 @@ class PostedReadings:
             raise
         finally:
             lock.release()
-        self._hold(agent_id)
 
     def _write_now(self, agent_id: str) -> None:
         with self._posted.lock(agent_id):

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 LOCK = "posts.lock"
 FILES = ("posts-0.log", "posts-1.log")
-FILE_BYTES = 1 << 20
-"""Some eight thousand readings."""
+FILE_BYTES = 1 << 21
+"""Some sixteen thousand readings: more than come while a state waits to be written."""
 MAX_READ_BYTES = 4 * FILE_BYTES
 _CRC_CHARS = 8
 # Not on every system; where it is missing, the size of the file is synced too.
