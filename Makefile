@@ -33,6 +33,7 @@ types: .venv
 	$(PYTHON) -m mypy
 
 bench: .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[bench]'
 	$(PYTHON) benchmarks/run.py
 
 bench-relay: .venv

@@ -32,9 +32,10 @@ from real_client.watch import new_notes
 
 from ultramon.hosts.resident.place import Place
 
-NO_OP, PROCESS, RESIDENT = "a hook that is `true`", "a process each", "a resident"
+NO_OP, NO_OP_WAITED = "a hook that is `true`", "the same, PreToolUse waited for too"
+PROCESS, RESIDENT = "a process each", "a resident"
 KILLED, HUNG, HTTP = "a resident, killed halfway", "a resident, stopped halfway", "HTTP"
-MODES = (NO_OP, PROCESS, RESIDENT, KILLED, HUNG, HTTP)
+MODES = (NO_OP, NO_OP_WAITED, PROCESS, RESIDENT, KILLED, HUNG, HTTP)
 WINDOW_TOKENS = 200_000
 
 
@@ -78,12 +79,13 @@ class Contender:
             ULTRAMON_STATE_DIR=str(self.state),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        if mode == NO_OP:
+        if mode in (NO_OP, NO_OP_WAITED):
             settings = json.loads(self.client.settings.read_text())
             for entries in settings["hooks"].values():
                 hook = entries[0]["hooks"][0]
                 hook["command"] = "true"
-                hook.pop("async", None)
+                if mode == NO_OP_WAITED:
+                    hook.pop("async", None)
             self.client.settings.write_text(json.dumps(settings))
         self.place = Place(str(self.state), {"XDG_RUNTIME_DIR": self.sockets})
         stack.callback(self.end_resident)
@@ -146,7 +148,7 @@ class Contender:
         p90 = statistics.quantiles(self.gaps, n=10)[-1]
         told = f"{self.at_once_count} of {self.crossing_count} | {self.later_count}"
         told += f" | {self.again_count}"
-        told = "– | – | –" if self.mode == NO_OP else told
+        told = "– | – | –" if self.mode in (NO_OP, NO_OP_WAITED) else told
         return (
             f"| {self.mode} | {len(self.gaps)} | {median * 1000:.0f} | {p90 * 1000:.0f} |"
             f" {max(self.gaps) * 1000:.0f} | {median / base_seconds:.2f} | {told} |"

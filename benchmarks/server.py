@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from hooks import SESSION_ID, Contest, payload
+from hooks import OURS as HOOK
+from hooks import RESIDENT, SESSION_ID, Contest, payload
 from pydantic import BaseModel
 
 HERE = Path(__file__).resolve().parent
@@ -338,8 +339,7 @@ def hook_calls(folder: Path) -> list[str]:
     transcript = folder / "large.jsonl"
     contest = Contest(folder, transcript)
     contest.add_ours()
-    name = "ultramon, as installed"
-    state = folder / "state"
+    state = contest.states[HOOK]
     body = payload(transcript)
     times: dict[str, list[float]] = {}
     with ours(state, contest.environment()) as server:
@@ -362,7 +362,8 @@ def hook_calls(folder: Path) -> list[str]:
             return (time.perf_counter() - began) * 1000
 
         ways = {
-            "the installed hook, a process": lambda: contest.run(name),
+            "the installed hook, a process": lambda: contest.run(HOOK),
+            "the same with a resident": lambda: contest.run(RESIDENT),
             "POST /hooks/claude-code, connection kept": lambda: timed(by_kept_connection),
             "the same, a connection each": lambda: timed(by_new_connection),
         }
