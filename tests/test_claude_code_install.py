@@ -69,15 +69,22 @@ def test_every_shape_of_settings_comes_back_byte_for_byte(client, shape):
     assert client.tree() == before
 
 
-@hypothesis_settings(deadline=None)  # it waits for a disk
-@given(
-    value=json_objects,
-    line=st.sampled_from([None, CCLINE, {**CCLINE, "command": "é"}]),
-    indent=st.sampled_from([None, 0, 2, "\t"]),
-    compact=st.booleans(),
-)
-def test_any_settings_come_back_byte_for_byte(value, line, indent, compact):
+@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=pytest.mark.exhaustive)])
+def test_any_settings_come_back_byte_for_byte(examples):
     """Whatever JSON object the settings are, the round trip gives the same bytes."""
+    # It waits for a disk.
+    hypothesis_settings(deadline=None, max_examples=examples)(given(**WRITTEN)(round_trip))()
+
+
+WRITTEN = {
+    "value": json_objects,
+    "line": st.sampled_from([None, CCLINE, {**CCLINE, "command": "é"}]),
+    "indent": st.sampled_from([None, 0, 2, "\t"]),
+    "compact": st.booleans(),
+}
+
+
+def round_trip(value, line, indent, compact):
     if line is not None:
         value = {**value, "statusLine": line}
     separators = (",", ":") if compact else None

@@ -52,7 +52,7 @@ def documented():
     return re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
 
 
-@pytest.fixture(params=["docs", "example"])
+@pytest.fixture
 def orchestrator(request, tmp_path):
     if request.param == "example":
         return ROOT / "examples" / "subprocess_orchestrator.py"
@@ -61,7 +61,16 @@ def orchestrator(request, tmp_path):
     return path
 
 
-@pytest.mark.parametrize("moment", ["import", "plan"])
+@pytest.mark.parametrize(
+    ("orchestrator", "moment"),
+    [
+        ("docs", "import"),
+        ("example", "plan"),
+        pytest.param("docs", "plan", marks=pytest.mark.exhaustive),
+        pytest.param("example", "import", marks=pytest.mark.exhaustive),
+    ],
+    indirect=["orchestrator"],
+)
 def test_an_orchestrator_survives_the_early_deaths_of_its_workers(moment, orchestrator, tmp_path):
     """Killed while importing, or between first state and plan: all is done, and it ends."""
     (tmp_path / "killer").mkdir()

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from helpers.run_history import read_events
 from helpers.supervised import effects, spawner, start_orchestrator
+from helpers.waiting import until
 
 from ultramon import Fleet
 from ultramon.fleet import children, supervisor
@@ -88,15 +89,13 @@ def test_an_error_ends_the_whole_group(fleet, tmp_path):
 
     def one_then_none(job):
         started.append(spawn(job) if not started else None)
-        while not effects(tmp_path):
-            os.sched_yield()
+        until(lambda: effects(tmp_path))
         return started[-1]
 
     with pytest.raises(TypeError, match="not NoneType"):
         fleet.supervise(one_then_none, ["wait", "b"], workers=2)
     assert started[0].wait(60) == -signal.SIGKILL
-    while running_tools(tmp_path):
-        os.sched_yield()
+    until(lambda: not running_tools(tmp_path))
 
 
 @pytest.mark.parametrize("dies_first", [False, True])
@@ -105,9 +104,7 @@ def test_the_next_orchestrator_ends_the_group_of_the_one_before(dies_first, flee
     first = start_orchestrator(
         tmp_path, "employs", ["wait"], verifies=False, in_a_group=True, workers=1
     )
-    while not effects(tmp_path):
-        assert first.poll() is None
-        os.sched_yield()
+    until(lambda: effects(tmp_path), first)
     first.kill()
     first.wait()
     first.stdout.close()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from helpers import IMPORT_PATH
+from helpers.waiting import until
 from ultramon import ContextConfig, HandoffRecord, create_context_monitor
 from ultramon.errors import HandoffTakenError
 from ultramon.testing import FakeClock, fill
@@ -78,8 +79,7 @@ def obey(clock=None):
         elif verb == "advance":
             stepped.advance(float(words[0]))
         elif verb == "until_return":
-            while not monitor.get_threshold_action().should_return:
-                os.sched_yield()
+            until(lambda: monitor.get_threshold_action().should_return)
         else:
             getattr(monitor, verb)(*words)
         say(monitor.get_threshold_action().action)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers import requirements
+from helpers.waiting import until
 
 USER = "ultramon"
 _SETTINGS = {"max_connections": "100", "shared_buffers": "64MB"}
@@ -115,8 +116,7 @@ class Server:
     def wait_until_dead(self) -> None:
         """Wait until no process of a killed server is left, and clear away what it held."""
         deadline = time.monotonic() + 30
-        while self._is_somebody_left() and time.monotonic() < deadline:
-            os.sched_yield()
+        until(lambda: not self._is_somebody_left() or time.monotonic() > deadline)
         # Its number may be another process's by now, or that of a zombie.
         for left in (self.data / "postmaster.pid", *self.directory.glob(".s.PGSQL.*")):
             left.unlink()

@@ -17,6 +17,7 @@ import sys
 import threading
 
 from helpers import IMPORT_PATH
+from helpers.waiting import until
 from ultramon import ContextConfig, Fleet, create_context_monitor, worker
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.system.processes import process_started_at
@@ -162,8 +163,7 @@ def waits():
     with worker(CONFIG) as agent:
         for item in agent.pending():
             do(item)
-            while not agent.should_hand_over:
-                os.sched_yield()
+            until(lambda: agent.should_hand_over)
 
 
 def employs():
