@@ -5,6 +5,8 @@ import shlex
 import signal
 import subprocess
 from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
 
 import pexpect
 import pytest
@@ -44,14 +46,34 @@ def test_the_demo_ends_with_the_line_that_shows_its_agents_again(tmp_path):
     assert re.search(r"^demo-[0-9a-f]{4}", again.stdout, re.MULTILINE)
 
 
-def test_the_demos_records_agree_with_its_summary(tmp_path):
+class Kept(NamedTuple):
+    """A demo that has ended, and its records."""
+
+    summary: dict
+    directory: Path
+    pid: int
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("states")
+    with subprocess.Popen(
+        [PROGRAM, *SMALL_DEMO, "--json", "--state-dir", str(directory)],
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as demo:
+        summary = json.load(demo.stdout)
+    assert demo.returncode == 0
+    return Kept(summary, directory, demo.pid)
+
+
+def test_the_demos_records_agree_with_its_summary(kept):
     """In a directory of one's own the records stay and tell the same story."""
-    done = run(*SMALL_DEMO, "--json", "--state-dir", tmp_path)
-    summary = json.loads(done.stdout)
-    assert (done.returncode, summary["problems"]) == (0, [])
+    summary = kept.summary
+    assert summary["problems"] == []
     assert summary["everyItemDoneOnce"] is True
     assert summary["kills"] == summary["itemsBegunAgain"] == summary["itemsLost"] == 0
-    backend = LocalBackend(str(tmp_path))
+    backend = LocalBackend(str(kept.directory))
     records = [agent.record for agent in backend.list_agents(summary["run"])]
     done_items = Counter(
         task["name"] for record in records for task in record.tasks if task["status"] == "done"
@@ -65,22 +87,16 @@ def test_the_demos_records_agree_with_its_summary(tmp_path):
     kinds = Counter(event["type"] for event in backend.events(limit=1000).events)
     assert kinds["agent_started"] == kinds["agent_stopped"] == summary["agents"] == len(records)
     assert kinds["handoff_ready"] == summary["handoffs"]
-    again = run("status", "--all", "--json", "--run", summary["run"], "--state-dir", tmp_path)
+    again = run("status", "--all", "--json", "--run", summary["run"], "--state-dir", kept.directory)
     assert len(json.loads(again.stdout)["agents"]) == summary["agents"]
 
 
-def test_every_worker_of_the_demo_is_a_process(tmp_path):
+def test_every_worker_of_the_demo_is_a_process(kept):
     """No two agents share a process, and none of them is the demo's own."""
-    with subprocess.Popen(
-        [PROGRAM, "demo", "--items", "9", "--json", "--state-dir", str(tmp_path)],
-        stdout=subprocess.PIPE,
-        env=environment(),
-    ) as demo:
-        summary = json.load(demo.stdout)
-    records = [agent.record for agent in LocalBackend(str(tmp_path)).list_agents(summary["run"])]
-    pids = {record.pid for record in records}
-    assert len(pids) == summary["agents"] >= 3
-    assert demo.pid not in pids
+    agents = LocalBackend(str(kept.directory)).list_agents(kept.summary["run"])
+    pids = {agent.record.pid for agent in agents}
+    assert len(pids) == kept.summary["agents"] >= 3
+    assert kept.pid not in pids
 
 
 def test_killed_workers_cost_one_file_each_at_most(tmp_path):
