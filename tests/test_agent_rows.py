@@ -112,10 +112,15 @@ def test_one_line_sums_up_all_agents():
         observed("past", active=False, outcome="returned", usage_ratio=0.99),
     ]
     assert str(summarize(agents, NOW)) == (
-        "2 need you · api-server 78 %, ~4 turns to compaction · 1 lost · 1 blind · 1 working"
-        " · 1 waiting"
+        "2 need you, first api-server: bbbbbbbb · api-server 78 %, ~4 turns to compaction · 1 lost"
+        " · 1 blind · 1 working · 1 waiting"
     )
-    assert str(summarize(agents[1:2], NOW)) == "1 needs you · api-server 10 %"
+    named = session("a" * 8, label="api-server: answer the security review", action="force_return")
+    assert str(summarize([*agents[1:2], named], NOW)) == (
+        "2 need you, first answer the security review 10 %"
+    )
+    longer = session(label="api-server: answer the whole security review", action="force_return")
+    assert str(summarize([longer], NOW)) == "1 needs you: answer the whole security... 10 %"
     assert str(summarize([], NOW)) == ""
     taken = [*agents, observed("next", predecessor_id="gone")]
     assert summarize(taken, NOW).lost == 0, "its work goes on"

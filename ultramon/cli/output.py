@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ultramon.state.agent_rows import Summary
     from ultramon.state.record import StateRecord
 
 _PIPE_WIDTH = 160
@@ -214,6 +215,14 @@ def make_console() -> Console:
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         width = _PIPE_WIDTH
     return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+def summary_line(summary: Summary, width: int) -> str:
+    """Return all agents in one line of so many cells; what needs nobody gives way first."""
+    parts = [field(part) for part in summary.parts()]
+    while len(parts) > 1 and len(" · ".join(parts)) > width:
+        parts.pop()
+    return " · ".join(parts)
 
 
 def make_table() -> Table:

@@ -27,9 +27,11 @@ before the client compacts it."""
 MAX_TAG_CHARS = 13
 """A session's id is shown with 8 characters, a subagent's with four more of its own: all of them
 can be typed where an agent is named."""
+_MAX_TITLE_CHARS = 28
 _PREDECESSORS = "predecessors"
 _FORCE_RETURN = "force_return"
 _WAITING = "waiting"
+_PHASES = {"in_tool": "in tool"}
 _FRESH_SECONDS = 60.0
 """An agent without a reading is not blind while it is so young: no reply can have come yet."""
 
@@ -86,6 +88,11 @@ def need_of(one: ObservedAgent) -> str:
     return ""
 
 
+def phase_of(record: StateRecord) -> str:
+    """Return the phase of an agent in words."""
+    return _PHASES.get(record.phase, record.phase)
+
+
 def is_blind(one: ObservedAgent, now: float) -> bool:
     """Return whether nobody can say how full an agent's window is.
 
@@ -113,6 +120,8 @@ class Summary(NamedTuple):
 
     needs: Counter[str]
     """How many agents need what; see `NEEDS`."""
+    first: ObservedAgent | None
+    """The most urgent of those; None when none needs anything."""
     nearest: ObservedAgent | None
     """The living agent nearest to its limit; None when no usage is known."""
     lost: int
@@ -128,10 +137,13 @@ class Summary(NamedTuple):
     def parts(self) -> list[str]:
         """Return the facts that are worth a place on one line, most urgent first."""
         needed, parts = self.needs.total(), []
-        if needed:
-            parts.append(f"{needed:,} need you" if needed > 1 else "1 needs you")
-        if self.nearest is not None:
-            parts.append(describe_nearest(self.nearest))
+        if self.first is not None:
+            head = f"{needed:,} need you, first" if needed > 1 else "1 needs you:"
+            name = _short_title(self.first)
+            is_nearest = self.first is self.nearest
+            parts.append(f"{head} {f'{name} {_usage_words(self.first)}' if is_nearest else name}")
+        if self.nearest is not None and self.nearest is not self.first:
+            parts.append(f"{name_of(self.nearest.record).brief} {_usage_words(self.nearest)}")
         counts = (
             (self.lost, "lost"),
             (self.blind, "blind"),
@@ -141,11 +153,21 @@ class Summary(NamedTuple):
         return [*parts, *(f"{count:,} {what}" for count, what in counts if count)]
 
 
-def describe_nearest(one: ObservedAgent) -> str:
-    """Return one agent's name, its usage, and the turns before its limit."""
+def _short_title(one: ObservedAgent) -> str:
+    """Return what tells an agent from the others of its project, short."""
+    name = name_of(one.record)
+    # An id alone says little.
+    title = name.title if name.title and name.tag else str(name)
+    if len(title) <= _MAX_TITLE_CHARS:
+        return title
+    return f"{title[: _MAX_TITLE_CHARS - 3].rstrip()}..."
+
+
+def _usage_words(one: ObservedAgent) -> str:
+    """Return an agent's usage and the turns before its limit."""
     record = one.record
     # Rounded down: 84.6 % shown as 85 % would deny what the level says.
-    share = f"{name_of(record).brief} {int((record.usage_ratio or 0.0) * 100 + 1e-9)} %"
+    share = f"{int((record.usage_ratio or 0.0) * 100 + 1e-9)} %"
     turns = turns_to_limit(record)
     if turns is None:
         return share
@@ -164,6 +186,7 @@ def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:
     over = succeeded(agents)
     needs: Counter[str] = Counter()
     lost = blind = working = waiting = 0
+    first: ObservedAgent | None = None
     nearest: ObservedAgent | None = None
     for one in agents:
         verdict = one.liveness.verdict
@@ -179,13 +202,15 @@ def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:
         need = need_of(one)
         if need:
             needs[need] += 1
+            if first is None or one.urgency < first.urgency:
+                first = one
         elif is_blind(one, now):
             blind += 1
         elif one.record.phase == _WAITING:
             waiting += 1
         else:
             working += 1
-    return Summary(needs, nearest, lost, blind, working, waiting)
+    return Summary(needs, first, nearest, lost, blind, working, waiting)
 
 
 def goes_on_with(record: StateRecord) -> list[str]:

@@ -26,7 +26,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Input, Static
 
-from ultramon.cli.output import field, percent
+from ultramon.cli.output import field, percent, summary_line
 from ultramon.cli.watch.actions import (
     ask_to_hand_over,
     hand_over_question,
@@ -397,11 +397,7 @@ class WatchApp(App[int]):
     def _summary(self) -> str:
         if self._found is None:
             return "reading"
-        parts = [field(part) for part in self._found.summary.parts()]
-        # What needs nobody gives way first.
-        while len(parts) > 1 and len(" · ".join(parts)) > self.size.width:
-            parts.pop()
-        return " · ".join(parts) or "no agents"
+        return summary_line(self._found.summary, self.size.width) or "no agents"
 
     def _nothing(self) -> str:
         from ultramon.cli.commands.status import NO_AGENTS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from ultramon.cli.output import action_style, field, turns, usage_bar
+from ultramon.state.agent_rows import phase_of
 from ultramon.state.liveness import ENDED, LOST, STALE
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 SORTS = ("urgency", "usage", "name", "activity")
 """The orders of rows; groups follow their first row."""
 _MIN_NAME_CELLS = 20
-_PHASES = {"in_tool": "in tool"}
 
 
 class Line(NamedTuple):
@@ -159,8 +159,7 @@ def state_text(row: AgentRow) -> str:
         return verdict
     if verdict == ENDED:
         return field(row.seen.liveness.reason)
-    phase = field(row.seen.record.phase)
-    return row.need or _PHASES.get(phase, phase)
+    return row.need or field(phase_of(row.seen.record))
 
 
 def short_age(seconds: float) -> str:

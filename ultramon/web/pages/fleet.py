@@ -9,7 +9,7 @@ from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF, Ladder
 from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.state.agent_rows import arrange
+from ultramon.state.agent_rows import arrange, phase_of
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.system.wording import field, percent, plural, tokens, turns
 from ultramon.web.pages.layout import agent_url, job_url, number_cell, url
@@ -64,7 +64,7 @@ def state_words(one: ObservedAgent, need: str) -> tuple[str, str]:
         return f"{verdict}: {reason}", "bad" if verdict == LOST else "late"
     if verdict == ENDED:
         return reason, "dim"
-    return (f"needs you: {need}", "need") if need else (field(one.record.phase), "")
+    return (f"needs you: {need}", "need") if need else (field(phase_of(one.record)), "")
 
 
 def fleet_content(
