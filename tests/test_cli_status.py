@@ -19,10 +19,10 @@ HOSTILE = "\x1b[31mred\x1b]8;;http://x\x07\x9b1m\r\n\u202etxt\u2066\u200b\U000e0
 ACTIONS = {"warning": "prepare_handoff", "critical": "force_return"}
 
 
-def store(directory, agent_id, **values):
-    """Write the state of an agent that beats on another host, by default."""
+def state(agent_id, **values):
+    """The state of an agent that beats on another host, by default."""
     now = time.time()
-    record = StateRecord(
+    return StateRecord(
         agent_id,
         **{
             "run": "default",
@@ -53,10 +53,14 @@ def store(directory, agent_id, **values):
             **values,
         },
     )
+
+
+def store(directory, agent_id, **values):
+    """Write the state of an agent as it may lie there, sound or not."""
     states = StateDirectory(str(directory))
     states.prepare()
     with open(states.file(agent_id), "wb") as file:
-        file.write(encode_state(record, agent_id))
+        file.write(encode_state(state(agent_id, **values), agent_id))
 
 
 @pytest.fixture
@@ -384,7 +388,8 @@ def test_the_table_fits_every_terminal(crowd, columns):
     store(crowd, "n" * 128, label="a very long label " * 20, current_task="task " * 50)
     _, screen, code = draw("status", "--state-dir", crowd, columns=columns)
     assert code == 0
-    rows = [line for line in screen if line and not line.startswith("1 ended")]
+    summary, *rows = [line for line in screen if line and not line.startswith("1 ended")]
+    assert summary.startswith("full 90 % · 1 lost")
     assert len(rows) == 10
     usage = [line for line in rows if "90.0 %" in line]
     assert len(usage) == 1
@@ -444,6 +449,72 @@ def test_a_life_whose_id_went_on_in_another_run_is_shown_by_its_end(tmp_path):
         assert "w" not in run(*options).stdout
 
 
+@pytest.fixture
+def grown(tmp_path):
+    """Two agents with readings over time, and one without any."""
+    states = StateDirectory(str(tmp_path))
+    states.prepare()
+    fills = {"steady": (80_000, [10, 30, 60]), "compacted": (100_000, [10, 30, 60, 13])}
+    for agent_id, (limit, thousands) in fills.items():
+        for number, tokens in enumerate(thousands, 1):
+            record = state(
+                agent_id, seq=number, epoch=1 + number // 4, context_limit=limit,
+                estimated_tokens=tokens * 1_000, usage_ratio=tokens * 1_000 / limit,
+                measured_at=time.time() - 100 + number,
+            )  # fmt: skip
+            with states.locked(agent_id, 60.0):
+                states.replace(record, durable=False)
+    store(tmp_path, "new", measured_at=None)
+    return tmp_path
+
+
+def trends_of(screen, cells):
+    """The part of each row below the head *trend*."""
+    head = next(number for number, line in enumerate(screen) if line.startswith("agent "))
+    start = screen[head].index("trend")
+    rows = [line for line in screen[head + 1 :] if line]
+    return {row.split()[0]: row[start : start + cells].rstrip() for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("columns", "encoding", "steady", "compacted"),
+    [
+        (80, "utf-8", "     ▂▄▇", "    ▁▃▅▂"),
+        (80, "ascii", "     .-*", "    _:=."),
+        (120, "utf-8", "         ▂▄▇", "        ▁▃▅▂"),
+    ],
+)
+def test_the_table_draws_the_last_readings(grown, columns, encoding, steady, compacted):
+    """As `watch` does, the limit at full height; a compaction falls; no reading is blank."""
+    _, screen, _ = draw(
+        "status", "--all", "--state-dir", grown, columns=columns, NO_COLOR="1",
+        PYTHONIOENCODING=encoding, PYTHONUTF8="0",
+    )  # fmt: skip
+    assert trends_of(screen, len(steady)) == {"steady": steady, "compacted": compacted, "new": ""}
+    assert "▂▄▇" in run("status", "steady", "--state-dir", grown).stdout
+
+
+def test_of_agents_that_have_ended_nothing_is_summed_up(tmp_path):
+    """No empty line above the table."""
+    for name in ("one", "two"):
+        store(tmp_path, name, active=False, outcome="returned")
+    _, screen, _ = draw("status", "--all", "--state-dir", tmp_path, columns=80)
+    assert screen[0].startswith("agent ")
+
+
+def test_without_readings_there_is_no_trend(crowd):
+    """No history, no column: blanks would cost names their room."""
+    assert "trend" not in run("status", "--state-dir", crowd).stdout
+
+
+def test_of_many_agents_no_trend_is_drawn(grown):
+    """Each history is read by itself: more of them would cost more than the list."""
+    for number in range(50):
+        store(grown, f"agent-{number}")
+    assert "trend" not in run("status", "--all", "--state-dir", grown).stdout
+    assert "trend" in run("status", "--all", "--limit", "50", "--state-dir", grown).stdout
+
+
 TASKS = (
     "mend",
     "migrate",
@@ -472,7 +543,12 @@ def test_ten_sessions_can_be_told_apart_on_eighty_columns(tmp_path, encoding):
         "status", "--state-dir", tmp_path, columns=80, NO_COLOR="1", PYTHONIOENCODING=encoding
     )
     assert code == 0
-    head, *rows = [line for line in screen if line]
+    summary, head, *rows = [line for line in screen if line]
+    separator = "·" if encoding == "utf-8" else "-"
+    assert summary == (
+        f"1 needs you: document the login {separator} api-server-of-the-team 10 % {separator}"
+        " 9 working"
+    )
     assert head.split() == ["agent", "level", "usage", "tokens", "state", "id"]
     cut = "api-server-…" if encoding == "utf-8" else "api-server-."
     for row, task in zip(rows, TASKS, strict=True):

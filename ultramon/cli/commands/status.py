@@ -22,6 +22,7 @@ from ultramon.cli.output import (
     print_json_list,
     say,
     short_tokens,
+    summary_line,
     tokens,
     turns,
     usage_bar,
@@ -34,10 +35,12 @@ from ultramon.cli.selection import (
     open_store,
     store_options,
 )
-from ultramon.state.agent_rows import name_of, need_of
+from ultramon.pictures.sparkline import sparkline
+from ultramon.state.agent_rows import name_of, need_of, phase_of, summarize
 from ultramon.state.liveness import ENDED, LOST, STALE
 from ultramon.state.observed import ObservedAgent, Unreadable, agents_json, unreadable_json
 from ultramon.state.record import ANSWER, PERMISSION
+from ultramon.system.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,6 +62,8 @@ NO_AGENTS = (
 _WIDE = 100
 _MAX_PROJECT_CHARS = 12
 _GAP = 2
+_MOST_TRENDS = 50
+"""Of more agents the histories, read one by one, would cost more than the list."""
 _ASKED = (PERMISSION, ANSWER)
 
 
@@ -85,7 +90,8 @@ def command(
     """Show how full every agent's window is, the most urgent first.
 
     AGENT is an id, the beginning of one, or a label; without it all living agents are shown. Lost
-    agents (their process is gone, or silent for long) and stale ones are marked.
+    agents (their process is gone, or silent for long) and stale ones are marked. Where there is
+    room for it, and of at most 50 agents, trend draws the last readings.
     """
     backend = open_store(state_dir)
     if agent is not None:
@@ -93,7 +99,7 @@ def command(
         if json:
             print_json(agents_json(seen, unreadable))
         else:
-            print_agents(seen, unreadable, 0)
+            print_agents(seen, unreadable, 0, backend=backend)
         return
     if limit is None and not json and sys.stdout.isatty():
         limit = MAX_ROWS
@@ -115,7 +121,15 @@ def command(
         )
     else:
         agent_list.refresh(limit)
-        print_agents((agent_list.seen + earlier)[:limit], agent_list.unreadable, agent_list.hidden)
+        # Of a part the numbers would be wrong.
+        if len(agent_list.seen) > 1 and not agent_list.left_out and sys.stdout.isatty():
+            print_summary(agent_list.seen)
+        print_agents(
+            (agent_list.seen + earlier)[:limit],
+            agent_list.unreadable,
+            agent_list.hidden,
+            backend=backend,
+        )
     print_left_out(agent_list)
     for facts in resident_json(backend).values():
         say(f"hooks are answered by process {facts['pid']} since {facts['since']}")
@@ -131,17 +145,39 @@ def resident_json(backend: Backend) -> dict[str, Any]:
     return {} if running is None else {"resident": running}
 
 
+def print_summary(seen: list[ObservedAgent]) -> None:
+    """Print one line about all agents: who needs a person, and what the others do."""
+    console = make_console()
+    line = summary_line(summarize(seen, SYSTEM_CLOCK.now()), console.width)
+    if console.options.ascii_only:
+        line = line.replace(" · ", " - ")
+    # Where all have ended there is nothing to say.
+    if line:
+        console.print(line, style="bold", no_wrap=True, overflow="crop")
+
+
 def print_agents(
     seen: list[ObservedAgent],
     unreadable: list[Unreadable],
     hidden: int,
     *,
+    backend: Backend | None = None,
     with_heartbeats: bool = False,
 ) -> None:
-    """Print agents as a table, and on stderr what the table leaves out."""
+    """Print agents as a table, and on stderr what the table leaves out.
+
+    Args:
+        seen: In the order of the rows.
+        unreadable: The agents that cannot be shown.
+        hidden: How many ended agents are left out.
+        backend: Has the histories of which trends are drawn; None = draw none.
+        with_heartbeats: Show how long ago each agent beat.
+    """
     if seen:
         console = make_console()
-        console.print(status_table(seen, console, with_heartbeats=with_heartbeats))
+        histories = backend if len(seen) <= _MOST_TRENDS else None
+        table = status_table(seen, console, backend=histories, with_heartbeats=with_heartbeats)
+        console.print(table)
     for problem in unreadable:
         say(f"Warning: {problem.agent_id} cannot be read: {problem.reason}")
     if hidden:
@@ -177,6 +213,8 @@ class Look(NamedTuple):
 
     is_wide: bool
     ascii_only: bool
+    backend: Backend | None = None
+    """Has the histories of which trends are drawn; None = draw none."""
 
 
 def _style(one: ObservedAgent) -> str:
@@ -203,6 +241,18 @@ def _level(one: ObservedAgent, look: Look) -> tuple[str, str]:
 def _bar(one: ObservedAgent, look: Look) -> tuple[str, str]:
     width = 12 if look.is_wide else 8
     return usage_bar(one.record.usage_ratio, width, ascii_only=look.ascii_only), _style(one)
+
+
+def _trend(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    record = one.record
+    if look.backend is None or record.measured_at is None:
+        return "", ""
+    return sparkline(
+        look.backend.history(record.agent_id),
+        limit_tokens=record.context_limit,
+        width=12 if look.is_wide else 8,
+        ascii_only=look.ascii_only,
+    ), ""
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
@@ -233,7 +283,9 @@ def state_cell(one: ObservedAgent) -> tuple[str, str]:
     if verdict == ENDED:
         return reason, ""
     need = need_of(one)
-    return (f"needs {need}", "bold yellow") if need in _ASKED else (field(one.record.phase), "")
+    if not need:
+        return field(phase_of(one.record)), ""
+    return f"needs {need}" if need in _ASKED else need, "bold yellow"
 
 
 _WHOLE = {"no_wrap": True}
@@ -251,7 +303,9 @@ _HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_secon
 _COLUMNS = (
     NAME,
     LEVEL,
-    *NUMBERS,
+    *NUMBERS[:2],
+    Column("trend", _trend, _WHOLE, 3),
+    *NUMBERS[2:],
     _HEARTBEAT,
     Column("doing", _doing, {"max_width": 32}, 7),
     Column("state", lambda one, _: state_cell(one), {}),
@@ -260,16 +314,21 @@ _COLUMNS = (
 
 
 def status_table(
-    seen: list[ObservedAgent], console: Console, *, with_heartbeats: bool = False
+    seen: list[ObservedAgent],
+    console: Console,
+    *,
+    backend: Backend | None = None,
+    with_heartbeats: bool = False,
 ) -> Table:
     """Draw agents as a table with as many columns as the console has room for.
 
     Args:
         seen: In the order of the rows.
         console: Where the table goes.
+        backend: Has the histories of which trends are drawn; None = draw none.
         with_heartbeats: Show how long ago each agent beat.
     """
-    look = Look(console.width >= _WIDE, console.options.ascii_only)
+    look = Look(console.width >= _WIDE, console.options.ascii_only, backend)
     columns = [column for column in _COLUMNS if with_heartbeats or column is not _HEARTBEAT]
     return draw_table(seen, columns, look, width=console.width)
 
