@@ -33,6 +33,7 @@ PARTS = [
     ("Alerts", "alerts.py", []),
     ("Report", "report.py", []),
     ("Server", "server.py", []),
+    ("Page", "web_page.py", []),
     ("Metrics", "metrics.py", []),
     ("PostgreSQL", "postgres.py", []),
     ("Monitors over PostgreSQL", "postgres_monitors.py", []),

@@ -1,103 +1,123 @@
 """The page over a store of files: how soon a change is on it, and what one open page costs.
 
-Some agents change each second, as in a fleet at work; an HTTP client follows the page as a browser
-does. `--changing` is the share that changes. Prints one row per number of agents.
+One in a hundred agents changes in each round, as in a fleet at work; an HTTP client follows the
+page as a browser does.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from statistics import median
+from typing import NamedTuple
 
 import httpx
+import processor_time
 
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.system.processes import this_host
+from ultramon.state.record import StateRecord
 from ultramon.testing import make_record
 
+COUNTS = (1_000, 10_000)
+CHANGING = 0.01
+ROUNDS = 12
+PATIENCE_SECONDS = 60.0
 
-def plant(backend: LocalBackend, count: int) -> list:
+
+class Followed(NamedTuple):
+    """What was measured of a page with so many agents."""
+
+    delays: list[float]
+    """From a state that is stored to the message that shows it, seconds."""
+    processor_share: float
+    """Of one core, by the server."""
+    message_bytes: int
+    """Of the last message."""
+
+
+def store(backend: LocalBackend, record: StateRecord) -> None:
+    """Replace a state as its owner would, without a disk in the way."""
+    with backend.directory.locked(record.agent_id, PATIENCE_SECONDS):
+        backend.directory.replace(record, durable=False)
+
+
+def plant(backend: LocalBackend, count: int) -> list[StateRecord]:
     """Store so many agents, none of them with a process."""
+    now = time.time()
     records = []
+    backend.directory.prepare()
     for number in range(count):
         record = make_record(
-            f"agent-{number:05}", at=time.time(), label=f"agent {number}", pid=None,
+            f"agent-{number:05}", at=now, label=f"agent {number}", pid=None,
             usage_ratio=number % 60 / 100, estimated_tokens=2_000 * (number % 60),
-            measured_at=time.time(), heartbeat_interval_seconds=3_600.0,
+            measured_at=now, heartbeat_interval_seconds=3_600.0,
         )  # fmt: skip
-        backend.start_agent(
-            record.agent_id, lambda *_, record=record: (record, []), takeover=False,
-            now=time.time(), host=this_host(),
-        )  # fmt: skip
+        store(backend, record)
         records.append(record)
     return records
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, user and system."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def measure(count: int, changing: float, rounds: int) -> tuple[float, float, float, int]:
-    """Return the median and the longest delay, the share of a core, and the bytes of a message."""
+def follow(count: int) -> Followed:
+    """Serve a page and change agents below it, one of them in a way that the page must show."""
     with tempfile.TemporaryDirectory() as directory:
         backend = LocalBackend(os.path.join(directory, "state"))
         records = plant(backend, count)
         command = [sys.executable, "-m", "ultramon", "web", "--port", "0", "--json"]
         command += ["--state-dir", os.path.join(directory, "state")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as served:
-            import json
-
-            facts = json.loads(served.stdout.readline())
-            client = httpx.Client(timeout=120)
-            client.get(facts["loginUrl"])
-            delays, sizes = [], []
-            with client.stream("GET", f"{facts['url']}/live/") as followed:
-                lines = (line for line in followed.iter_lines() if line.startswith("data: "))
-                next(lines)
-                began, cpu_began = time.monotonic(), cpu_seconds(served.pid)
-                for number in range(rounds):
-                    for record in records[: int(count * changing)]:
-                        record.seq += 1
-                        record.estimated_tokens += 1
-                        backend.record(record, [], durable=False)
-                    marked = records[number % count]
-                    marked.seq += 1
-                    marked.usage_ratio = 2.0 + number
-                    backend.record(marked, [], durable=False)
-                    changed = time.monotonic()
-                    wanted = f"{marked.usage_ratio * 100:.1f} %"
-                    sizes += [len(next(line for line in lines if wanted in line))]
-                    delays.append(time.monotonic() - changed)
-                spent = cpu_seconds(served.pid) - cpu_began
-                share = spent / (time.monotonic() - began)
-            client.close()
-            served.terminate()
-        backend.close()
-    return median(delays), max(delays), share, sizes[-1]
+            try:
+                return _follow(backend, records, served)
+            finally:
+                served.terminate()
+                backend.close()
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agents", type=int, nargs="+", default=[1_000, 10_000])
-    parser.add_argument("--changing", type=float, default=0.01)
-    parser.add_argument("--rounds", type=int, default=20)
-    chosen = parser.parse_args()
-    for count in chosen.agents:
-        middle, longest, share, size = measure(count, chosen.changing, chosen.rounds)
-        print(
-            f"{count:,} agents: on the page after {middle:.2f} s, {longest:.2f} s at most; "
-            f"{share:.1%} of a core, {size / 1024:.0f} KiB per message"
+def _follow(
+    backend: LocalBackend, records: list[StateRecord], served: subprocess.Popen[str]
+) -> Followed:
+    facts = json.loads(served.stdout.readline())
+    delays, size = [], 0
+    with httpx.Client(timeout=PATIENCE_SECONDS) as client:
+        client.get(facts["loginUrl"])
+        with client.stream("GET", f"{facts['url']}/live/") as page:
+            messages = (line for line in page.iter_lines() if line.startswith("data: "))
+            next(messages)
+            began, spent = time.monotonic(), processor_time.of_process(served.pid)
+            for number in range(ROUNDS):
+                for record in records[: int(len(records) * CHANGING)]:
+                    record.seq += 1
+                    record.estimated_tokens += 1
+                    store(backend, record)
+                marked = records[-1 - number]
+                marked.seq += 1
+                marked.usage_ratio = 2.0 + number
+                store(backend, marked)
+                stored = time.monotonic()
+                wanted = f"{marked.usage_ratio * 100:.1f} %"
+                size = len(next(message for message in messages if wanted in message))
+                delays.append(time.monotonic() - stored)
+            spent = processor_time.of_process(served.pid) - spent
+            return Followed(delays, spent / (time.monotonic() - began), size)
+
+
+def main() -> str:
+    lines = [
+        f"| agents, {CHANGING:.0%} of them change | on the page after s | at most | processor share"
+        " | KiB per message |",
+        "|---|---|---|---|---|",
+    ]
+    for count in COUNTS:
+        found = follow(count)
+        lines.append(
+            f"| {count:,} | {statistics.median(found.delays):.2f} | {max(found.delays):.2f} |"
+            f" {found.processor_share:.1%} | {found.message_bytes / 1024:.0f} |"
         )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(main())
