@@ -32,8 +32,14 @@ def orchestrator(kind):
 
 
 def test_an_orchestrator_that_hands_over_loses_nothing(tmp_path):
-    """Its three workers are killed, and three successors do what they left."""
+    """Its three workers are killed, and three successors do what they left.
+
+    Its output appears on stderr, with control characters made visible.
+    """
     done = chaos(tmp_path, "--json", *FAST, *orchestrator("careful"))
+    assert "\\x1b[31mworker-0 is lost\n" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "is lost" not in done.stdout
     report = json.loads(done.stdout)
     assert (done.returncode, report["problems"]) == (0, []), done.stderr
     assert (report["agents"], report["kills"], report["stillRunning"]) == (6, 3, 0)
@@ -71,22 +77,6 @@ def test_agents_that_died_without_a_plan_are_named(tmp_path):
     ]
 
 
-def test_agents_that_died_before_the_command_are_not_named(tmp_path):
-    """Only what happened since counts, in the same run too."""
-    chaos(tmp_path, "--run", "mine", "--kills", "0", *orchestrator("early"))
-    done = chaos(tmp_path, "--json", "--run", "mine", *FAST, *orchestrator("careful"))
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["diedWithoutPlan"], report["planned"]) == (0, [], 12)
-
-
-def test_what_the_command_prints_is_harmless(tmp_path):
-    """Its output appears on stderr, with control characters made visible."""
-    done = chaos(tmp_path, *FAST, *orchestrator("careful"))
-    assert "\\x1b[31mworker-0 is lost\n" in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "is lost" not in done.stdout
-
-
 def test_the_orchestrators_own_process_is_spared(tmp_path):
     """An agent in it cannot be killed without killing the one that should carry on."""
     done = chaos(tmp_path, "--every", "0.01", "--run", "mine", *orchestrator("alone"))
@@ -100,13 +90,15 @@ def test_the_orchestrators_own_process_is_spared(tmp_path):
 
 
 def test_agents_that_were_there_before_are_left_alone(tmp_path):
-    """They belong to somebody else, even in the same run: neither killed nor counted."""
+    """Even in the same run: the living are neither killed nor counted, nobody names the dead."""
+    chaos(tmp_path, "--run", "mine", "--kills", "0", *orchestrator("early"))
     backend = LocalBackend(str(tmp_path))
     with create_context_monitor("bystander", run="mine", backend=backend) as bystander:
         bystander.plan(["something else"])
         done = chaos(tmp_path, "--json", "--run", "mine", *FAST, *orchestrator("careful"))
         report = json.loads(done.stdout)
     assert (report["agents"], report["planned"], report["kills"]) == (6, 12, 3)
+    assert (done.returncode, report["diedWithoutPlan"]) == (0, [])
     assert backend.load("bystander").record.outcome == "completed"
 
 
