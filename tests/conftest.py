@@ -10,8 +10,13 @@ from functools import partial
 
 import pytest
 from helpers import durations
+from hypothesis import settings
 
 from ultramon.system.git import OTHER_REPOSITORY
+
+settings.register_profile("full", settings())
+settings.register_profile("common", settings(), max_examples=25)
+settings.load_profile("common")
 
 # A job in the background of a script ignores these, and so would every program under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)

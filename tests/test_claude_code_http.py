@@ -85,9 +85,9 @@ def states_of(session):
 @pytest.mark.parametrize(
     ("run", "transcripts"),
     [
-        ("r2", []),
+        pytest.param("r2", [], marks=pytest.mark.exhaustive),
         ("r3", ["main"]),
-        ("r7", []),
+        pytest.param("r7", [], marks=pytest.mark.exhaustive),
         ("r6", ["3af70d39_main", "7d20f82f_main", "subagent"]),
     ],
 )

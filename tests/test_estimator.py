@@ -80,7 +80,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(ANY_TEXT, FAMILY)
 def test_every_str_has_an_estimate_of_at_least_one_token(text, family):
     """Any str, lone surrogates and NULs included, gives >= 1, and only the empty one gives 0."""
@@ -88,7 +88,7 @@ def test_every_str_has_an_estimate_of_at_least_one_token(text, family):
     assert (estimate_tokens(text, family) >= 1) == (text != "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(LUMPY_TEXT, LUMPY_TEXT, FAMILY)
 def test_appending_text_never_lowers_the_estimate(text, more, family):
     """A text never estimates lower than its own beginning, whatever blocks it is cut into."""
@@ -96,7 +96,7 @@ def test_appending_text_never_lowers_the_estimate(text, more, family):
     assert estimate_tokens(text + more, family) >= estimate_tokens(text, family)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(LUMPY_TEXT, st.integers(0, 20_000), FAMILY)
 def test_chunks_add_up_to_the_whole(text, cut, family):
     """Two chunks differ from the whole text only by the two characters behind the cut."""

@@ -51,7 +51,7 @@ def glanced(**values):
     return decode_head(encode_state(plain_record(**values), "x"), "x")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(records(), st.booleans())
 def test_any_record_is_glanced_as_it_is_decoded(record, known):
     """Each attribute alone and the bytes are the same by both ways, exact to the type."""

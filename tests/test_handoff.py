@@ -159,7 +159,7 @@ def test_a_small_record_is_not_cut():
     assert all(f"- {name}\n" in prompt for name in items(200))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(
     goal=st.none() | texts, notes=st.none() | texts, next_step=st.none() | texts,
     remaining=lists, completed=lists, decisions=lists, max_tokens=st.integers(-5, 3000),

@@ -44,7 +44,7 @@ def test_what_fits_the_rule_is_accepted_unchanged(agent_id):
     assert check_agent_id(agent_id) is agent_id
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=10 * settings().max_examples, deadline=None)
 @given(
     st.text(max_size=140)
     | st.text(string.printable, max_size=140)

@@ -259,10 +259,10 @@ class FileMonitorMachine(MonitorMachine):
 
 
 TestMonitorInMemory = MonitorMachine.TestCase
-TestMonitorInMemory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestMonitorInMemory.settings = settings(stateful_step_count=40, deadline=None)
 TestMonitorInFiles = FileMonitorMachine.TestCase
 TestMonitorInFiles.settings = settings(
-    max_examples=15,
+    max_examples=settings().max_examples // 3,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

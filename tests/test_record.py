@@ -149,7 +149,7 @@ def changed(**fields):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(records())
 def test_any_record_comes_back_as_it_was(record):
     """Every field of every kind survives the bytes, unknown fields too."""

@@ -62,7 +62,7 @@ def test_a_usual_state_is_copied_from_its_text(values):
     assert copied == decoded
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(records(), st.booleans())
 def test_any_state_is_copied_as_it_is_decoded_or_not_at_all(record, known):
     """No kind of value comes out differently."""
