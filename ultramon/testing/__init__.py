@@ -1,4 +1,4 @@
-"""What tests of agents, orchestrators and backends need; public, and used by ultramon's own tests.
+"""What tests of agents, orchestrators, backends and adapters need; ultramon's own tests use it.
 
 Nothing here is loaded until its name is used. The pytest fixtures are in `ultramon.testing.plugin`.
 """
@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from ultramon.testing.clock import FakeClock
     from ultramon.testing.contract.backend import BackendContract
     from ultramon.testing.contract.credentials import CredentialsContract
+    from ultramon.testing.contract.integration import IntegrationContract
     from ultramon.testing.contract.overview import OverviewContract
     from ultramon.testing.contract.queue import QueueContract
     from ultramon.testing.contract.registry import RegistryContract
+    from ultramon.testing.framework_run import FrameworkRun, ModelScript
     from ultramon.testing.samples import make_event, make_record
     from ultramon.testing.simulation import Simulation, simulate
     from ultramon.testing.soundness import assert_run_is_sound
@@ -22,6 +24,9 @@ __all__ = [
     "BackendContract",
     "CredentialsContract",
     "FakeClock",
+    "FrameworkRun",
+    "IntegrationContract",
+    "ModelScript",
     "OverviewContract",
     "QueueContract",
     "RegistryContract",
@@ -44,9 +49,11 @@ _ROOMS = {
     "clock": "FakeClock",
     "contract.backend": "BackendContract",
     "contract.credentials": "CredentialsContract",
+    "contract.integration": "IntegrationContract",
     "contract.overview": "OverviewContract",
     "contract.queue": "QueueContract",
     "contract.registry": "RegistryContract",
+    "framework_run": "FrameworkRun ModelScript",
     "samples": "make_event make_record",
     "simulation": "Simulation simulate",
     "soundness": "assert_run_is_sound",
