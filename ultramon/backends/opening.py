@@ -12,6 +12,8 @@ from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
 from ultramon.system.environment import state_directory
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from ultramon.backends.base import Backend
 
 GROUP = "ultramon.backends"
@@ -76,24 +78,23 @@ def _create(url: str, source: str) -> Backend:
         from ultramon.backends.local.backend import LocalBackend
 
         return LocalBackend(unquote(parts.path))
+    from ultramon.system.entry_points import find_entry_points
+
     shown = url if "@" not in url else f"{parts.scheme}://…"
-    if parts.scheme and parts.scheme not in _BUILT_IN:
-        found = _open_foreign(parts.scheme, url, source, shown)
-        if found is not None:
-            return found
+    offered = find_entry_points(GROUP, _BUILT_IN)
+    if parts.scheme in offered:
+        return _open_foreign(offered[parts.scheme], url, source, shown)
+    if offered:
+        allowed += f", or one of {', '.join(f'{scheme}:' for scheme in sorted(offered))}"
     raise ConfigurationError("backend", shown, allowed, source)
 
 
-def _open_foreign(scheme: str, url: str, source: str, shown: str) -> Backend | None:
-    """Open a store of another distribution; None where none offers the scheme."""
-    from importlib.metadata import entry_points
-
+def _open_foreign(entry: EntryPoint, url: str, source: str, shown: str) -> Backend:
+    """Open a store of another distribution."""
     from ultramon.backends.toolkit import missing_members
+    from ultramon.system.entry_points import name_distribution
 
-    entry = next(iter(entry_points(group=GROUP, name=scheme)), None)
-    if entry is None:
-        return None
-    offered_by = entry.dist.name if entry.dist else "an unknown distribution"
+    offered_by = name_distribution(entry)
     try:
         backend = entry.load()(url)
     except UltramonError:

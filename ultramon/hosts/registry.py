@@ -6,15 +6,15 @@ the host, its object a `Host`, a subclass of it, or a function that returns one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import NamedTuple
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.port import Host
 from ultramon.state.record import FIELD_NAMES
+from ultramon.system.entry_points import find_entry_points, name_distribution
 
 GROUP = "ultramon.hosts"
 _BUILT_IN = {
@@ -47,25 +47,26 @@ def find_host(name: str) -> Host:
     """
     if name in _BUILT_IN:
         return _built_in(name)
-    for entry in _foreign():
-        if entry.name == name:
-            found = _load(entry)
-            if isinstance(found, BrokenHost):
-                problem = f"another host: that of {found.distribution} {found.problem}"
-                raise ConfigurationError("host", name, problem)
-            return found
-    raise ConfigurationError("host", name, f"one of {', '.join(host_names())}")
+    entry = find_entry_points(GROUP, _BUILT_IN).get(name)
+    if entry is None:
+        raise ConfigurationError("host", name, f"one of {', '.join(host_names())}")
+    found = _load(entry)
+    if isinstance(found, BrokenHost):
+        problem = f"another host: that of {found.distribution} {found.problem}"
+        raise ConfigurationError("host", name, problem)
+    return found
 
 
 def host_names() -> list[str]:
     """Return the names of all hosts, without loading any."""
-    return sorted({*_BUILT_IN, *(entry.name for entry in _foreign())})
+    return sorted([*_BUILT_IN, *find_entry_points(GROUP, _BUILT_IN)])
 
 
 @cache
 def find_hosts() -> FoundHosts:
     """Load every host, built-in ones first; looked up once in a process."""
-    found = [*map(_built_in, _BUILT_IN), *map(_load, _foreign())]
+    foreign = find_entry_points(GROUP, _BUILT_IN).values()
+    found = [*map(_built_in, _BUILT_IN), *map(_load, foreign)]
     return FoundHosts(
         [one for one in found if isinstance(one, Host)],
         [one for one in found if isinstance(one, BrokenHost)],
@@ -79,17 +80,7 @@ def _built_in(name: str) -> Host:
     return host
 
 
-def _foreign() -> Iterator[EntryPoint]:
-    """Yield the entry points, one for a name; what is built in cannot be replaced."""
-    seen = set(_BUILT_IN)
-    for entry in entry_points(group=GROUP):
-        if entry.name not in seen:
-            seen.add(entry.name)
-            yield entry
-
-
 def _load(entry: EntryPoint) -> Host | BrokenHost:
-    distribution = entry.dist.name if entry.dist else "an unknown distribution"
     try:
         found = entry.load()
         host = found if isinstance(found, Host) else found()
@@ -97,7 +88,7 @@ def _load(entry: EntryPoint) -> Host | BrokenHost:
     except Exception as error:  # noqa: BLE001 - foreign code must not break the other hosts
         problem = f"cannot be loaded ({type(error).__name__}: {error})"
     if problem:
-        return BrokenHost(entry.name, distribution, problem)
+        return BrokenHost(entry.name, name_distribution(entry), problem)
     assert isinstance(host, Host)
     return host
 
