@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
+    from ultramon.backends.base import Backend
     from ultramon.backends.local.backend import LocalBackend
     from ultramon.backends.local.state_files import StateDirectory
 
@@ -35,6 +36,14 @@ def examine_local(backend: LocalBackend) -> Iterator[Finding]:
         yield _judge_states(backend)
     except StateError as error:
         yield Finding("directory", PROBLEM, str(error))
+
+
+def examine_foreign(backend: Backend) -> Iterator[Finding]:
+    """Check a store of another distribution: whether it answers, and its states can be read."""
+    try:
+        yield _judge_states(backend)
+    except StateError as error:
+        yield Finding("store", PROBLEM, str(error))
 
 
 def _judge_journal(directory: StateDirectory) -> Finding:
@@ -60,7 +69,7 @@ def _judge_journal(directory: StateDirectory) -> Finding:
     return Finding("journal", OK, f"version {version}, sound")
 
 
-def _judge_states(backend: LocalBackend) -> Finding:
+def _judge_states(backend: Backend) -> Finding:
     agents = backend.list_agents()
     damaged = [agent.agent_id for agent in agents if agent.record is None]
     if not damaged:

@@ -195,8 +195,9 @@ def _set_up_local(backend: Backend, *, is_init: bool, as_json: bool) -> None:
 
 
 def _examine(backend: Backend) -> Iterable[Finding]:
-    from ultramon.backends.health import examine_local
+    from ultramon.backends.health import examine_foreign, examine_local
     from ultramon.backends.local.backend import LocalBackend
+    from ultramon.backends.memory import MemoryBackend
 
     store = _postgres(backend)
     if store is not None:
@@ -205,6 +206,8 @@ def _examine(backend: Backend) -> Iterable[Finding]:
         return examine_store(store.database, store.outbox)
     if isinstance(backend, LocalBackend):
         return examine_local(backend)
+    if not isinstance(backend, MemoryBackend):
+        return examine_foreign(backend)
     return [Finding("store", OK, f"{backend.url} ends with its process and shares nothing")]
 
 
