@@ -1,4 +1,4 @@
-"""Hosts of other distributions: a real one, written into a directory and found by its metadata."""
+"""Hosts of other distributions: a real one, a worked example, found by its metadata."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import time
 
 import pytest
 from helpers import ROOT
+from helpers.distributions import EXTENSIONS, write_distribution
 from helpers.program import environment
 
 from ultramon.backends.local.state_files import StateDirectory
@@ -17,10 +18,7 @@ from ultramon.hosts.port import Host
 from ultramon.hosts.registry import find_host, find_hosts, host_names
 from ultramon.system.timestamps import format_time
 
-PAGE = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
-EXAMPLE = re.search(r"^```python\n(.*?)^```\n", PAGE, re.MULTILINE | re.DOTALL)[1]
-"""The host of the page; what it prints at its end would be no answer of a hook."""
-ACME = EXAMPLE.partition("\nevent = ")[0]
+ACME = (EXTENSIONS / "host" / "ultramon_acme.py").read_text(encoding="utf-8")
 
 
 class Place:
@@ -34,11 +32,7 @@ class Place:
 
     def distribute(self, name, module, code, entry):
         """Install a distribution that offers a host."""
-        (self.packages / f"{module}.py").write_text(code)
-        about = self.packages / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text(f"[ultramon.hosts]\n{entry}\n")
+        write_distribution(self.packages, name, "ultramon.hosts", code, entry, module=module)
 
     def run(self, *arguments, stdin=None):
         """Run ultramon in the project."""
@@ -79,7 +73,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def acme(place):
-    place.distribute("acme-ultramon", "acme_ultramon", ACME, "acme = acme_ultramon:ACME")
+    place.distribute("ultramon-acme", "ultramon_acme", ACME, "acme = ultramon_acme:ACME")
     return place
 
 
@@ -186,6 +180,7 @@ def test_the_built_in_hosts_are_complete():
 
 def test_every_method_of_the_port_is_on_the_page():
     """docs/hosts.md names what a host answers."""
-    table = PAGE[PAGE.index("| method or attribute") :]
+    page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
+    table = page[page.index("| method or attribute") :]
     names = {name for name in vars(Host) if not name.startswith("_")} - {"name"}
     assert names <= set(re.findall(r"[a-z_]+", table))

@@ -1,14 +1,11 @@
 """Which store a URL, a path or ULTRAMON_BACKEND names, and what is refused."""
 
-import json
-import re
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
-from helpers.program import environment
+from helpers.distributions import write_distribution
 
 from ultramon import ConfigurationError, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
@@ -89,38 +86,10 @@ def test_a_bad_database_url_is_blamed_on_the_variable_it_came_from(monkeypatch):
 def distribute(tmp_path, monkeypatch):
     """Install a distribution beside ultramon that offers a store."""
     packages = tmp_path / "packages"
-    about = packages / "acme_store-1.0.dist-info"
-    about.mkdir(parents=True)
+    packages.mkdir()
     monkeypatch.syspath_prepend(packages)
-
-    def distribute(code, *entries, module="acme_store"):
-        (packages / f"{module}.py").write_text(code)
-        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-store\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text("\n".join(["[ultramon.backends]", *entries, ""]))
-        return packages
-
-    yield distribute
+    yield partial(write_distribution, packages, "acme-store", "ultramon.backends")
     sys.modules.pop("acme_store", None)
-
-
-def test_a_store_of_another_distribution_is_opened_by_its_scheme(distribute, tmp_path):
-    """The worked example of the page: an agent and the command line, by ULTRAMON_BACKEND alone."""
-    example = (ROOT / "examples" / "own_backend.py").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
-    packages = distribute(example, re.search('^(jsonl = ".*)$', page, re.M)[1].replace('"', ""),
-                          module="own_backend")  # fmt: skip
-    environ = environment(
-        ULTRAMON_BACKEND=f"jsonl://{tmp_path}/agents.jsonl", PYTHONPATH=str(packages)
-    )
-    code = "from ultramon import create_context_monitor\n"
-    code += "with create_context_monitor('scout-1') as m: m.report_usage(input_tokens=150_000)"
-    for command in (["-c", code], ["-m", "ultramon", "status", "--all", "--json"]):
-        done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, env=environ, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    (agent,) = json.loads(done.stdout)["agents"]
-    assert (agent["agentId"], agent["estimatedTokens"]) == ("scout-1", 150_000)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +106,13 @@ def test_a_broken_store_is_refused_by_the_name_of_its_distribution(distribute, c
     with pytest.raises(ConfigurationError, match=f"that of acme-store {problem}") as caught:
         open_backend("acme://me:secret@host/x")
     assert "secret" not in str(caught.value)
+
+
+def test_an_unknown_scheme_is_refused_with_those_that_are_installed(distribute):
+    """A misspelt scheme is seen beside the right one."""
+    distribute("", "acme = acme_store:opened", "jsonl = acme_store:opened")
+    with pytest.raises(ConfigurationError, match="absolute path, or one of acme:, jsonl:$"):
+        open_backend("json:///var/agents")
 
 
 def test_a_built_in_store_cannot_be_replaced(distribute, tmp_path):

@@ -6,9 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from helpers.distributions import EXTENSIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,28 +30,28 @@ from ultramon.testing import (
 )
 from ultramon.testing.clock import START
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "own_backend.py"
+EXAMPLE = EXTENSIONS / "backend" / "ultramon_jsonl.py"
 LIMIT = {"context_limit_tokens": 100_000, "tokenizer_family": "chars/4"}
 
 
 def load_example():
-    spec = importlib.util.spec_from_file_location("own_backend", EXAMPLE)
+    spec = importlib.util.spec_from_file_location("ultramon_jsonl", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-own_backend = load_example()
+ultramon_jsonl = load_example()
 
 
 class TestExampleBackend(BackendContract):
     @pytest.fixture
     def backend(self, tmp_path):
-        return own_backend.JsonLinesBackend(str(tmp_path / "agents.jsonl"))
+        return ultramon_jsonl.JsonLinesBackend(str(tmp_path / "agents.jsonl"))
 
     @pytest.fixture
     def reopen(self):
-        return lambda backend: own_backend.JsonLinesBackend(backend.path)
+        return lambda backend: ultramon_jsonl.JsonLinesBackend(backend.path)
 
     @pytest.fixture
     def damage(self):
@@ -66,7 +66,7 @@ class TestExampleBackend(BackendContract):
         backend.append_events([make_event("scout-1", n=n) for n in (0, 1)])
         with open(backend.path, "ab") as file:
             file.write(b'{"events": [[3, {"age')
-        again = own_backend.JsonLinesBackend(backend.path)
+        again = ultramon_jsonl.JsonLinesBackend(backend.path)
         again.append_events([make_event("scout-1", n=2)])
         assert [event["n"] for event in backend.events().events] == [0, 1, 2]
 

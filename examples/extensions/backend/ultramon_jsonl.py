@@ -4,13 +4,6 @@ One line is one step, so a killed writer leaves a whole step or a torn last line
 writer cuts off. The file lock makes steps of several processes follow one another; every process
 replays what the others appended. `docs/backends.md` has the rules, and `ultramon.testing` the
 tests: this class passes them all (`tests/test_testing_kit.py`). For POSIX systems.
-
-What you should see:
-
-    agent_started, context_threshold_reached, handoff_ready, agent_stopped
-    another process reads: scout-1 returned at 72%, generation 1
-    and takes the work over: scout-2 starts with b.py, c.py
-    a third one comes too late: already claimed by scout-2
 """
 
 from __future__ import annotations
@@ -19,7 +12,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 import threading
 from contextlib import contextmanager
 from operator import attrgetter
@@ -29,14 +21,11 @@ from urllib.parse import unquote, urlsplit
 from ultramon import (
     AgentNotFoundError,
     ConfigurationError,
-    ContextConfig,
     FencedError,
-    HandoffRecord,
     HandoffTakenError,
     StateCorruptError,
     StateSchemaError,
     StateWriteError,
-    create_context_monitor,
 )
 from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
@@ -422,36 +411,3 @@ class JsonLinesBackend:
 
     def close(self) -> None:
         """Nothing is held open between two calls."""
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "agents.jsonl")
-        backend = JsonLinesBackend(path)
-        config = ContextConfig(context_window_tokens=100_000)
-        with create_context_monitor("scout-1", config, backend=backend) as monitor:
-            monitor.plan(["a.py", "b.py", "c.py"])
-            with monitor.task("a.py"):
-                monitor.report_usage(input_tokens=72_000)
-            monitor.hand_off(notes="a.py is fine")
-        print(", ".join(event["type"] for event in backend.events().events))
-
-        other = JsonLinesBackend(path)
-        record = other.load("scout-1").record
-        assert record is not None
-        ratio = record.usage_ratio or 0.0
-        print(
-            f"another process reads: scout-1 {record.outcome} at {ratio:.0%}, "
-            f"generation {record.generation}"
-        )
-        handoff = HandoffRecord.model_validate(record.handoff)
-        with create_context_monitor("scout-2", continues=handoff, backend=other) as successor:
-            print(f"and takes the work over: scout-2 starts with {', '.join(successor.pending())}")
-        try:
-            handoff.claim("scout-3", other)
-        except HandoffTakenError as error:
-            print(f"a third one comes too late: already claimed by {error.successor_id}")
-
-
-if __name__ == "__main__":
-    main()
