@@ -111,7 +111,7 @@ def test_a_broken_store_is_refused_by_the_name_of_its_distribution(distribute, c
 def test_an_unknown_scheme_is_refused_with_those_that_are_installed(distribute):
     """A misspelt scheme is seen beside the right one."""
     distribute("", "acme = acme_store:opened", "jsonl = acme_store:opened")
-    with pytest.raises(ConfigurationError, match="absolute path, or one of acme:, jsonl:$"):
+    with pytest.raises(ConfigurationError, match=r"absolute path, or one of acme:, jsonl:$"):
         open_backend("json:///var/agents")
 
 
