@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: run test test-all durations mutants ci-full lint types bench bench-relay soak docs
+.PHONY: run test test-all durations frameworks mutants ci-full lint types bench bench-relay soak docs
 
 run: .venv
 	.venv/bin/ultramon demo
@@ -13,6 +13,10 @@ test-all: .venv
 
 durations: .venv
 	$(PYTHON) -m pytest -n 3 --dist loadfile --write-durations
+
+# The oldest and newest supported version of each: make frameworks ARGS='langchain 1.1.0' for another
+frameworks: .venv
+	$(PYTHON) scripts/frameworks.py $(ARGS)
 
 # A sample of modules; all that [tool.mutmut] names take an hour: make mutants MUTANTS='ultramon.*'
 MUTANTS ?= ultramon.state.liveness* ultramon.context.ladder* ultramon.notices.message_rules*

@@ -42,7 +42,7 @@ class WatchedState(AgentState[Any]):
     ultramon_agent: NotRequired[Annotated[str | None, PrivateStateAttr]]
 
 
-class ContextMiddleware(AgentMiddleware[WatchedState, Any, Any]):
+class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
     """Watches the agent of `create_agent`: ``middleware=[…, ContextMiddleware()]``, as the last.
 
     A run is an agent. With a checkpointer a thread is one: it waits between its turns. An agent

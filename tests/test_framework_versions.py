@@ -1,0 +1,46 @@
+"""The versions of frameworks that `make frameworks` tests, the page names, and pip is asked for."""
+
+import re
+from importlib import util
+
+import pytest
+from helpers import ROOT
+
+spec = util.spec_from_file_location("frameworks", ROOT / "scripts" / "frameworks.py")
+frameworks = util.module_from_spec(spec)
+spec.loader.exec_module(frameworks)
+ROWS = frameworks.FRAMEWORKS
+PINS = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+)
+
+
+def numbers(version):
+    return [int(number) for number in version.split(".")]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_names_what_there_is(name):
+    """Its test files exist, and the version that CI has lies between its oldest and newest."""
+    package, oldest = frameworks.find_requirement(ROWS[name].extra)
+    assert numbers(oldest) <= numbers(PINS.get(package, oldest)) <= numbers(ROWS[name].newest)
+    files = [argument for argument in ROWS[name].tests if argument.endswith(".py")]
+    assert files
+    assert all((ROOT / file).is_file() for file in files)
+
+
+def test_the_page_names_the_versions():
+    """docs/frameworks.md says of each extra from which version to which it was tested."""
+    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\| `ultramon\[(.*?)\]` \| (\S+) \| (\S+) \|$", page, re.MULTILINE))
+    wanted = set()
+    for row in ROWS.values():
+        _package, oldest = frameworks.find_requirement(row.extra)
+        wanted.add((row.extra, oldest, row.newest))
+    assert shown == wanted
+
+
+def test_an_unknown_framework_is_refused_with_those_there_are():
+    """A misspelt name installs nothing."""
+    with pytest.raises(SystemExit, match="langchian is none of langchain, "):
+        frameworks.main(["langchian"])
