@@ -94,6 +94,7 @@ class WatchedAgent:
         self._adapter = adapter
         self._told_rank = 0
         self._model: str | None = None
+        self._window_tokens: int | None = None
 
     @property
     def active(self) -> ContextMonitor | None:
@@ -113,19 +114,27 @@ class WatchedAgent:
         self.calls += 1
         self.is_calling = True
         self.used_at = self._adapter.clock.monotonic()
-        if model is not None and model != self._model and monitor.config.model is None:
-            self._model = model
-            monitor.set_model(model)
-            if window_tokens is not None and window_for_model(model) is None:
-                monitor.set_host_limits(
-                    window_tokens=window_tokens, trigger_tokens=self._adapter.trigger_tokens
-                )
+        self.uses_model(model, window_tokens)
         if self.calls == 1:
             self._adapter.check_trigger(monitor)
         action = monitor.get_threshold_action()
         rank, told = self._rank(action), self._told_rank
         self._told_rank = rank
         return action.note if self._adapter.tells and rank > told else None
+
+    def uses_model(self, model: str | None, window_tokens: int | None = None) -> None:
+        """Take the name of the model; its parameters are those of `before_call`."""
+        monitor = self.active
+        if monitor is None or model is None or monitor.config.model is not None:
+            return
+        if model != self._model:
+            self._model, self._window_tokens = model, None
+            monitor.set_model(model)
+        if window_tokens != self._window_tokens and window_for_model(model) is None:
+            self._window_tokens = window_tokens
+            monitor.set_host_limits(
+                window_tokens=window_tokens, trigger_tokens=self._adapter.trigger_tokens
+            )
 
     def _rank(self, action: ThresholdAction) -> int:
         assert self.monitor is not None

@@ -1,0 +1,315 @@
+"""Claude Agent SDK: clients and queries whose sessions are watched, and their subagents too."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from ultramon.errors import HandedOffError
+from ultramon.integrations.adapter import Adapter, missing_extra
+from ultramon.system.environment import disabled
+
+try:
+    import claude_agent_sdk as sdk
+    from anyio import Lock
+    from anyio.to_thread import run_sync
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "claude_agent_sdk", "claude-agent-sdk") from error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+    from typing import Unpack
+
+    from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, Transport
+
+    from ultramon.integrations.adapter import Choices, WatchedAgent
+    from ultramon.monitor.monitor import ContextMonitor
+
+_HOOKS = {
+    "UserPromptSubmit": None,
+    "SubagentStart": None,
+    "PreToolUse": "mcp__.*",
+    "PostToolUse": None,
+    "PostToolUseFailure": None,
+}
+"""The hooks that are added to a session, with the tools that each is for."""
+_CALL_ID = "claudecode/toolUseId"
+_MAIN = "main"
+"""The session itself among its agents; subagents have the ids that the client gives them."""
+
+
+class ContextHooks:
+    """Watches sessions: ``async with watched.client(options) as client`` or ``watched.query(…)``.
+
+    A session is an agent, which waits between its turns; a subagent is its child.
+
+    Args:
+        monitor: The monitor of the session, already started; None = one is made.
+        choices: See `ultramon.integrations.adapter.Choices`.
+
+    Attributes:
+        adapter: Holds the agents and their monitors.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+
+    def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
+        self.adapter = Adapter("Claude Agent SDK", monitor, **choices)
+
+    def client(
+        self, options: ClaudeAgentOptions | None = None, transport: Transport | None = None
+    ) -> ClaudeSDKClient:
+        """Return a `ClaudeSDKClient` whose session ends with the connection.
+
+        Its messages raise `HandedOffError` behind the result of a turn that ``on_return`` ended.
+
+        Args:
+            options: Yours; hooks of yours stay, and come first.
+            transport: As for `ClaudeSDKClient`.
+        """
+        return _Client(_Session(self.adapter), options, transport)
+
+    async def query(
+        self,
+        *,
+        prompt: str | AsyncIterable[dict[str, Any]],
+        options: ClaudeAgentOptions | None = None,
+        transport: Transport | None = None,
+    ) -> AsyncIterator[Message]:
+        """Do what the SDK's `query` does; the arguments are the same.
+
+        Raises:
+            HandedOffError: ``on_return`` ended the turn; its result has been given.
+        """
+        session = _Session(self.adapter)
+        messages = sdk.query(prompt=prompt, options=session.add_to(options), transport=transport)
+        try:
+            async with aclosing(cast("AsyncGenerator[Message]", messages)):
+                async for message in messages:
+                    await session.read(message)
+                    yield message
+            session.check()
+        except Exception as error:
+            session.failed(error)
+            raise
+        finally:
+            await session.finish()
+
+
+class _Client(sdk.ClaudeSDKClient):
+    """A client that shows its session what it receives."""
+
+    def __init__(
+        self,
+        session: _Session,
+        options: ClaudeAgentOptions | None,
+        transport: Transport | None,
+    ) -> None:
+        super().__init__(session.add_to(options), transport)
+        self._session = session
+
+    async def receive_messages(self) -> AsyncIterator[Message]:
+        async for message in super().receive_messages():
+            await self._session.read(message)
+            yield message
+            if isinstance(message, sdk.ResultMessage):
+                self._session.check()
+
+    async def receive_response(self) -> AsyncIterator[Message]:
+        async for message in super().receive_response():
+            yield message
+        self._session.check()
+
+    async def disconnect(self) -> None:
+        try:
+            await super().disconnect()
+        finally:
+            await self._session.finish()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if error is not None:
+            self._session.failed(error)
+        return await super().__aexit__(kind, error, trace)
+
+
+class _Session:
+    """One connection to the client, with the agents in it."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._agents: dict[str, WatchedAgent] = {}
+        self._starting = Lock()
+        self._children: dict[str, str] = {}
+        """The call that started a subagent, and that subagent."""
+        self._callers: dict[str, WatchedAgent] = {}
+        """Running calls of the program's own tools."""
+        self._tools: dict[str, str] = {}
+        self._model = ""
+        self._windows: dict[str, int] = {}
+
+    def add_to(self, given: ClaudeAgentOptions | None) -> ClaudeAgentOptions:
+        """Return options with the hooks of this session behind those of the user."""
+        options = given or sdk.ClaudeAgentOptions()
+        if disabled():
+            return options
+        hooks: dict[Any, list[sdk.HookMatcher]] = dict(options.hooks or {})
+        for event, tools in _HOOKS.items():
+            own = sdk.HookMatcher(matcher=tools, hooks=[cast("sdk.HookCallback", self._hook)])
+            hooks[event] = [*hooks.get(event, ()), own]
+        servers: Any = options.mcp_servers
+        if isinstance(servers, dict):
+            servers = {name: self._with_callers(server) for name, server in servers.items()}
+        return replace(options, hooks=hooks, mcp_servers=servers)
+
+    def _with_callers(self, server: Any) -> Any:
+        instance = server.get("instance")
+        layers = getattr(instance, "middleware", None)
+        if layers is None:
+            return server  # another process, or mcp 1, which does not say who calls
+        shown = copy(instance)
+        shown.middleware = [*layers, self._call_tool]
+        return server | {"instance": shown}
+
+    async def _call_tool(self, context: Any, call_next: Any) -> Any:
+        """Let a tool of the program reach the monitor of the agent that calls it."""
+        meta = (context.params or {}).get("_meta") or {}
+        agent = self._callers.pop(meta.get(_CALL_ID, ""), self._adapter.nobody)
+        with agent.inside():
+            return await call_next(context)
+
+    async def _agent(
+        self, agent_id: str, name: str | None = None, *, in_new_turn: bool = False
+    ) -> WatchedAgent:
+        """Return an agent of the session, started where it has to be."""
+        async with self._starting:
+            agent = self._agents.get(agent_id)
+            if agent is not None and not (agent.is_resting or in_new_turn):
+                return agent
+            if agent_id != _MAIN:
+                with self._agents.get(_MAIN, self._adapter.nobody).inside():
+                    agent = await run_sync(partial(self._adapter.begin, name=name))
+            else:
+                known = None if agent is None or agent.monitor is None else agent.monitor.agent_id
+                agent = await run_sync(self._adapter.begin, known)
+            self._agents[agent_id] = agent
+        return agent
+
+    def _owner(self, parent_call: str | None) -> str | None:
+        """Return whose message it is that names the call above it."""
+        return _MAIN if parent_call is None else self._children.get(parent_call)
+
+    async def _hook(self, given: dict[str, Any], call_id: str | None, _context: Any) -> Any:
+        """Add the facts to the next request of an agent, or end its run before that."""
+        event, call_id = given["hook_event_name"], call_id or ""
+        agent = await self._agent(
+            given.get("agent_id") or _MAIN,
+            given.get("agent_type"),
+            in_new_turn=event == "UserPromptSubmit",
+        )
+        if event == "PreToolUse":
+            self._callers[call_id] = agent
+        if event in ("PreToolUse", "SubagentStart"):
+            return {}
+        self._callers.pop(call_id, None)
+        if agent.should_end:
+            assert agent.monitor is not None
+            reason = agent.monitor.get_threshold_action().message
+            await run_sync(agent.hand_off)
+            return {"continue_": False, "stopReason": reason}
+        child = self._agents.get(self._children.get(call_id, ""))
+        notes = [agent.before_call()]
+        if child is not None and child is not agent and child.handoff is not None:
+            notes.append(str(HandedOffError(child.handoff.agent_id, child.handoff)))
+        text = "\n".join(filter(None, notes))
+        if not text:
+            return {}
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
+
+    async def read(self, message: Message) -> None:
+        """Take what a message says of the window of an agent."""
+        if isinstance(message, sdk.TaskStartedMessage):
+            self._children[message.tool_use_id or ""] = message.task_id
+        elif isinstance(message, sdk.TaskUpdatedMessage | sdk.TaskNotificationMessage):
+            child = self._agents.get(message.task_id)
+            if child is not None and message.status in sdk.TERMINAL_TASK_STATUSES:
+                await self._end(child, failed=message.status == "failed")
+        elif isinstance(message, sdk.ResultMessage):
+            await self._end_turn(message)
+        elif isinstance(message, sdk.ConversationResetMessage):
+            self._agents.get(_MAIN, self._adapter.nobody).compacted(tokens_after=0)
+        elif isinstance(message, sdk.SystemMessage):
+            self._read_system(message.subtype, message.data)
+        elif isinstance(message, sdk.AssistantMessage | sdk.UserMessage):
+            owner = self._owner(message.parent_tool_use_id)
+            if owner is None:
+                return
+            agent = await self._agent(owner)
+            self._read_blocks(agent, message.content)
+            if isinstance(message, sdk.AssistantMessage) and message.error is None:
+                # The session's own name of it says how large the window is: "…[1m]".
+                is_same = self._model.startswith(message.model)
+                model = self._model if is_same else message.model
+                agent.uses_model(model, self._windows.get(model))
+                agent.after_call(message)
+
+    def _read_system(self, subtype: str, data: dict[str, Any]) -> None:
+        if subtype == "init":
+            self._model = str(data.get("model") or "")
+        elif subtype == "compact_boundary":
+            agent = self._agents.get(self._owner(data.get("parent_tool_use_id")) or "")
+            if agent is not None:
+                agent.compacted((data.get("compact_metadata") or {}).get("post_tokens"))
+
+    def _read_blocks(self, agent: WatchedAgent, content: str | Iterable[Any]) -> None:
+        for block in () if isinstance(content, str) else content:
+            if isinstance(block, sdk.ToolUseBlock):
+                self._tools[block.id] = block.name
+            elif isinstance(block, sdk.ToolResultBlock):
+                name = self._tools.pop(block.tool_use_id, "tool")
+                parts: Any = block.content or ""
+                if not isinstance(parts, str):
+                    parts = "\n".join(str(part.get("text") or "") for part in parts)
+                agent.tool_returned(parts, name)
+
+    async def _end_turn(self, result: sdk.ResultMessage) -> None:
+        agent = self._agents.get(_MAIN)
+        if agent is None:
+            return
+        for model, usage in (result.model_usage or {}).items():
+            self._windows[model] = usage["contextWindow"]
+        was_interrupted = (result.terminal_reason or "").startswith("aborted")
+        if result.is_error and not was_interrupted:
+            self.failed(sdk.ClaudeSDKError(result.result or result.subtype))
+        else:
+            agent.is_calling = False
+            await run_sync(partial(self._adapter.finish, agent, goes_on=True))
+
+    async def _end(self, agent: WatchedAgent, *, failed: bool) -> None:
+        if failed:
+            agent.failed(sdk.ClaudeSDKError("the client says that the subagent failed"))
+        await run_sync(self._adapter.finish, agent)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the turn raised, or that the program did that has the connection."""
+        agent = self._agents.get(_MAIN)
+        if agent is not None and not isinstance(error, HandedOffError):
+            agent.failed(error)
+
+    def check(self) -> None:
+        """Raise behind a turn that was ended here.
+
+        Raises:
+            HandedOffError: The session should return, and its user wants the run to end then.
+        """
+        agent = self._agents.get(_MAIN)
+        if agent is not None and agent.handoff is not None:
+            raise HandedOffError(agent.handoff.agent_id, agent.handoff)
+
+    async def finish(self) -> None:
+        """End the agents of the session, subagents first."""
+        for agent in reversed(self._agents.values()):
+            await run_sync(self._adapter.finish, agent)
