@@ -93,6 +93,7 @@ class WatchedAgent:
         self.is_calling = False
         self._adapter = adapter
         self._told_rank = 0
+        self._last_words = ""
         self._model: str | None = None
         self._window_tokens: int | None = None
 
@@ -195,6 +196,17 @@ class WatchedAgent:
         record = choice(monitor) if callable(choice) else None
         self.handoff = record if isinstance(record, HandoffRecord) else monitor.hand_off()
         return self.handoff
+
+    def last_reply(self) -> str:
+        """Hand off, and return what a run that ends cleanly says last; blocks as `hand_off`."""
+        if self.handoff is None:
+            assert self.monitor is not None
+            message = self.monitor.get_threshold_action().message
+            record = self.hand_off()
+            self._last_words = (
+                f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left."
+            )
+        return self._last_words
 
     @contextmanager
     def inside(self) -> Iterator[None]:

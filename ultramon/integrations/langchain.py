@@ -280,13 +280,9 @@ class ContextCallbackHandler(BaseCallbackHandler):
 
 def _last_reply(agent: WatchedAgent) -> AIMessage:
     """Hand off; a reply that calls no tool ends the run."""
-    assert agent.monitor is not None
-    message = agent.monitor.get_threshold_action().message
-    record = agent.hand_off()
-    return AIMessage(
-        f"{message}. Handoff {record.handoff_id} of agent {record.agent_id} is left.",
-        additional_kwargs={"ultramon_handoff_id": record.handoff_id},
-    )
+    text = agent.last_reply()
+    assert agent.handoff is not None
+    return AIMessage(text, additional_kwargs={"ultramon_handoff_id": agent.handoff.handoff_id})
 
 
 def _summary_id(messages: list[Any]) -> str | None:
