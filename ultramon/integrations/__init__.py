@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 GROUP = "ultramon.integrations"
 """Entry points of other distributions: the name is the adapter's, the object its class."""
 _BUILT_IN = {
+    "claude-agent-sdk": "claude_agent_sdk:ContextHooks",
+    "google-adk": "google_adk:ContextPlugin",
     "langchain": "langchain:ContextMiddleware",
     "langchain-callbacks": "langchain:ContextCallbackHandler",
+    "litellm": "litellm:ContextLogger",
     "openai-agents": "openai_agents:ContextHooks",
     "pydantic-ai": "pydantic_ai:ContextCapability",
 }

@@ -279,7 +279,13 @@ class Adapter:
         self._has_checked_trigger = trigger_tokens is None
         self.nobody = WatchedAgent(self, None, is_child=False)
 
-    def begin(self, agent_id: str | None = None, *, name: str | None = None) -> WatchedAgent:
+    def begin(
+        self,
+        agent_id: str | None = None,
+        *,
+        name: str | None = None,
+        parent_id: str | None = None,
+    ) -> WatchedAgent:
         """Return the agent of a run: the one of an earlier turn, else a new one that was started.
 
         The parent is the agent in whose tool this is called. May block while the start is stored;
@@ -288,6 +294,7 @@ class Adapter:
         Args:
             agent_id: Of the earlier turn; None = a new conversation.
             name: The framework's name of the agent, for people.
+            parent_id: Its parent, where the program says it; None = the agent whose tool this is.
         """
         caller = current_agent()
         if disabled():
@@ -300,7 +307,9 @@ class Adapter:
             return known
         parent = None if caller is None else caller.monitor
         if self._given is None or parent is self._given:
-            return self._start(agent_id, parent, name)
+            if parent is not None:
+                parent_id = parent.agent_id
+            return self._start(agent_id, parent_id, name)
         if not self._given.is_active:
             _log.warning("a run of %s is not watched: %r", self.framework, self._given)
             return self.nobody
@@ -308,14 +317,12 @@ class Adapter:
             self._given.set_host_limits(trigger_tokens=self.trigger_tokens)
         return self._keep(self._given, is_child=False)
 
-    def _start(
-        self, agent_id: str | None, parent: ContextMonitor | None, name: str | None
-    ) -> WatchedAgent:
+    def _start(self, agent_id: str | None, parent_id: str | None, name: str | None) -> WatchedAgent:
         made = {key: value for key, value in self._choices.items() if value is not None}
         if made.get("label") is None and name:
             made["label"] = name
-        if parent is not None:
-            made["parent_id"] = parent.agent_id
+        if parent_id is not None:
+            made["parent_id"] = parent_id
             agent_id = agent_id or generate_agent_id()
             if self._given is not None:
                 made["config"] = self._given.config
@@ -326,7 +333,7 @@ class Adapter:
         except UltramonError as error:
             _log.warning("a run of %s is not watched: %s", self.framework, error)
             return self.nobody
-        return self._keep(monitor, is_child=parent is not None)
+        return self._keep(monitor, is_child=parent_id is not None)
 
     def _keep(self, monitor: ContextMonitor, *, is_child: bool) -> WatchedAgent:
         with self._lock:

@@ -12,6 +12,7 @@ from ultramon.state.models import AgentState
 
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
+    from ultramon.monitor.monitor import ContextMonitor
 
 MODES = ("plain", "async", "streaming", "nested")
 TURNS = ((10_000, 50), (72_000, 60), (88_000, 70), (89_000, 80))
@@ -46,7 +47,10 @@ class ModelScript:
 
     def look(self) -> str:
         """Be the tool: see the reading from inside the run, and work on the plan."""
-        monitor = current_monitor()
+        return self.look_at(current_monitor())
+
+    def look_at(self, monitor: ContextMonitor | None) -> str:
+        """Do the same with a monitor that the tool finds in its own way."""
         if monitor is not None:
             state = monitor.get_state()
             self.readings.append((state.estimated_tokens, state.tokens_source))

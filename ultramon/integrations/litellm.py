@@ -1,0 +1,81 @@
+"""LiteLLM: a logger that reads what calls used; it can neither add to a call nor end a run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ultramon.errors import ConfigurationError
+from ultramon.integrations.adapter import Adapter, missing_extra
+
+try:
+    from litellm import model_cost
+    from litellm.integrations.custom_logger import CustomLogger
+except ModuleNotFoundError as error:
+    raise missing_extra(error, "litellm", "litellm") from error
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ultramon.integrations.adapter import Choices, WatchedAgent
+    from ultramon.monitor.monitor import ContextMonitor
+
+
+class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
+    """Watches the calls of a program: ``litellm.callbacks = [ContextLogger()]``.
+
+    Calls with the same ``metadata={"agent_id": …, "parent_id": …}`` are one agent; those without
+    are one agent of the logger. It begins with the first call that came back, and ends with
+    `adapter.close()`, after an hour of silence or with the process. LiteLLM keeps its callbacks in
+    lists of the process and takes one of a class: have one logger.
+
+    Args:
+        monitor: The monitor of all calls, whatever their metadata, already started; None = each
+            agent gets one.
+        choices: See `ultramon.integrations.adapter.Choices`, without ``tell`` and ``on_return``.
+
+    Attributes:
+        adapter: Holds the agents and their monitors.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+
+    def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
+        for name in ("tell", "on_return"):
+            if choices.get(name):
+                raise ConfigurationError(name, choices[name], "not given: a logger only reads")
+        super().__init__()
+        self.adapter = Adapter("LiteLLM", monitor, **choices)
+        self._own_id: str | None = None
+
+    def log_success_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """Read what a call used; LiteLLM calls this in a thread, soon after the call."""
+        agent = self._agent(kwargs)
+        model = kwargs.get("model")
+        agent.uses_model(model, (model_cost.get(model) or {}).get("max_input_tokens"))
+        agent.after_call(response_obj)
+
+    def log_failure_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """Learn the limit from a request that was too long."""
+        self._agent(kwargs).failed(kwargs["exception"])
+
+    async def async_log_success_event(self, *given: Any, **named: Any) -> None:
+        """Do the same for a call in an event loop."""
+        await asyncio.to_thread(self.log_success_event, *given, **named)
+
+    async def async_log_failure_event(self, *given: Any, **named: Any) -> None:
+        """Do the same for a call in an event loop."""
+        await asyncio.to_thread(self.log_failure_event, *given, **named)
+
+    def _agent(self, kwargs: dict[str, Any]) -> WatchedAgent:
+        metadata = (kwargs.get("litellm_params") or {}).get("metadata") or {}
+        given = metadata.get("agent_id")
+        agent = self.adapter.begin(given or self._own_id, parent_id=metadata.get("parent_id"))
+        if given is None and agent.monitor is not None:
+            self._own_id = agent.monitor.agent_id
+        return agent
