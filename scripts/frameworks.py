@@ -61,6 +61,9 @@ FRAMEWORKS = {
         "openai-agents", "0.24.0", adapter_tests("openai_agents"), ("openai==2.21.0",)
     ),
     "pydantic-ai": Framework("pydantic-ai", "2.68.0", adapter_tests("pydantic_ai")),
+    "claude-agent-sdk": Framework("claude-agent-sdk", "0.2.187", adapter_tests("claude_agent_sdk")),
+    "google-adk": Framework("google-adk", "2.13.0", adapter_tests("google_adk")),
+    "litellm": Framework("litellm", "1.106.2", adapter_tests("litellm")),
     "mcp": Framework("mcp", "2.3.0", ("tests/test_mcp.py",)),
 }
 

@@ -32,6 +32,7 @@ def distribute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
+        ("claude-agent-sdk", "ContextHooks"),
         ("langchain", "ContextMiddleware"),
         ("langchain-callbacks", "ContextCallbackHandler"),
         ("openai-agents", "ContextHooks"),
