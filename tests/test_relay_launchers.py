@@ -17,13 +17,9 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.commands import EVENTS
 from ultramon.hosts.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
-from ultramon.relay.launchers.claude_code import (
-    MAX_PROMPT_BYTES,
-    OUTER_VARIABLES,
-    REFUSED_ARGUMENTS,
-    ClaudeCodeLauncher,
-)
+from ultramon.relay.launchers.claude_code import REFUSED_ARGUMENTS, ClaudeCodeLauncher
 from ultramon.relay.launchers.command import CommandLauncher
+from ultramon.relay.launchers.hooked_client import MAX_PROMPT_BYTES, WORKER_VARIABLES
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED
 from ultramon.relay.launchers.port import AgentLauncher, ContextCommand, run_directory
 
@@ -80,7 +76,7 @@ def test_a_session_that_waited_for_a_limit_goes_on(tmp_path, home):
 
 def test_the_environment_is_the_relays(tmp_path, home):
     """The client learns where it is; what an outer client set for its own tools is gone."""
-    outer = dict.fromkeys(OUTER_VARIABLES, "1")
+    outer = dict.fromkeys((*ClaudeCodeLauncher.outer_variables, *WORKER_VARIABLES), "1")
     given = {"PATH": "/bin", "ULTRAMON_AUDIENCE": "none", **outer}
     environ = launcher(tmp_path).command("x", cwd="/", session_id=SESSION, environ=given).environ
     assert environ == {

@@ -73,7 +73,9 @@ class CommandLauncher:
         """Return the command in the relay's environment; see `AgentLauncher.command`."""
         return ContextCommand(self._command, {**environ, "ULTRAMON_RELAY": self._run}, cwd)
 
-    def end_session(self, agent_id: str, environ: Mapping[str, str]) -> None:
+    def end_session(
+        self, agent_id: str, environ: Mapping[str, str], failed_with: str | None = None
+    ) -> None:
         """Store nothing: the program stores its end itself."""
 
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:

@@ -162,14 +162,17 @@ class AgentLauncher(Protocol):
             ConfigurationError: The prompt is too long for a command line.
         """
 
-    def end_session(self, agent_id: str, environ: Mapping[str, str]) -> None:
-        """Store the end of a session that ended well and whose last hook did not get to it.
+    def end_session(
+        self, agent_id: str, environ: Mapping[str, str], failed_with: str | None = None
+    ) -> None:
+        """Store the end of a session that has ended and whose last hook did not get to it.
 
         A client does not wait long for the hook of its end. Repeating it is harmless.
 
         Args:
             agent_id: The agent of the context.
             environ: The environment that the relay gave it.
+            failed_with: Why its last request failed; None = it ended well.
 
         Raises:
             StateError: The state could not be stored.
