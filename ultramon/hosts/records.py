@@ -201,6 +201,7 @@ class LastReading:
         text: The last text of that reply that was written down, empty when there is none yet.
         error: Why the request after that reply failed, `OVERFLOW` or the host's name for the
             kind; None when none did.
+        error_status: Its HTTP status; None = no error, or the host does not say.
         stopped_at: When a person interrupted the agent after that reply, or the request after it
             failed, epoch seconds; None when neither did.
         stop_reason: What a hook said that ended the agent after that reply, maybe empty; None when
@@ -213,6 +214,7 @@ class LastReading:
     bytes_behind = 0
     text = ""
     error: str | None = None
+    error_status: int | None = None
     stopped_at: float | None = None
     stop_reason: str | None = None
     window_tokens: int | None = None

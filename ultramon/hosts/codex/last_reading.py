@@ -169,6 +169,12 @@ def _take_end(reading: LastReading, payload: dict[str, Any], at: float | None) -
     error = payload.get("error")
     if not isinstance(error, dict):
         return
-    reason = text_or_none(error.get("codex_error_info")) or "request failed"
+    kind = error.get("codex_error_info")
+    if isinstance(kind, dict) and len(kind) == 1:
+        # A kind with facts is an object of one member, named after the kind.
+        ((kind, facts),) = kind.items()
+        status = facts.get("http_status_code") if isinstance(facts, dict) else None
+        reading.error_status = status if type(status) is int else None
+    reason = text_or_none(kind) or "request failed"
     reading.error = OVERFLOW if reason == "context_window_exceeded" else reason
     reading.stopped_at = at

@@ -1,8 +1,12 @@
-"""Where the rollout of a subagent lies. Standard library only; few hook calls ask."""
+"""Where the rollout of a thread lies. Standard library only; few hook calls ask."""
 
 from __future__ import annotations
 
 from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def find_rollout(session_path: str, thread_id: str) -> str | None:
@@ -20,9 +24,26 @@ def find_rollout(session_path: str, thread_id: str) -> str | None:
     for folder in sorted(_days(root)):
         if folder < first:
             continue
-        for name in _names(os.path.join(root, folder)):
-            if name.startswith("rollout-") and name.endswith(f"-{thread_id}.jsonl"):
-                return os.path.join(root, folder, name)
+        if (path := _find_in(os.path.join(root, folder), thread_id)) is not None:
+            return path
+    return None
+
+
+def find_thread(environ: Mapping[str, str], thread_id: str) -> str | None:
+    """Return the rollout of a thread, looked for from the newest day; None where there is none."""
+    from ultramon.hosts.codex.configuration import home_directory
+
+    root = os.path.join(home_directory(environ), "sessions")
+    for folder in sorted(_days(root), reverse=True):
+        if (path := _find_in(os.path.join(root, folder), thread_id)) is not None:
+            return path
+    return None
+
+
+def _find_in(folder: str, thread_id: str) -> str | None:
+    for name in _names(folder):
+        if name.startswith("rollout-") and name.endswith(f"-{thread_id}.jsonl"):
+            return os.path.join(folder, name)
     return None
 
 
