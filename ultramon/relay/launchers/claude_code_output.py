@@ -9,11 +9,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from ultramon.relay.launchers.json_lines import JsonLines
 from ultramon.relay.launchers.outcome import (
     COMPLETED,
     CUT_OFF,
     FAILED,
     LIMITED,
+    MAX_TEXT_CHARS,
     OVERFLOWED,
     OVERLOADED,
     RATE,
@@ -28,8 +30,6 @@ from ultramon.relay.launchers.outcome import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_TEXT_CHARS = 8000
-"""The last text is what a successor gets as notes."""
 MAX_REQUEST_CHARS = 200
 MAX_REFUSED = 100
 _ENDS = {"completed": COMPLETED, "hook_stopped": STOPPED, "prompt_too_long": OVERFLOWED}
@@ -46,10 +46,10 @@ def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcom
         lines: The output; the last line may be cut.
         exit_code: Of the process. 0 proves nothing, a failure is one whatever was printed.
     """
-    reader = _Reader()
-    for line in lines:
-        reader.take(line)
-    return reader.outcome(exit_code)
+    reader, objects = _Reader(), JsonLines(lines)
+    for entry in objects:
+        reader.take(entry)
+    return reader.outcome(exit_code, objects.skipped)
 
 
 class _Reader:
@@ -63,19 +63,9 @@ class _Reader:
         self._usage_limit: ProviderLimit | None = None
         self._refused: dict[str, RefusedCall] = {}
         self._retries = 0
-        self._skipped = 0
 
-    def take(self, line: bytes) -> None:
+    def take(self, entry: dict[str, Any]) -> None:
         """Take one line."""
-        if not line.strip():
-            return
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            entry = None
-        if not isinstance(entry, dict):
-            self._skipped += 1
-            return
         kind = entry.get("type")
         session_id = entry.get("session_id")
         if self._session_id is None and isinstance(session_id, str):
@@ -125,8 +115,8 @@ class _Reader:
         if info.get("status") == "rejected":
             self._usage_limit = ProviderLimit(USAGE, _number(info.get("resetsAt")))
 
-    def outcome(self, exit_code: int | None) -> ContextOutcome:
-        """Return the outcome of what was taken."""
+    def outcome(self, exit_code: int | None, skipped: int) -> ContextOutcome:
+        """Return the outcome of what was taken; so many lines were skipped."""
         result = self._result
         end, error, limit = CUT_OFF, None, None
         if result is not None:
@@ -157,7 +147,7 @@ class _Reader:
             retries=self._retries,
             spent=_spent(result.get("modelUsage")),
             cost_usd=_number(result.get("total_cost_usd")),
-            skipped_lines=self._skipped,
+            skipped_lines=skipped,
         )
 
     def _describe_error(self) -> str | None:

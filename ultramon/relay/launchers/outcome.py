@@ -18,6 +18,8 @@ CUT_OFF = "cut_off"
 """The output ends without a result: the process was killed, or broke down."""
 
 RATE, USAGE, OVERLOADED = "rate", "usage", "overloaded"
+MAX_TEXT_CHARS = 8000
+"""The last text is what a successor gets as notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class ContextOutcome:
         refused_count: All of them.
         retries: Requests that the client repeated by itself.
         spent: Tokens paid; zeros where the client did not come to say.
+        is_session_sum: Whether these are of all processes of the session, not of this one alone.
         cost_usd: As the client reckons; None = it did not say.
         skipped_lines: Lines of the output that were no message.
     """
@@ -88,6 +91,7 @@ class ContextOutcome:
     refused_count: int = 0
     retries: int = 0
     spent: SpentTokens = field(default_factory=SpentTokens)
+    is_session_sum: bool = False
     cost_usd: float | None = None
     skipped_lines: int = 0
 
