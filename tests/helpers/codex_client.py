@@ -55,8 +55,9 @@ class Step:
     waits until `until` is true.
     """
 
-    def __init__(self, tokens, *calls, text="", error=None, until=lambda: True):
+    def __init__(self, tokens, *calls, text="", error=None, status=400, until=lambda: True):
         self.tokens = tokens
+        self.status = status
         self.until = until
         self.calls = [("exec_command", {"cmd": c}) if isinstance(c, str) else c for c in calls]
         self.text = text or ("" if calls else "done")
@@ -71,6 +72,7 @@ class Api:
     Attributes:
         requests: Of each request the agent, ``compact`` for that of a summary, and the texts that
             hooks have put into the conversation so far.
+        prompts: Of each request the prompts so far.
     """
 
     def __init__(self, steps, compact=None):
@@ -80,6 +82,7 @@ class Api:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self.requests = []
+        self.prompts = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -121,11 +124,12 @@ class Api:
                 step = own[min(number, len(own) - 1)]
                 self._played[name] = number + 1
             self.requests.append((name if is_turn else "compact", injected))
+            self.prompts.append(_prompts(body))
         deadline = time.monotonic() + RUN_SECONDS / 2
         while not step.until() and time.monotonic() < deadline:
             threading.Event().wait(0.02)
         if step.error is not None:
-            return 400, "application/json", json.dumps({"error": step.error}).encode()
+            return step.status, "application/json", json.dumps({"error": step.error}).encode()
         events = "".join(
             f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in self._events(step)
         )
@@ -176,6 +180,11 @@ def _agent_of(body):
     return "MAIN"
 
 
+def _prompts(body):
+    items = (item for item in body["input"] if item.get("role") == "user")
+    return [text for item in items for text in _texts(item)]
+
+
 def _injected(body):
     return [
         text
@@ -223,17 +232,21 @@ class Client:
         finally:
             api.close()
 
+    def environ(self):
+        """The environment of the client: it reaches the scripted model and nothing else."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        return kept | self.variables | {
+            "SCRIPT_KEY": "none", "HTTPS_PROXY": "http://127.0.0.1:9",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }  # fmt: skip
+
     def run(self, *arguments, trusted=True):
         """Run ``codex exec`` to its end; return the process."""
         trust = ["--dangerously-bypass-hook-trust"] if trusted else []
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         return subprocess.run(
             [self.program, "exec", *trust, "--dangerously-bypass-approvals-and-sandbox",
              "--skip-git-repo-check", *arguments],
-            env=kept | self.variables | {
-                "SCRIPT_KEY": "none", "HTTPS_PROXY": "http://127.0.0.1:9",
-                "NO_PROXY": "127.0.0.1,localhost",
-            },
+            env=self.environ(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE = "relay.json"
-CLAUDE, COMMAND = "claude", "command"
-AGENTS = (CLAUDE, COMMAND)
+CLAUDE, CODEX, COMMAND = "claude", "codex", "command"
+AGENTS = (CLAUDE, CODEX, COMMAND)
 LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
 """Where a context may be asked to hand over: the action of the rung, by its usual name."""
 DEFAULT_MAX_CONTEXTS = 20
@@ -40,7 +40,7 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = nobody checks.
         verify_seconds: After these the check has failed.
-        agent: ``claude`` or ``command``.
+        agent: ``claude``, ``codex`` or ``command``.
         arguments: Of the client; or the command with its arguments.
         hand_over_at: ``warning`` or ``critical``.
         in_place: Whether to work in the user's own tree.

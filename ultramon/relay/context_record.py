@@ -25,7 +25,7 @@ class ContextRecord:
 
     Attributes:
         number: The number at the end of its agent's id.
-        session_id: The client's name for its session.
+        session_id: The client's name for its session; one of the relay's until it has said its own.
         started_at: Epoch seconds.
         fingerprint: Of the workspace at its start; None outside of git.
         parts: How many processes it had: one more after each pause for a limit.
@@ -61,8 +61,12 @@ class ContextRecord:
         self.end, self.error = outcome.end, outcome.error
         self.refused = (*self.refused, *outcome.refused)
         self.refused_count += outcome.refused_count
-        pairs = zip(asdict(self.spent).values(), asdict(outcome.spent).values(), strict=True)
-        self.spent = SpentTokens(*(before + more for before, more in pairs))
+        if outcome.is_session_sum:
+            self.spent = outcome.spent if any(asdict(outcome.spent).values()) else self.spent
+        else:
+            pairs = zip(asdict(self.spent).values(), asdict(outcome.spent).values(), strict=True)
+            self.spent = SpentTokens(*(before + more for before, more in pairs))
+        self.session_id = outcome.session_id or self.session_id
         if outcome.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + outcome.cost_usd
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.backends.opening import open_backend
-from ultramon.relay.choices import CLAUDE, LEVELS, RelayChoices, is_run
+from ultramon.relay.choices import CLAUDE, CODEX, LEVELS, RelayChoices, is_run
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
+from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
@@ -20,9 +21,14 @@ from ultramon.system.ids import check_agent_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ultramon.relay.launchers.hooked_client import HookedClientLauncher
     from ultramon.relay.launchers.port import AgentLauncher, CheckedClient
     from ultramon.relay.workspace import RelayWorkspace
 
+_CLIENTS: dict[str, type[HookedClientLauncher]] = {
+    CLAUDE: ClaudeCodeLauncher,
+    CODEX: CodexLauncher,
+}
 _LIMITS = {
     "trigger": " (the client's compaction trigger)",
     "refusal": " (where the client refuses)",
@@ -127,7 +133,7 @@ def open_relay(
     choices: RelayChoices,
     *,
     state_directory: str,
-    program: str = "claude",
+    program: str | None = None,
     is_single: bool = False,
 ) -> OpenedRelay:
     """Open a run.
@@ -136,7 +142,7 @@ def open_relay(
         run: Its name; one that was begun goes on.
         choices: What is asked for.
         state_directory: Where states are kept.
-        program: Name or path of the client.
+        program: Name or path of the client; None = its usual name.
         is_single: Whether it has one context that nobody asks to hand over, for a comparison.
 
     Raises:
@@ -169,10 +175,11 @@ def free_name(state_directory: str, goal: str) -> str:
 
 
 def _launcher(
-    run: str, choices: RelayChoices, state_directory: str, program: str, *, is_single: bool
+    run: str, choices: RelayChoices, state_directory: str, program: str | None, *, is_single: bool
 ) -> AgentLauncher:
-    if choices.agent == CLAUDE:
-        return ClaudeCodeLauncher(
+    client = _CLIENTS.get(choices.agent)
+    if client is not None:
+        return client(
             run,
             state_directory,
             program=program,

@@ -33,6 +33,7 @@ from ultramon.relay.launchers.outcome import (
     CUT_OFF,
     FAILED,
     LIMITED,
+    OVERFLOWED,
 )
 from ultramon.relay.result import RelayResult, Stop, counted
 from ultramon.relay.run_lock import run_lock
@@ -298,6 +299,9 @@ class Relay:
             return self._pause(record, agent_id, environ, outcome.limit)
         if outcome.ended_well:
             self._launcher.end_session(agent_id, environ)
+        elif outcome.end == OVERFLOWED:
+            # A client may call no hook then: without this the context would be lost.
+            self._launcher.end_session(agent_id, environ, outcome.reason or outcome.error)
         state = self._state(agent_id)
         if not self._launcher.uses_sdk:
             if not self._is_stopping:
@@ -345,7 +349,7 @@ class Relay:
         self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
     ) -> None:
         """Store the last words of a context as its handoff, which the next one is given."""
-        if not outcome.ended_well:
+        if not outcome.ended_well and outcome.end != OVERFLOWED:
             return
         tasks = list(state.tasks or ()) if is_whole(state) else []
         is_reached = self._choices.items is None and self._has_reached_goal(record, outcome, state)
@@ -362,13 +366,15 @@ class Relay:
             or bool(outcome.refused_count)
             or any(task["status"] == DONE for task in tasks)
         )
-        notes = "\n\n".join(text for text in (outcome.last_text, own) if text)
+        # After a failure the last text may be the client's words about it.
+        said = outcome.last_text if outcome.ended_well else None
+        notes = "\n\n".join(text for text in (said, own) if text)
         now = SYSTEM_CLOCK.now()
         handoff = HandoffRecord.of(
             state,
             tasks,
             now=now,
-            reason=_REASONS.get(state.action, "task_complete"),
+            reason=_reason(outcome, state),
             suffix="-end",
             notes=bounded_text(notes) if has_worked and notes else None,
         )
@@ -525,6 +531,13 @@ class Relay:
 
 
 _REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_warning"}
+
+
+def _reason(outcome: ContextOutcome, state: StateRecord) -> str:
+    """Return why a context handed over."""
+    if outcome.end == OVERFLOWED:
+        return "context_overflow"
+    return _REASONS.get(state.action, "task_complete")
 
 
 def _items_of(choices: RelayChoices, launcher: AgentLauncher) -> dict[str, str]:

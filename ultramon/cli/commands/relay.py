@@ -62,9 +62,9 @@ class _Command(click.Command):
 @click.argument("goal", required=False)
 @click.option(
     "--agent",
-    type=click.Choice(("claude", "command")),
+    type=click.Choice(("claude", "codex", "command")),
     default="claude",
-    help="Claude Code, or a program that uses the SDK: `-- COMMAND...`.",
+    help="Claude Code, Codex, or a program that uses the SDK: `-- COMMAND...`.",
 )
 @click.option(
     "--items",
@@ -114,7 +114,7 @@ class _Command(click.Command):
     is_flag=True,
     help="Then run the same job in one session without relay, and print both: twice the cost.",
 )
-@click.option("--program", default="claude", help="The client: its name or path.", metavar="PATH")
+@click.option("--program", help="The client, where it is not on PATH.", metavar="PATH")
 @store_options
 def command(
     *,
@@ -122,7 +122,7 @@ def command(
     run: str | None,
     resume: str | None,
     compare: bool,
-    program: str,
+    program: str | None,
     state_dir: str | None,
     json: bool,
     **given: Any,
@@ -195,8 +195,8 @@ def _run(opened: OpenedRelay) -> RelayResult:
 
 
 def _check_comparable(choices: RelayChoices, resume: str | None) -> None:
-    if resume is not None or choices.in_place or choices.agent != "claude":
-        raise click.UsageError("--compare is for a new run of --agent claude in worktrees")
+    if resume is not None or choices.in_place or choices.agent == "command":
+        raise click.UsageError("--compare is for a new run of a client in worktrees")
 
 
 def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
