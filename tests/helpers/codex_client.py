@@ -124,10 +124,14 @@ class Api:
                 step = own[min(number, len(own) - 1)]
                 self._played[name] = number + 1
             self.requests.append((name if is_turn else "compact", injected))
-            self.prompts.append(_prompts(body))
+            self.prompts.append(prompts_of(body))
         deadline = time.monotonic() + RUN_SECONDS / 2
         while not step.until() and time.monotonic() < deadline:
             threading.Event().wait(0.02)
+        return self.reply(step)
+
+    def reply(self, step):
+        """Return status, type and bytes of a step."""
         if step.error is not None:
             return step.status, "application/json", json.dumps({"error": step.error}).encode()
         events = "".join(
@@ -180,7 +184,8 @@ def _agent_of(body):
     return "MAIN"
 
 
-def _prompts(body):
+def prompts_of(body):
+    """What users and prompts have said so far."""
     items = (item for item in body["input"] if item.get("role") == "user")
     return [text for item in items for text in _texts(item)]
 
@@ -215,10 +220,8 @@ class Client:
         """Run ultramon beside the client."""
         return run_process(*arguments, **self.variables)
 
-    @contextmanager
-    def api(self, steps, *, config="", compact=None):
-        """Write the client's configuration for a scripted model, and serve it."""
-        api = Api(steps, compact)
+    def configure(self, api, config=""):
+        """Write the client's configuration for a scripted model."""
         self.configuration.joinpath("config.toml").write_text(
             f'model = "{MODEL}"\nmodel_provider = "script"\napproval_policy = "never"\n'
             f"check_for_update_on_startup = false\n{config}\n"
@@ -227,6 +230,12 @@ class Client:
             'wire_api = "responses"\nenv_key = "SCRIPT_KEY"\nrequest_max_retries = 0\n'
             f'stream_max_retries = 0\n[projects."{self.project}"]\ntrust_level = "trusted"\n'
         )
+
+    @contextmanager
+    def api(self, steps, *, config="", compact=None):
+        """Serve a scripted model."""
+        api = Api(steps, compact)
+        self.configure(api, config)
         try:
             yield api
         finally:

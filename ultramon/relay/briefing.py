@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.fleet.item_pool import ASSIGNED, CLAIMED, OPEN, SET_ASIDE, VERIFIED
-from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, OVERFLOWED, STOPPED
+from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, LIMITED, OVERFLOWED, STOPPED
 from ultramon.relay.prompts import COMMAND as BY_COMMAND
 from ultramon.relay.prompts import (
     TASK_LIST,
@@ -32,6 +32,7 @@ _ENDS = {
     COMPLETED: "its turn ended",
     STOPPED: "its turn was ended, for its window was full",
     OVERFLOWED: "its window was full",
+    LIMITED: "its provider took no more requests",
     CUT_OFF: "its process was ended in the middle of its work",
 }
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 FILE = "relay.json"
 CLAUDE, CODEX, COMMAND = "claude", "codex", "command"
-AGENTS = (CLAUDE, CODEX, COMMAND)
+CLIENTS = (CLAUDE, CODEX)
+NEXT_ARGUMENTS = "--"
+"""Between the arguments of one client and those of the next one."""
 LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
 """Where a context may be asked to hand over: the action of the rung, by its usual name."""
 DEFAULT_MAX_CONTEXTS = 20
@@ -40,8 +42,10 @@ class RelayChoices:
         items: One line for each; None = the goal is the only one.
         verify: The command that checks an item, with ``{item}`` for it; None = nobody checks.
         verify_seconds: After these the check has failed.
-        agent: ``claude``, ``codex`` or ``command``.
-        arguments: Of the client; or the command with its arguments.
+        agent: ``command``, or one or more clients in the order in which they are preferred, with
+            commas: ``claude``, ``codex``.
+        arguments: Of the client; or the command with its arguments. Those of several clients are
+            apart by `NEXT_ARGUMENTS`.
         hand_over_at: ``warning`` or ``critical``.
         in_place: Whether to work in the user's own tree.
         max_contexts: Most contexts of the run, over all calls.
@@ -73,6 +77,31 @@ class RelayChoices:
             ConfigurationError: As `RelayGoal`.
         """
         return RelayGoal(self.goal, self.rules)
+
+    @property
+    def agents(self) -> dict[str, tuple[str, ...]]:
+        """The agents in the order in which they are preferred, each with its arguments.
+
+        Raises:
+            ConfigurationError: There is no such agent, one is named twice, or there are arguments
+                for more.
+        """
+        names = self.agent.split(",")
+        if len(set(names)) < len(names) or not (names == [COMMAND] or set(names) <= set(CLIENTS)):
+            allowed = f"{COMMAND}, or one or more of {', '.join(CLIENTS)}, each once, with commas"
+            raise ConfigurationError("agent", self.agent, allowed)
+        if len(names) == 1:
+            return {names[0]: self.arguments}
+        groups: list[tuple[str, ...]] = [()]
+        for argument in self.arguments:
+            if argument == NEXT_ARGUMENTS:
+                groups.append(())
+            else:
+                groups[-1] += (argument,)
+        if len(groups) > len(names):
+            allowed = f"at most {len(names)} groups, one for each agent, with -- between them"
+            raise ConfigurationError("arguments", " ".join(self.arguments), allowed)
+        return dict(zip(names, groups + [()] * (len(names) - len(groups)), strict=True))
 
     def save(self, folder: str) -> None:
         """Write the choices into the folder of the run, readable by this user alone.

@@ -98,7 +98,11 @@ class ContextProcess:
             self.returncode = NEVER_KNOWN if code is None else code
 
     def _go_on(self, following: Continuation) -> None:
-        if following.is_over():
+        try:
+            is_over = following.is_over()
+        except StateError:
+            return  # as above
+        if is_over:
             self._next, self.returncode = None, NEVER_KNOWN
         elif following.is_due():
             self._next = None
@@ -120,7 +124,7 @@ class Continuation:
 
     Args:
         is_due: Whether to start the next process now.
-        is_over: Whether the context shall not go on any more.
+        is_over: Whether the context shall not go on any more; may raise StateError.
         start: Starts it.
     """
 

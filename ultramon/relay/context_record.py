@@ -38,6 +38,7 @@ class ContextRecord:
         refused_count: All of them.
         spent: Tokens paid.
         cost_usd: As the client reckons; None = it did not say.
+        agent: Its agent's name in the choices; empty in records from before there was a choice.
     """
 
     number: int
@@ -54,6 +55,7 @@ class ContextRecord:
     refused_count: int = 0
     spent: SpentTokens = field(default_factory=SpentTokens)
     cost_usd: float | None = None
+    agent: str = ""
 
     def add(self, outcome: ContextOutcome) -> None:
         """Take what its present process has said."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.backends.opening import open_backend
+from ultramon.errors import ConfigurationError
 from ultramon.relay.choices import CLAUDE, CODEX, LEVELS, RelayChoices, is_run
+from ultramon.relay.clients import Clients
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
@@ -15,11 +17,12 @@ from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
 from ultramon.relay.result import counted, duration, millions
 from ultramon.relay.workspace import TREE_SECONDS, open_workspace
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ultramon.relay.launchers.hooked_client import HookedClientLauncher
     from ultramon.relay.launchers.port import AgentLauncher, CheckedClient
@@ -44,8 +47,8 @@ class OpenedRelay:
     Attributes:
         run: Its name.
         choices: What was asked for.
-        launcher: Of the client.
-        client: The client as it was found.
+        launchers: Of the clients, by the agent's name, in the order of the choices.
+        clients: The clients as they were found, likewise.
         workspace: Where it works.
         state_directory: Where states are kept.
         notes: Sentences for the user.
@@ -54,8 +57,8 @@ class OpenedRelay:
 
     run: str
     choices: RelayChoices
-    launcher: AgentLauncher
-    client: CheckedClient
+    launchers: dict[str, AgentLauncher]
+    clients: dict[str, CheckedClient]
     workspace: RelayWorkspace
     state_directory: str
     notes: list[str] = field(default_factory=list)
@@ -71,7 +74,7 @@ class OpenedRelay:
         return Relay(
             self.run,
             self.choices,
-            self.launcher,
+            Clients(self.launchers, SYSTEM_CLOCK),
             self.workspace,
             open_backend(self.state_directory),
             tell=tell,
@@ -81,13 +84,16 @@ class OpenedRelay:
 
     def head(self) -> Iterator[str]:
         """Yield what a person reads first."""
-        program = f"{self.choices.agent} {self.client.version or self.client.program}"
-        permissions = self.launcher.describe_permissions()
-        yield f"{program} · {permissions}" if permissions else program
-        if self.client.warning:
-            yield self.client.warning
+        for name, client in self.clients.items():
+            program = f"{name} {client.version or client.program}"
+            permissions = self.launchers[name].describe_permissions()
+            yield f"{program} · {permissions}" if permissions else program
+            if client.warning:
+                yield client.warning
         yield self._describe_workspace()
-        yield f"{self._describe_level()} · {self._describe_budget()}"
+        for name, launcher in self.launchers.items():
+            who = f"{name} " if len(self.launchers) > 1 else ""
+            yield f"{who}{self._describe_level(launcher)} · {self._describe_budget()}"
         yield (
             f"follow: ultramon watch --run {self.run} · Ctrl-C hands over · "
             f"go on: ultramon relay --resume {self.run}"
@@ -106,10 +112,10 @@ class OpenedRelay:
             return f"git: in place, from {base}"
         return f"git: worktree and branch {place.branch} from {base}; your tree is untouched"
 
-    def _describe_level(self) -> str:
+    def _describe_level(self, launcher: AgentLauncher) -> str:
         if self.is_single:
             return "one session, which nobody asks to hand over"
-        level = self.launcher.hand_over_level(self.workspace.path, os.environ)
+        level = launcher.hand_over_level(self.workspace.path, os.environ)
         if level is None:
             return "hands over when the program decides it"
         if level.limit_tokens is None:
@@ -142,7 +148,7 @@ def open_relay(
         run: Its name; one that was begun goes on.
         choices: What is asked for.
         state_directory: Where states are kept.
-        program: Name or path of the client; None = its usual name.
+        program: Name or path of the one client; None = its usual name.
         is_single: Whether it has one context that nobody asks to hand over, for a comparison.
 
     Raises:
@@ -154,13 +160,27 @@ def open_relay(
     check_agent_id(run, "run")
     state_directory = os.path.abspath(state_directory)
     _ = choices.words  # before anything is made
-    launcher = _launcher(run, choices, state_directory, program, is_single=is_single)
-    client = launcher.check(choices.cwd)
+    agents = choices.agents
+    if program is not None and len(agents) > 1:
+        raise ConfigurationError("program", program, "left out: several clients are found on PATH")
+    launchers = {
+        name: _launcher(
+            name,
+            arguments,
+            run=run,
+            choices=choices,
+            state_directory=state_directory,
+            program=program,
+            is_single=is_single,
+        )
+        for name, arguments in agents.items()
+    }
+    checked = {name: one.check(choices.cwd) for name, one in launchers.items()}
     workspace = open_workspace(
         run, cwd=choices.cwd, state_directory=state_directory, in_place=choices.in_place
     )
     return OpenedRelay(
-        run, choices, launcher, client, workspace, state_directory, is_single=is_single
+        run, choices, launchers, checked, workspace, state_directory, is_single=is_single
     )
 
 
@@ -175,18 +195,25 @@ def free_name(state_directory: str, goal: str) -> str:
 
 
 def _launcher(
-    run: str, choices: RelayChoices, state_directory: str, program: str | None, *, is_single: bool
+    name: str,
+    arguments: Sequence[str],
+    *,
+    run: str,
+    choices: RelayChoices,
+    state_directory: str,
+    program: str | None,
+    is_single: bool,
 ) -> AgentLauncher:
-    client = _CLIENTS.get(choices.agent)
-    if client is not None:
-        return client(
-            run,
-            state_directory,
-            program=program,
-            arguments=choices.arguments,
-            hand_over_note=hand_over_note(),
-            hand_over_from=LEVELS[choices.hand_over_at],
-            warns=not is_single,
-            enforce=not is_single,
-        )
-    return CommandLauncher(run, choices.arguments)
+    client = _CLIENTS.get(name)
+    if client is None:
+        return CommandLauncher(run, arguments)
+    return client(
+        run,
+        state_directory,
+        program=program,
+        arguments=arguments,
+        hand_over_note=hand_over_note(),
+        hand_over_from=LEVELS[choices.hand_over_at],
+        warns=not is_single,
+        enforce=not is_single,
+    )

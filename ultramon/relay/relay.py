@@ -34,6 +34,7 @@ from ultramon.relay.launchers.outcome import (
     FAILED,
     LIMITED,
     OVERFLOWED,
+    USAGE,
 )
 from ultramon.relay.result import RelayResult, Stop, counted
 from ultramon.relay.run_lock import run_lock
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
     from ultramon.fleet.jobs import Job
     from ultramon.fleet.supervisor_result import ItemCounts, SupervisorEvent
     from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.clients import Clients
     from ultramon.relay.launchers.outcome import ContextOutcome, ProviderLimit
-    from ultramon.relay.launchers.port import AgentLauncher
     from ultramon.relay.workspace import RelayWorkspace
     from ultramon.state.record import StateRecord
 
@@ -78,7 +79,7 @@ class Relay:
     Args:
         run: Its name.
         choices: What was asked for.
-        launcher: Of the client; `AgentLauncher.prepare` is called here.
+        clients: What starts contexts; `AgentLauncher.prepare` is called here.
         workspace: Where it works.
         backend: The store; the directory of its states is that of the launcher's hooks.
         tell: Called with a line about each step.
@@ -94,7 +95,7 @@ class Relay:
         self,
         run: str,
         choices: RelayChoices,
-        launcher: AgentLauncher,
+        clients: Clients,
         workspace: RelayWorkspace,
         backend: Backend,
         *,
@@ -104,14 +105,14 @@ class Relay:
     ) -> None:
         self._run = run
         self._choices = choices
-        self._launcher = launcher
+        self._clients = clients
         self._workspace = workspace
         self._backend = backend
         self._tell = tell
         self._first_pause_seconds = first_pause_seconds
         self._is_single = is_single
         self.counts: ItemCounts | None = None
-        self._items = _items_of(choices, launcher)
+        self._items = _items_of(choices, clients.uses_sdk)
         self._files = ContextRecords(workspace.folder)
         self.contexts: list[ContextRecord] = []
         self._numbers = {name: number for number, name in enumerate(self._items, 1)}
@@ -130,7 +131,7 @@ class Relay:
             workspace,
             self._check,
             has_items=choices.items is not None,
-            uses_sdk=launcher.uses_sdk,
+            uses_sdk=clients.uses_sdk,
             is_single=is_single,
         )
         self._stop: Stop | None = None
@@ -149,7 +150,8 @@ class Relay:
         with run_lock(self._workspace.folder), self._checking():
             self.contexts = self._files.all()
             self._choices.save(self._workspace.folder)
-            self._launcher.prepare()
+            for launcher in self._clients:
+                launcher.prepare()
             self._files.prepare()
             self._keep_missing()
             choices = self._choices
@@ -198,12 +200,19 @@ class Relay:
         """Start the context of a job."""
         number = number_of(job.agent_id)
         prompt = self._briefing.write(job, number, self.contexts)
-        record = ContextRecord(number, str(uuid.uuid4()), SYSTEM_CLOCK.now(), self._fingerprint())
+        record = ContextRecord(
+            number,
+            str(uuid.uuid4()),
+            SYSTEM_CLOCK.now(),
+            self._fingerprint(),
+            agent=self._clients.next_name(),
+        )
         process = self._start(record, prompt, job.agent_id, job.env)
         self.contexts.append(record)
         count = sum(name in self._items for name in job.items)
         what = f": {counted(count, 'item')}" if self._choices.items is not None else ""
-        self._tell(f"context {number} begins{what}")
+        who = f" with {record.agent}" if len(list(self._clients)) > 1 else ""
+        self._tell(f"context {number} begins{who}{what}")
         return self._watch(record, job.agent_id, job.env, process)
 
     def _start(
@@ -215,7 +224,7 @@ class Relay:
         *,
         resumes: bool = False,
     ) -> subprocess.Popen[bytes]:
-        command = self._launcher.command(
+        command = self._clients.of(record.agent).command(
             prompt,
             cwd=self._workspace.path,
             session_id=record.session_id,
@@ -244,7 +253,7 @@ class Relay:
 
     def _has_settled(self, agent_id: str, code: int | None, seconds: float) -> bool:
         """Whether the hook that stores the end of a session is done: no client waits for it."""
-        if self._launcher.uses_sdk or seconds > LAST_HOOK_SECONDS:
+        if self._clients.uses_sdk or seconds > LAST_HOOK_SECONDS:
             return True
         if code is not None and code < 0:
             return True  # a client that was killed calls none
@@ -295,20 +304,25 @@ class Relay:
             record.ended_at = SYSTEM_CLOCK.now()
             record.add(outcome)
             self._files.save(record)
+        if outcome.ended_well or outcome.end != CUT_OFF:
+            # A client may call no hook where a request fails: its agent would be lost.
+            failed_with = None if outcome.ended_well else outcome.reason or outcome.error
+            self._clients.of(record.agent).end_session(agent_id, environ, failed_with)
         if outcome.end == LIMITED and outcome.limit is not None and not self._is_stopping:
-            return self._pause(record, agent_id, environ, outcome.limit)
-        if outcome.ended_well:
-            self._launcher.end_session(agent_id, environ)
-        elif outcome.end == OVERFLOWED:
-            # A client may call no hook then: without this the context would be lost.
-            self._launcher.end_session(agent_id, environ, outcome.reason or outcome.error)
+            following = self._pause(record, agent_id, environ, outcome, outcome.limit)
+            if following is not None:
+                return following
+        self._close(record, agent_id, outcome)
+        return None
+
+    def _close(self, record: ContextRecord, agent_id: str, outcome: ContextOutcome) -> None:
+        """Judge how a context ended, and store its handoff."""
         state = self._state(agent_id)
-        if not self._launcher.uses_sdk:
+        if not self._clients.uses_sdk:
             if not self._is_stopping:
                 self._judge_client(record, outcome, state)
             if state is not None and not state.active:
                 self._leave_handoff(record, outcome, state)
-        return None
 
     def _fingerprint(self) -> str | None:
         try:
@@ -321,9 +335,9 @@ class Relay:
         path = self._files.output(record)
         try:
             with open(path, "rb") as lines:
-                return self._launcher.read_outcome(lines, code)
+                return self._clients.of(record.agent).read_outcome(lines, code)
         except FileNotFoundError:  # killed between its record and its start
-            return self._launcher.read_outcome((), code)
+            return self._clients.of(record.agent).read_outcome((), code)
 
     def _judge_client(
         self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord | None
@@ -349,7 +363,7 @@ class Relay:
         self, record: ContextRecord, outcome: ContextOutcome, state: StateRecord
     ) -> None:
         """Store the last words of a context as its handoff, which the next one is given."""
-        if not outcome.ended_well and outcome.end != OVERFLOWED:
+        if not outcome.ended_well and outcome.end not in (LIMITED, OVERFLOWED):
             return
         tasks = list(state.tasks or ()) if is_whole(state) else []
         is_reached = self._choices.items is None and self._has_reached_goal(record, outcome, state)
@@ -369,6 +383,10 @@ class Relay:
         # After a failure the last text may be the client's words about it.
         said = outcome.last_text if outcome.ended_well else None
         notes = "\n\n".join(text for text in (said, own) if text)
+        if outcome.end == LIMITED:
+            # No item is to blame for it, and words are what counts as progress without one.
+            has_worked = True
+            notes = notes or f"Context {record.number} met a limit of the provider."
         now = SYSTEM_CLOCK.now()
         handoff = HandoffRecord.of(
             state,
@@ -415,17 +433,42 @@ class Relay:
         return bool(state.tasks_total) or not is_asked
 
     def _pause(
-        self, record: ContextRecord, agent_id: str, environ: dict[str, str], limit: ProviderLimit
-    ) -> Continuation:
-        """Wait until the provider takes requests again; then the same session goes on."""
+        self,
+        record: ContextRecord,
+        agent_id: str,
+        environ: dict[str, str],
+        outcome: ContextOutcome,
+        limit: ProviderLimit,
+    ) -> Continuation | None:
+        """Wait until the provider takes requests again; then the same session goes on.
+
+        None where a usage limit ends this context, for another client is free. One that is free
+        before this limit has ended goes on as well.
+        """
         now = SYSTEM_CLOCK.now()
         pause = self._first_pause_seconds * 2 ** min(record.parts - 1, 20)
         pause = min(pause, LONGEST_LIMIT_PAUSE_SECONDS)
         until = limit.ends_at if limit.ends_at is not None and limit.ends_at > now else now + pause
+        if limit.kind == USAGE:
+            self._clients.limit(record.agent, until)
+            if (other := self._clients.free_beside(record.agent)) is not None:
+                self._tell(
+                    f"context {record.number} met the usage limit of {record.agent}, which ends "
+                    f"{clock_time(until, now)}: {other} goes on"
+                )
+                return None
         self._tell(
             f"context {record.number} waits for the {limit.kind} limit until "
             f"{clock_time(until, now)}"
         )
+
+        def is_over() -> bool:
+            if self._is_stopping:
+                return True
+            if limit.kind != USAGE or self._clients.free_beside(record.agent) is None:
+                return False
+            self._close(record, agent_id, outcome)
+            return True
 
         def start() -> subprocess.Popen[bytes]:
             record.parts += 1
@@ -436,7 +479,7 @@ class Relay:
             return process
 
         # By the clock, which goes on while the machine is suspended.
-        return Continuation(lambda: SYSTEM_CLOCK.now() >= until, lambda: self._is_stopping, start)
+        return Continuation(lambda: SYSTEM_CLOCK.now() >= until, is_over, start)
 
     def _note_process(self, agent_id: str, pid: int) -> None:
         """Tell other relays of the process that goes on with a context."""
@@ -514,7 +557,8 @@ class Relay:
         is_blocked = bool(record.refused_count) and not made and not has_changed
         self._refused_in_a_row = self._refused_in_a_row + 1 if is_blocked else 0
         if self._refused_in_a_row >= MAX_REFUSED_CONTEXTS and event.counts.left:
-            advice = dict.fromkeys(map(self._launcher.describe_refused, record.refused))
+            launcher = self._clients.of(record.agent)
+            advice = dict.fromkeys(map(launcher.describe_refused, record.refused))
             self._stop_for(Stop.refused(record.refused_count, [one for one in advice if one]))
         self._check_budget(event, made)
 
@@ -537,11 +581,13 @@ def _reason(outcome: ContextOutcome, state: StateRecord) -> str:
     """Return why a context handed over."""
     if outcome.end == OVERFLOWED:
         return "context_overflow"
+    if outcome.end == LIMITED:
+        return "error"
     return _REASONS.get(state.action, "task_complete")
 
 
-def _items_of(choices: RelayChoices, launcher: AgentLauncher) -> dict[str, str]:
+def _items_of(choices: RelayChoices, uses_sdk: bool) -> dict[str, str]:
     """Return the items by the names that the agents know them by."""
     if choices.items is None:
-        return {choices.goal if launcher.uses_sdk else GOAL: choices.goal}
-    return {item if launcher.uses_sdk else task_name(item): item for item in choices.items}
+        return {choices.goal if uses_sdk else GOAL: choices.goal}
+    return {item if uses_sdk else task_name(item): item for item in choices.items}

@@ -62,9 +62,9 @@ class _Command(click.Command):
 @click.argument("goal", required=False)
 @click.option(
     "--agent",
-    type=click.Choice(("claude", "codex", "command")),
     default="claude",
-    help="Claude Code, Codex, or a program that uses the SDK: `-- COMMAND...`.",
+    metavar="NAMES",
+    help="`claude`, `codex`, both with a comma, or `command`: a program that uses the SDK.",
 )
 @click.option(
     "--items",
@@ -131,7 +131,8 @@ def command(
 
     One context after the other works on GOAL, by default in a git worktree and branch of the run's
     own. When its window fills, it hands over; the next one gets the goal, the rules, what is left
-    and the notes of the one before. What is behind `--` goes to the agent.
+    and the notes of the one before. What is behind `--` goes to the agent, what is behind another
+    `--` to the next one; where one meets its usage limit, the next one goes on.
 
     Nothing is installed, no permission is granted, nothing is pushed or merged. Ctrl-C asks the
     context to hand over; a second one ends it. The run goes on with --resume.
@@ -195,8 +196,10 @@ def _run(opened: OpenedRelay) -> RelayResult:
 
 
 def _check_comparable(choices: RelayChoices, resume: str | None) -> None:
-    if resume is not None or choices.in_place or choices.agent == "command":
-        raise click.UsageError("--compare is for a new run of a client in worktrees")
+    from ultramon.relay.choices import CLIENTS
+
+    if resume is not None or choices.in_place or choices.agent not in CLIENTS:
+        raise click.UsageError("--compare is for a new run of one client in worktrees")
 
 
 def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
