@@ -86,6 +86,17 @@ def shown(*arguments):
     return json.loads(done.stdout)["agents"]
 
 
+@pytest.mark.parametrize(("hosts", "is_shown"), [(("codex", "sdk"), True), (("codex",) * 2, False)])
+def test_the_host_is_shown_where_there_is_more_than_one(tmp_path, hosts, is_shown):
+    """JSON has it always; a terminal of eighty columns has other things to show."""
+    for number, host in enumerate(hosts):
+        store(tmp_path, f"agent-{number}", host=host)
+    _, screen, _ = draw("status", "--state-dir", tmp_path, columns=140)
+    assert (" host " in screen[0]) == is_shown
+    assert any(" codex " in line for line in screen) == is_shown
+    assert {agent["host"] for agent in shown("--state-dir", tmp_path)} == set(hosts)
+
+
 def test_the_most_urgent_comes_first(crowd):
     """Lost, critical, warning by usage, stale, calm by usage, unknown; ended only with --all."""
     order = [agent["agentId"] for agent in shown("--state-dir", crowd)]

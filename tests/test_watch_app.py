@@ -19,7 +19,7 @@ from test_cli_watch import Terminal
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.watch.actions import run_way, way_to
-from ultramon.cli.watch.lines import Look, draw_line, list_lines
+from ultramon.cli.watch.lines import Look, draw_head, draw_line, list_lines
 from ultramon.state.agent_rows import arrange, current
 from ultramon.state.record import short_id
 from ultramon.system.processes import process_started_at, this_host
@@ -325,6 +325,17 @@ def test_lines_have_the_width_of_the_terminal():
         for line in lines[1:]:
             parts = draw_line(line, look, NOW, trend="▁" * 12)
             assert cell_len("".join(text for text, _ in parts)) == max(width, look.name_cells + 6)
+
+
+@pytest.mark.parametrize(("hosts", "is_shown"), [(("codex", "sdk"), True), (("codex",) * 2, False)])
+def test_the_host_is_a_column_where_there_is_more_than_one(hosts, is_shown):
+    """Wide terminals have room for it."""
+    agents = [observed(name, host=host) for name, host in zip("ab", hosts, strict=True)]
+    lines = list_lines(arrange(agents))
+    look = Look(140, ascii_only=False).fitted(lines, NOW, with_trends=False)
+    shown = ["".join(text for text, _ in draw_line(one, look, NOW)) for one in lines]
+    assert any("codex" in line for line in shown) == is_shown
+    assert ("host" in draw_head(look)) == is_shown
 
 
 def test_finished_work_is_folded_away_and_losses_that_went_on_too():

@@ -229,6 +229,10 @@ def _name(one: ObservedAgent, look: Look) -> tuple[str, str]:
     return field(str(name._replace(project=project))), ""
 
 
+def _host(one: ObservedAgent, look: Look) -> tuple[str, str]:
+    return field(one.record.host), ""
+
+
 def _tag(one: ObservedAgent, look: Look) -> tuple[str, str]:
     name = name_of(one.record)
     return field(name.tag if name.project or name.title else ""), "dim"
@@ -300,8 +304,10 @@ NUMBERS = (
     Column("tasks", _tasks, _RIGHT, 5),
 )
 _HEARTBEAT = Column("beat", lambda one, _: (age(one.liveness.heartbeat_age_seconds), ""), _RIGHT, 3)
+_HOST = Column("host", _host, _WHOLE, 8)
 _COLUMNS = (
     NAME,
+    _HOST,
     LEVEL,
     *NUMBERS[:2],
     Column("trend", _trend, _WHOLE, 3),
@@ -329,7 +335,11 @@ def status_table(
         with_heartbeats: Show how long ago each agent beat.
     """
     look = Look(console.width >= _WIDE, console.options.ascii_only, backend)
-    columns = [column for column in _COLUMNS if with_heartbeats or column is not _HEARTBEAT]
+    left_out = [] if with_heartbeats else [_HEARTBEAT]
+    # Where all have the same host it says nothing.
+    if len({one.record.host for one in seen}) < 2:
+        left_out.append(_HOST)
+    columns = [column for column in _COLUMNS if column not in left_out]
     return draw_table(seen, columns, look, width=console.width)
 
 

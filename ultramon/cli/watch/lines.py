@@ -44,7 +44,10 @@ class Column(NamedTuple):
 
 TREND = Column("trend", 12, 104)
 """The only one that needs more than the state: the last readings of an agent."""
+HOST = Column("host", 11, 116)
+"""Where all have the same one it says nothing."""
 COLUMNS = (
+    HOST,
     Column("usage", 5, 0),
     Column("bar", 8, 76),
     TREND,
@@ -90,6 +93,8 @@ class Look:
             fills = any(cell(row, column.name, self, now)[0].strip() for row in rows)
             if column is TREND:
                 fills = with_trends
+            elif column is HOST:
+                fills = len({row.seen.record.host for row in rows}) > 1
             if fills or not rows:
                 columns.append(column._replace(cells=cells))
         return replace(self, columns=tuple(columns))
@@ -183,6 +188,8 @@ def cell(row: AgentRow, column: str, look: Look, now: float, trend: str = "") ->
         return usage_bar(record.usage_ratio, 8, ascii_only=look.ascii_only), level
     if column == "trend":
         return trend, ""
+    if column == "host":
+        return record.host, ""
     if column == "runway":
         return "" if is_over else turns(row.seen.runway_turns), ""
     if column == "tasks":
