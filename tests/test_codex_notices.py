@@ -79,7 +79,11 @@ def test_an_alert_says_how_full_a_codex_session_is(claude, codex):
     """The number of its own rollout; the command line says the same, and alerts at its level."""
     go_on(codex)
     stream = io.StringIO()
-    given = {"session": CODEX, "state_dir": str(claude.state), "config": AlertConfig(warning_threshold=0.6)}
+    given = {
+        "session": CODEX,
+        "state_dir": str(claude.state),
+        "config": AlertConfig(warning_threshold=0.6),
+    }
     outcome = check_and_alert_context(stream=stream, **given)
     assert outcome, outcome.reason
     assert "66" in stream.getvalue()

@@ -43,22 +43,23 @@ class Limits:
 
 
 class LimitedAgent(ItemAgent):
-    """The agent behind Claude Code; its limits end with the second after the next."""
+    """The agent behind Claude Code; its limits end after so many seconds."""
 
     is_limited = Limits(0, 0)
+    limit_seconds = 1
 
     def choose_step(self, request):
         if request.kind == TURN and self.is_limited():
-            words = f"Claude AI usage limit reached|{int(time.time()) + 1}"
+            words = f"Claude AI usage limit reached|{int(time.time()) + self.limit_seconds}"
             return Refusal(words, 429, "rate_limit_error")
         return super().choose_step(request)
 
 
-def play(directory, seed, *, items, limits, order="claude,codex"):
+def play(directory, seed, *, items, limits, order="claude,codex", limit_seconds=1):
     """Run the job with limits at random points; return the result and what is known of it."""
     is_limited = Limits(seed, limits)
     agent = LimitedAgent(directory / "configuration", RULES)
-    agent.is_limited = is_limited
+    agent.is_limited, agent.limit_seconds = is_limited, limit_seconds
     model = ItemCodex(is_limited)
     told = []
     try:
@@ -106,7 +107,7 @@ def check(played):
 
 def test_a_client_at_its_usage_limit_is_followed_by_the_other(tmp_path):
     """With the same record; each context says who works."""
-    played = play(tmp_path, 3, items=3, limits=1)
+    played = play(tmp_path, 3, items=3, limits=1, limit_seconds=3600)
     told = check(played)
     assert played[3].met == 1
     assert any("met the usage limit of claude" in line for line in told)
