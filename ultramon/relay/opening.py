@@ -91,9 +91,11 @@ class OpenedRelay:
             if client.warning:
                 yield client.warning
         yield self._describe_workspace()
-        for name, launcher in self.launchers.items():
-            who = f"{name} " if len(self.launchers) > 1 else ""
-            yield f"{who}{self._describe_level(launcher)} · {self._describe_budget()}"
+        levels = {name: self._describe_level(one) for name, one in self.launchers.items()}
+        shown = list(levels.values())
+        if len(levels) > 1:
+            shown = [f"{name} {level}" for name, level in levels.items()]
+        yield " · ".join((*shown, self._describe_budget()))
         yield (
             f"follow: ultramon watch --run {self.run} · Ctrl-C hands over · "
             f"go on: ultramon relay --resume {self.run}"

@@ -211,7 +211,7 @@ class Relay:
         self.contexts.append(record)
         count = sum(name in self._items for name in job.items)
         what = f": {counted(count, 'item')}" if self._choices.items is not None else ""
-        who = f" with {record.agent}" if len(list(self._clients)) > 1 else ""
+        who = f" with {record.agent}" if len(self._choices.agents) > 1 else ""
         self._tell(f"context {number} begins{who}{what}")
         return self._watch(record, job.agent_id, job.env, process)
 
@@ -304,7 +304,7 @@ class Relay:
             record.ended_at = SYSTEM_CLOCK.now()
             record.add(outcome)
             self._files.save(record)
-        if outcome.ended_well or outcome.end != CUT_OFF:
+        if outcome.end != CUT_OFF:
             # A client may call no hook where a request fails: its agent would be lost.
             failed_with = None if outcome.ended_well else outcome.reason or outcome.error
             self._clients.of(record.agent).end_session(agent_id, environ, failed_with)

@@ -152,6 +152,10 @@ def command(
     else:
         choices, notes = _new(goal, given)
         name = run or free_name(directory, choices.goal)
+    try:
+        _ = choices.agents
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
     if compare:
         _check_comparable(choices, resume)
         say("--compare runs the job twice, on your account: it costs about twice as much")
