@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ultramon.backends.base import StoredAgent
+from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
 from ultramon.cli.output import json_item
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
@@ -18,6 +18,7 @@ from ultramon.state.observed import (
     checked_json,
     sort_observed,
     verdict_json,
+    without_ended,
 )
 from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.state.record_text import further_members, state_members, state_text
@@ -26,9 +27,9 @@ from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
-    from ultramon.backends.base import Backend
+    from ultramon.backends.base import Backend, StoredAgent
     from ultramon.backends.local.state_index import StateIndex
     from ultramon.backends.overview import Overview
 
@@ -92,9 +93,9 @@ class AgentList:
         self._show_all = show_all
         self._with_news = with_news
         self._index = index
-        self._restored: set[str] = set()
-        self._marks: dict[str, Any] = {}
-        self._stored: dict[str, StoredAgent] = {}
+        self._current = CurrentAgents(
+            backend, run, clock=SYSTEM_CLOCK, index=index, with_ended=show_all
+        )
         self._everyone: list[ObservedAgent] = []
         self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
 
@@ -152,7 +153,7 @@ class AgentList:
         record, index = one.record, self._index
         assert index is not None
         members = index.text(record.agent_id)
-        if members is None and record.agent_id in self._restored:
+        if members is None and record.agent_id in self._current.restored:
             return self._read_again(record.agent_id)
         if members is None:
             text = state_members(record)
@@ -194,33 +195,11 @@ class AgentList:
 
     def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
         """Return the agents that may be shown, most urgent first, and their number."""
-        beats = self._refresh_stored()
-        agents = (
-            agent
-            if agent.record is None or not agent.record.active
-            else StoredAgent(agent_id, agent.record, beats.get(agent_id))
-            for agent_id, agent in self._stored.items()
-        )
-        self._everyone, self.unreadable = sort_observed(
-            observe_stored(agents, SYSTEM_CLOCK.now(), whole=self._with_news)
-        )
+        self._everyone, self.unreadable = self._current.look(whole=self._with_news)
         present = self._everyone if self._show_all else without_ended(self._everyone)
         self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)
         return present, len(present)
-
-    def _refresh_stored(self) -> Mapping[str, float]:
-        """Bring what is known up to date; return the heartbeats."""
-        if self._index is not None and not self._marks:
-            self._marks, self._stored, beats, self._restored = self._index.look(
-                self._backend, self._run, with_texts=True, with_ended=self._show_all
-            )
-            return beats
-        changes = self._backend.changes(self._run, self._marks)
-        for agent_id in changes.removed:
-            self._stored.pop(agent_id, None)
-        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
-        return changes.heartbeats
 
     def _news(self) -> Iterable[tuple[ObservedAgent, str]]:
         before = self._rungs
@@ -304,11 +283,6 @@ def agent_text(one: ObservedAgent) -> bytes | Unreadable:
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
     return sort_observed(observe_stored(agents, SYSTEM_CLOCK.now()))
-
-
-def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
-    """Return the agents that have not ended, lost ones among them."""
-    return [one for one in seen if one.liveness.verdict != ENDED]
 
 
 def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:

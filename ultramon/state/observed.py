@@ -126,6 +126,11 @@ def sort_observed(
     return seen, [one for one in everyone if isinstance(one, Unreadable)]
 
 
+def without_ended(seen: list[ObservedAgent]) -> list[ObservedAgent]:
+    """Return the agents that have not ended, lost ones among them."""
+    return [one for one in seen if one.liveness.verdict != ENDED]
+
+
 def agents_json(seen: list[ObservedAgent], unreadable: list[Unreadable]) -> dict[str, Any]:
     """Return agents as commands and routes show them."""
     return {"agents": [one.to_json() for one in seen], **unreadable_json(unreadable)}

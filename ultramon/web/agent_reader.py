@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.backends.base import StoredAgent
+from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
 from ultramon.state.agent_rows import Summary, summarize
 from ultramon.state.liveness import ENDED
-from ultramon.state.observed import ObservedAgent, Unreadable, checked_json, sort_observed
+from ultramon.state.observed import (
+    ObservedAgent,
+    Unreadable,
+    checked_json,
+    sort_observed,
+    without_ended,
+)
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 
@@ -59,8 +65,7 @@ class AgentReader:
         self._backend = backend
         self._clock = clock
         self._lock = threading.Lock()
-        self._marks: dict[str, Any] = {}
-        self._stored: dict[str, StoredAgent] = {}
+        self._current = CurrentAgents(backend, None, clock=clock)
         self._everyone: list[ObservedAgent] = []
         self._unreadable: list[Unreadable] = []
         self._at = 0.0
@@ -85,7 +90,7 @@ class AgentReader:
             everyone, unreadable, at = self._everyone, self._unreadable, self._at
         own = everyone if run is None else [one for one in everyone if one.record.run == run]
         counts = Counter(one.liveness.verdict for one in own)
-        present = own if with_ended else [one for one in own if one.liveness.verdict != ENDED]
+        present = own if with_ended else without_ended(own)
         shown, broken = _check(present[:limit])
         urgent, _ = _check(present[:SUMMARY_AGENTS])
         left_out = max(len(present) - limit, 0)
@@ -111,17 +116,8 @@ class AgentReader:
         began = self._clock.monotonic()
         if began < self._next_at:
             return
-        changes = self._backend.changes(None, self._marks)
-        for agent_id in changes.removed:
-            self._stored.pop(agent_id, None)
-        self._stored.update((agent.agent_id, agent) for agent in changes.changed)
-        agents = (
-            StoredAgent(agent_id, agent.record, changes.heartbeats.get(agent_id), agent.problem)
-            for agent_id, agent in self._stored.items()
-        )
-        now = self._clock.now()
-        self._everyone, self._unreadable = sort_observed(observe_stored(agents, now, whole=False))
-        self._at = now
+        self._everyone, self._unreadable = self._current.look(whole=False)
+        self._at = self._clock.now()
         self._next_at = began + FRESH_SECONDS
 
 
