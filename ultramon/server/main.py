@@ -6,34 +6,28 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon import __version__
-from ultramon.errors import ConfigurationError, StateError
+from ultramon.errors import StateError
 from ultramon.server.app import create_app
 from ultramon.server.http.authentication import digest
-from ultramon.server.http.http_server import HttpServer, listen, read_address
-from ultramon.server.http.proxies import BehindProxies, proxy_networks
-from ultramon.server.http.request_filter import BODY_SECONDS, RequestFilter, allowed_hosts
-from ultramon.server.server_file import only_server, remove_server_file, write_server_file
+from ultramon.server.http.http_server import HttpServer, behind_filter
+from ultramon.server.http.request_filter import BODY_SECONDS
+from ultramon.server.server_file import SERVER, remove_server_file, write_server_file
 from ultramon.server.services import Services
 from ultramon.server.workers import webhooks
 from ultramon.server.workers.lost_agents import LostAgents
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import is_on
 from ultramon.system.files import make_private_directory
-from ultramon.system.timestamps import format_time
 from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, METRICS_TOKEN, server_secret
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from starlette.types import ASGIApp
-
     from ultramon.backends.base import Backend
+    from ultramon.server.http.http_server import Endpoint
     from ultramon.system.clock import Clock
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8420
 _log = logging.getLogger("ultramon.server")
 
 
@@ -90,19 +84,16 @@ class Server(HttpServer):
         body_seconds: float = BODY_SECONDS,
         **options: Any,
     ) -> None:
-        scheme = "http" if certfile is None else "https"
         secrets = (services.admin_token, services.hook_secret)
-        networks = proxy_networks(proxies)
-        app: ASGIApp = RequestFilter(
+        app = behind_filter(
             create_app(services),
-            hosts=allowed_hosts(
-                scheme, listener.getsockname()[1], names, is_proxied=bool(networks)
-            ),
+            listener,
+            names=names,
+            certfile=certfile,
+            proxies=proxies,
             unlimited=frozenset(digest(secret.encode("ascii")) for secret in secrets),
             body_seconds=body_seconds,
         )
-        if networks:
-            app = BehindProxies(app, networks)
         super().__init__(app, listener, certfile=certfile, **options)
         self._services = services
 
@@ -131,13 +122,8 @@ class Server(HttpServer):
 def serve(
     backend: Backend,
     state_directory: str,
+    endpoint: Endpoint,
     *,
-    host: str = DEFAULT_HOST,
-    port: int = DEFAULT_PORT,
-    names: Sequence[str] = (),
-    certfile: str | None = None,
-    keyfile: str | None = None,
-    proxies: Sequence[str] = (),
     on_listening: Callable[[dict[str, Any]], None] | None = None,
     on_reload: Callable[[], None] | None = None,
 ) -> None:
@@ -148,12 +134,7 @@ def serve(
     Args:
         backend: Holds agents, messages and credentials.
         state_directory: Holds ``server.json`` while the server listens.
-        host: The address to listen on; beyond this machine only with a certificate, or proxies.
-        port: 0 = any free port.
-        names: Further values of Host that name this server.
-        certfile: A certificate chain (PEM).
-        keyfile: Its key; None = in the same file.
-        proxies: See `Server`.
+        endpoint: Where it listens.
         on_listening: Called once requests are answered, with the contents of ``server.json``.
         on_reload: Called at SIGHUP.
 
@@ -162,31 +143,12 @@ def serve(
         StateError: Another server runs for the directory, or a file in it is not safe to use.
         OSError: The address is in use.
     """
-    address = read_address(host)
-    if certfile is None and not address.is_loopback and not proxies:
-        allowed = (
-            "an address of this machine alone, such as 127.0.0.1; to be reached from others, "
-            "give a certificate: --tls-cert FILE --tls-key FILE, or name the proxy in front that "
-            "has one: --behind-proxy ADDRESS"
-        )
-        raise ConfigurationError("--host", host, allowed)
     state_directory = os.path.abspath(state_directory)
-    make_private_directory(state_directory)
-    with only_server(state_directory), listen(host, port) as listener:
+    with endpoint.listening(state_directory, SERVER) as listener:
         services = make_services(backend, state_directory)
-        bound = listener.getsockname()
-        scheme = "http" if certfile is None else "https"
-        url = f"{scheme}://{address.shown}:{bound[1]}"
 
         def announce() -> None:
-            facts: dict[str, Any] = {
-                "url": url,
-                "host": bound[0],
-                "port": bound[1],
-                "pid": os.getpid(),
-                "startedAt": format_time(services.now()),
-                "version": __version__,
-            }
+            facts = endpoint.facts(listener)
             write_server_file(state_directory, facts)
             if on_listening is not None:
                 on_listening(facts)
@@ -194,12 +156,9 @@ def serve(
         server = Server(
             services,
             listener,
-            names=[*names, *address.names],
-            certfile=certfile,
-            keyfile=keyfile,
-            proxies=proxies,
             on_listening=announce,
             on_reload=on_reload,
+            **endpoint.server_options(),
         )
         end_export = start_metrics(services)
         sending = webhooks.start(services)

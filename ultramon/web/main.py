@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ultramon import __version__
-from ultramon.errors import ConfigurationError, StateError
+from ultramon.errors import StateError
 from ultramon.metrics.source import MetricsSource
-from ultramon.server.http.http_server import HttpServer, listen, read_address
-from ultramon.server.http.proxies import BehindProxies, proxy_networks
-from ultramon.server.http.request_filter import RequestFilter, allowed_hosts
+from ultramon.server.http.http_server import HttpServer, behind_filter
 from ultramon.server.server_file import (
-    only_server,
     read_server_file,
     remove_server_file,
     write_server_file,
 )
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.system.files import make_private_directory
-from ultramon.system.timestamps import format_time
 from ultramon.tokens import METRICS_TOKEN, server_secret
 from ultramon.web.app import create_app
 from ultramon.web.gate import HEADERS, SessionGate
@@ -31,13 +25,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from starlette.types import ASGIApp
-
     from ultramon.backends.base import Backend
+    from ultramon.server.http.http_server import Endpoint
     from ultramon.system.clock import Clock
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8421
 FILE_NAME = "web-server"
 """Of the files that say where it runs, see `ultramon.server.server_file`."""
 
@@ -74,20 +65,18 @@ class WebServer(HttpServer):
         state_directory: str | None = None,
         **options: Any,
     ) -> None:
-        scheme, port = "http" if certfile is None else "https", listener.getsockname()[1]
-        logins = Logins(key, clock)
+        logins, port = Logins(key, clock), listener.getsockname()[1]
         live = Live(Readers(backend, clock), lambda: self.should_exit)
-        networks = proxy_networks(proxies)
-        hosts = allowed_hosts(scheme, port, names, is_proxied=bool(networks))
         token = None if state_directory is None else server_secret(state_directory, METRICS_TOKEN)
         pages = create_app(live, logins, port, MetricsSource(backend, clock=clock))
-        app: ASGIApp = RequestFilter(
+        app = behind_filter(
             SessionGate(pages, logins, port, token),
-            hosts=hosts,
+            listener,
+            names=names,
+            certfile=certfile,
+            proxies=proxies,
             headers=HEADERS,
         )
-        if networks:
-            app = BehindProxies(app, networks)
         super().__init__(app, listener, certfile=certfile, **options)
         self._state_directory = state_directory
 
@@ -100,13 +89,8 @@ class WebServer(HttpServer):
 def serve(
     backend: Backend,
     state_directory: str,
+    endpoint: Endpoint,
     *,
-    host: str = DEFAULT_HOST,
-    port: int = DEFAULT_PORT,
-    names: Sequence[str] = (),
-    certfile: str | None = None,
-    keyfile: str | None = None,
-    proxies: Sequence[str] = (),
     on_listening: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, as the only page of a state directory.
@@ -114,12 +98,7 @@ def serve(
     Args:
         backend: The store.
         state_directory: Holds ``web-server.json`` while the server listens.
-        host: The address to listen on; beyond this machine only with a certificate or a proxy.
-        port: 0 = any free port.
-        names: Further values of Host that name this server.
-        certfile: A certificate chain (PEM).
-        keyfile: Its key; None = in the same file.
-        proxies: As for `WebServer`.
+        endpoint: Where it listens.
         on_listening: Called once requests are answered, with what `make_link` returns.
 
     Raises:
@@ -127,31 +106,12 @@ def serve(
         StateError: Another one runs for the directory, or a file in it is not safe to use.
         OSError: The address is in use.
     """
-    address = read_address(host)
-    if certfile is None and not proxies and not address.is_loopback:
-        allowed = (
-            "an address of this machine alone, such as 127.0.0.1; to be reached from others, give "
-            "a certificate (--tls-cert FILE --tls-key FILE) or the proxy that has one "
-            "(--behind-proxy ADDRESS)"
-        )
-        raise ConfigurationError("--host", host, allowed)
     state_directory = os.path.abspath(state_directory)
-    make_private_directory(state_directory)
-    with only_server(state_directory, FILE_NAME), listen(host, port) as listener:
-        key, bound = make_key(), listener.getsockname()
-        scheme = "http" if certfile is None else "https"
-        shown = address.shown if address.names else "localhost"
+    with endpoint.listening(state_directory, FILE_NAME) as listener:
+        key = make_key()
 
         def announce() -> None:
-            facts: dict[str, Any] = {
-                "url": _shown_url(names, proxies) or f"{scheme}://{shown}:{bound[1]}",
-                "host": bound[0],
-                "port": bound[1],
-                "pid": os.getpid(),
-                "startedAt": format_time(SYSTEM_CLOCK.now()),
-                "version": __version__,
-                "linkKey": key,
-            }
+            facts = {**endpoint.facts(listener, _shown_url(endpoint, listener)), "linkKey": key}
             write_server_file(state_directory, facts, FILE_NAME)
             if on_listening is not None:
                 on_listening(_with_link(facts))
@@ -160,12 +120,9 @@ def serve(
             backend,
             listener,
             key=key,
-            names=[*names, *address.names],
-            certfile=certfile,
-            keyfile=keyfile,
-            proxies=proxies,
             state_directory=state_directory,
             on_listening=announce,
+            **endpoint.server_options(),
         )
         try:
             server.run_here()
@@ -197,6 +154,8 @@ def _with_link(facts: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "loginUrl": f"{facts['url']}/login?code={code}"}
 
 
-def _shown_url(names: Sequence[str], proxies: Sequence[str]) -> str | None:
-    """Return where a proxy offers the page, as far as it is known."""
-    return f"https://{names[0]}" if names and proxies else None
+def _shown_url(endpoint: Endpoint, listener: socket.socket) -> str:
+    """Return where a browser finds the page: at a proxy as far as it is known, else here."""
+    if endpoint.names and endpoint.proxies:
+        return f"https://{endpoint.names[0]}"
+    return endpoint.url(listener, None if endpoint.address.names else "localhost")

@@ -69,14 +69,14 @@ def command(
         say(f"ultramon is listening on {facts['url']}")
         say(f"the admin token is in {token_path}")
 
+    from ultramon.server.http.http_server import Endpoint
+
     serve(
         backend,
         directory,
-        certfile=certfile,
-        keyfile=keyfile,
+        Endpoint(certfile=certfile, keyfile=keyfile, **address),
         on_listening=say_where,
         on_reload=getattr(log, "reopen", None),
-        **address,
     )
 
 

@@ -55,17 +55,12 @@ def command(
     if link:
         say_where(main.make_link(directory))
         return
+    from ultramon.server.http.http_server import Endpoint
     from ultramon.server.logs import log_to
 
     log_to(logging.StreamHandler(sys.stderr), kind="text", log_requests=log_requests)
-    main.serve(
-        backend,
-        directory,
-        certfile=certfile,
-        keyfile=keyfile,
-        on_listening=say_where,
-        **address,
-    )
+    endpoint = Endpoint(certfile=certfile, keyfile=keyfile, **address)
+    main.serve(backend, directory, endpoint, on_listening=say_where)
 
 
 def _import_web() -> ModuleType:

@@ -11,15 +11,22 @@ import ssl
 import threading
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
+from ultramon import __version__
 from ultramon.errors import ConfigurationError
 from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
+from ultramon.server.http.proxies import BehindProxies, proxy_networks
+from ultramon.server.http.request_filter import RequestFilter, allowed_hosts
+from ultramon.server.server_file import only_server
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.files import make_private_directory
+from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from ipaddress import IPv4Address, IPv6Address
     from types import FrameType
 
@@ -96,6 +103,114 @@ def listen(host: str, port: int) -> socket.socket:
         what = f"{(error.strerror or str(error)).lower()}; choose another --port"
         raise OSError(error.errno, what, f"{host}:{port}") from error
     return listener
+
+
+class Endpoint(NamedTuple):
+    """Where a server is reached, and under which names."""
+
+    host: str
+    """The address to listen on; beyond this machine only with a certificate, or proxies."""
+    port: int
+    """0 = any free port."""
+    names: Sequence[str] = ()
+    """Further values of Host that name the server, see `allowed_hosts`."""
+    certfile: str | None = None
+    """A certificate chain (PEM): HTTPS instead of HTTP."""
+    keyfile: str | None = None
+    """Its key; None = in the same file."""
+    proxies: Sequence[str] = ()
+    """Addresses and networks of proxies: their forwarded headers count, and no other machine is
+    answered."""
+
+    @property
+    def address(self) -> Address:
+        """What the host stands for."""
+        return read_address(self.host)
+
+    def url(self, listener: socket.socket, shown: str | None = None) -> str:
+        """Return the address of a server for people.
+
+        Args:
+            listener: Its socket.
+            shown: The host; None = the one that it listens on.
+        """
+        scheme = "http" if self.certfile is None else "https"
+        return f"{scheme}://{shown or self.address.shown}:{listener.getsockname()[1]}"
+
+    @contextmanager
+    def listening(self, state_directory: str, name: str) -> Iterator[socket.socket]:
+        """Listen within the ``with`` block, as the only server of that name of a state directory.
+
+        Raises:
+            ConfigurationError: The host is open to other machines, without certificate or proxy.
+            StateError: Another one runs for the directory, or a file in it is not safe to use.
+            OSError: The address is in use.
+        """
+        if self.certfile is None and not self.proxies and not self.address.is_loopback:
+            allowed = (
+                "an address of this machine alone, such as 127.0.0.1; to be reached from others, "
+                "give a certificate: --tls-cert FILE --tls-key FILE, or name the proxy in front "
+                "that has one: --behind-proxy ADDRESS"
+            )
+            raise ConfigurationError("--host", self.host, allowed)
+        make_private_directory(state_directory)
+        with only_server(state_directory, name), listen(self.host, self.port) as listener:
+            yield listener
+
+    def facts(self, listener: socket.socket, url: str | None = None) -> dict[str, Any]:
+        """Return what a server of this process says of itself in its file, see `server_file`.
+
+        Args:
+            listener: Its socket.
+            url: Its address; None = as `url` returns it.
+        """
+        host, port = listener.getsockname()[:2]
+        return {
+            "url": url or self.url(listener),
+            "host": host,
+            "port": port,
+            "pid": os.getpid(),
+            "startedAt": format_time(SYSTEM_CLOCK.now()),
+            "version": __version__,
+        }
+
+    def server_options(self) -> dict[str, Any]:
+        """Return the arguments of a server that stands for this endpoint."""
+        return {
+            "names": [*self.names, *self.address.names],
+            "certfile": self.certfile,
+            "keyfile": self.keyfile,
+            "proxies": self.proxies,
+        }
+
+
+def behind_filter(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    names: Sequence[str],
+    certfile: str | None,
+    proxies: Sequence[str],
+    **limits: Any,
+) -> ASGIApp:
+    """Return an application that only requests reach which its server may answer.
+
+    Args:
+        app: The application.
+        listener: The socket of its server.
+        names: As for `Endpoint`.
+        certfile: As for `Endpoint`.
+        proxies: As for `Endpoint`.
+        limits: As for `RequestFilter`.
+
+    Raises:
+        ConfigurationError: A name or a proxy is malformed.
+    """
+    scheme, port = "http" if certfile is None else "https", listener.getsockname()[1]
+    networks = proxy_networks(proxies)
+    hosts = allowed_hosts(scheme, port, names, is_proxied=bool(networks))
+    filtered = RequestFilter(app, hosts=hosts, **limits)
+    return BehindProxies(filtered, networks) if networks else filtered
 
 
 class HttpServer(uvicorn.Server):
