@@ -62,12 +62,11 @@ BROAD_EXCEPTS = {
     "ultramon/hosts/hook_program.py": 2,
     "ultramon/hosts/registry.py": 1,
     "ultramon/hosts/claude_code/status_line_answers.py": 1,  # a resident: another process goes on
-    "ultramon/hosts/resident/forwarder.py": 1,
     "ultramon/hosts/resident/hook_answers.py": 1,
     "ultramon/hosts/resident/service.py": 1,
     "ultramon/routing.py": 1,
     "ultramon/server/routes/claude_code.py": 1,
-    "ultramon/signals.py": 2,
+    "ultramon/signals.py": 1,
     "ultramon/context/provider_usage.py": 1,
     "ultramon/testing/unreliable.py": 1,  # an agent that ends by an error
     "ultramon/testing/simulation.py": 1,  # whoever asks for the result gets it

@@ -10,6 +10,7 @@ method of a temporary; `on` keeps strong ones.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,7 @@ from blinker import ANY, Namespace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from blinker import NamedSignal, Signal
 
@@ -107,28 +108,28 @@ def off(handler: Callable[..., Any]) -> None:
 def emit(signal: Signal, agent_id: str, event: object) -> None:
     """Call every receiver of a signal; one that raises stops no other."""
     for receiver in signal.receivers_for(agent_id):
-        try:
+        with _guarded(receiver):
             result = receiver(agent_id, event=event)
             if isinstance(result, CoroutineType):
                 _run(result, receiver)
-        except Exception:  # noqa: BLE001 - foreign code must not reach the agent's turn
-            _log_failure(receiver)
 
 
-def _log_failure(receiver: object) -> None:
-    name = getattr(receiver, "__qualname__", repr(receiver))
-    module = getattr(receiver, "__module__", "?")
-    _log.exception("signal receiver %s.%s raised", module, name)
+@contextmanager
+def _guarded(receiver: object) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - foreign code must not reach the agent's turn
+        name = getattr(receiver, "__qualname__", repr(receiver))
+        module = getattr(receiver, "__module__", "?")
+        _log.exception("signal receiver %s.%s raised", module, name)
 
 
 def _run(coroutine: CoroutineType[Any, Any, Any], receiver: object) -> None:
     import asyncio
 
     async def guarded() -> None:
-        try:
+        with _guarded(receiver):
             await coroutine
-        except Exception:  # noqa: BLE001 - the same foreign code, later
-            _log_failure(receiver)
 
     try:
         loop = asyncio.get_running_loop()
