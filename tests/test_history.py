@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ultramon import ContextConfig, create_context_monitor
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import SUFFIXES, StateDirectory
-from ultramon.pictures.drawings import Mark, timeline_svg
+from ultramon.pictures.charts import Mark, Point, token_chart
 from ultramon.pictures.sparkline import sparkline
 from ultramon.pictures.text_timeline import text_timeline
 from ultramon.server.posted_agents import COMPACTION, PostedAgents
@@ -272,39 +272,26 @@ def test_any_history_is_drawn_within_its_picture(rows, width, limit, lines, mark
         assert len(line) == width
     drawn = text_timeline(points, width=width, height=4, lines=lines, marks=marks)
     assert all(len(one.partition(" x")[0]) <= width for one in drawn[:4])
-    svg = timeline_svg(
-        points, "words", limit_tokens=limit, marks=[Mark(at, text) for at, text in marks]
-    )
-    if not points:
-        assert drawn == []
-        assert svg is None
-        return
-    assert drawn[4] == "─" * width
-    size = list(map(float, svg.get("viewBox").split()[2:]))
-    corners = [tuple(map(float, one.split(","))) for one in svg[0].get("points").split()]
-    corners += [(float(one.get("x1")), 0.0) for one in svg.findall("line")]
-    assert all(0 <= x <= size[0] and 0 <= y <= size[1] for x, y in corners)
-
-
-def test_a_timeline_says_what_its_lines_are():
-    """Rungs, epochs and marks have words that a pointer finds; a hostile one stays text."""
-    points = [HistoryPoint(0.0, 150, "reported", 1), HistoryPoint(9.0, 20, "reported", 2)]
-    svg = timeline_svg(
-        points,
+    begin = points[0].at if points else 0.0
+    chart = token_chart(
+        [Point(one.at, one.used_tokens, one.epoch) for one in points],
         "words",
-        limit_tokens=200,
-        rungs=[(0.7, "warning")],
-        marks=[Mark(5.0, "<b>", "handoff")],
-        until=10.0,
+        begin=begin,
+        end=begin + 86_400,
+        limit_tokens=max(limit or 0, 0),
+        marks=[Mark(at, "handoff", text) for at, text in marks],
     )
-    titles = {line.get("class"): line.findtext("title") for line in svg.findall("line")}
-    assert titles == {
-        "mark epoch": "epoch 2: 150 tokens before, 20 after",
-        "mark handoff": "<b>",
-        "rung": "warning: 70% of the limit",
-        "limit": None,
-    }
-    assert [line.get("x1") for line in svg.findall("line")][:2] == ["540.0", "300.0"]
+    corners = [
+        tuple(map(float, one.split(",")))
+        for area in chart.iter("polygon")
+        for one in area.get("points").split()
+    ]
+    assert all(0 <= x <= 1_000 and 0 <= y <= 200 for x, y in corners)
+    assert all(0 <= float(line.get("x1").rstrip("%")) <= 100 for line in chart.iter("line"))
+    if points:
+        assert drawn[4] == "─" * width
+    else:
+        assert drawn == corners == []
 
 
 WRITER = """
