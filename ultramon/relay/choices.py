@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
-from ultramon.errors import ConfigurationError, StateCorruptError
+from ultramon.errors import ConfigurationError
 from ultramon.relay.launchers.port import run_directory
 from ultramon.relay.prompts import RelayGoal
+from ultramon.relay.run_file import read_run_file, write_run_file
 from ultramon.state.stored_plan import MAX_NAME_CHARS
-from ultramon.system.files import read_private_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SCHEMA = 1
 FILE = "relay.json"
 CLAUDE, CODEX, COMMAND = "claude", "codex", "command"
 CLIENTS = (CLAUDE, CODEX)
@@ -28,7 +26,6 @@ LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
 DEFAULT_MAX_CONTEXTS = 20
 DEFAULT_GRACE_SECONDS = 180.0
 DEFAULT_VERIFY_SECONDS = 600.0
-MAX_FILE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +106,7 @@ class RelayChoices:
         Raises:
             StateError: The system refused.
         """
-        text = json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
-        replace_file(os.path.join(folder, FILE), text.encode() + b"\n")
+        write_run_file(os.path.join(folder, FILE), asdict(self))
 
     @classmethod
     def load(cls, state_directory: str, run: str) -> RelayChoices:
@@ -122,18 +118,15 @@ class RelayChoices:
         """
         path = os.path.join(run_directory(state_directory, run), FILE)
         try:
-            data, _ = read_private_file(path, MAX_FILE_BYTES)
+            return read_run_file(path, cls._decode)
         except FileNotFoundError:
             raise ConfigurationError("run", run, "a relay that was begun") from None
-        try:
-            value = json.loads(data)
-            if value.pop("schema") != SCHEMA:
-                raise ValueError("another ultramon wrote it")
-            for name in ("rules", "items", "arguments"):
-                value[name] = None if value[name] is None else tuple(value[name])
-            return cls(**value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateCorruptError(path, str(error), "start another run") from error
+
+    @classmethod
+    def _decode(cls, value: dict[str, Any]) -> RelayChoices:
+        for name in ("rules", "items", "arguments"):
+            value[name] = None if value[name] is None else tuple(value[name])
+        return cls(**value)
 
     def differences(self, other: RelayChoices) -> list[str]:
         """Return the names of the choices that differ from others."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import StateCorruptError
 from ultramon.relay.launchers.outcome import RefusedCall, SpentTokens
-from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.relay.run_file import read_run_file, write_run_file
+from ultramon.system.files import make_private_directory
 
 if TYPE_CHECKING:
     from ultramon.relay.launchers.outcome import ContextOutcome
 
-SCHEMA = 1
 FOLDER = "contexts"
 _SUFFIX = ".json"
 
@@ -104,20 +102,10 @@ class ContextRecords:
         Raises:
             StateCorruptError: Its file is not what a relay wrote.
         """
-        path = self._path(number, _SUFFIX)
         try:
-            data, _ = read_private_file(path)
+            return read_run_file(self._path(number, _SUFFIX), _decode)
         except FileNotFoundError:
             return None
-        try:
-            value = json.loads(data)
-            if value.pop("schema") != SCHEMA:
-                raise ValueError("another ultramon wrote it")
-            value["refused"] = tuple(RefusedCall(**one) for one in value["refused"])
-            value["spent"] = SpentTokens(**value["spent"])
-            return ContextRecord(**value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateCorruptError(path, str(error), "start another run") from error
 
     def save(self, record: ContextRecord) -> None:
         """Store a context.
@@ -125,8 +113,7 @@ class ContextRecords:
         Raises:
             StateError: The system refused.
         """
-        data = json.dumps({"schema": SCHEMA, **asdict(record)})
-        replace_file(self._path(record.number, _SUFFIX), data.encode() + b"\n")
+        write_run_file(self._path(record.number, _SUFFIX), asdict(record))
 
     def output(self, record: ContextRecord) -> str:
         """Return the path of what its present process prints."""
@@ -138,3 +125,9 @@ class ContextRecords:
 
     def _path(self, number: int, suffix: str) -> str:
         return os.path.join(self._folder, f"{number}{suffix}")
+
+
+def _decode(value: dict[str, Any]) -> ContextRecord:
+    value["refused"] = tuple(RefusedCall(**one) for one in value["refused"])
+    value["spent"] = SpentTokens(**value["spent"])
+    return ContextRecord(**value)

@@ -5,7 +5,6 @@ The user's tree, index, branch and stash are never touched, and nothing is pushe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,9 +12,10 @@ import stat
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from ultramon.errors import StateCorruptError, WorkspaceError
+from ultramon.errors import WorkspaceError
 from ultramon.relay.launchers.port import run_directory
-from ultramon.system.files import make_private_directory, read_private_file, replace_file
+from ultramon.relay.run_file import read_run_file, write_run_file
+from ultramon.system.files import make_private_directory
 from ultramon.system.git import read_status, run_git
 from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
 from ultramon.system.ids import check_agent_id
@@ -23,7 +23,6 @@ from ultramon.system.ids import check_agent_id
 if TYPE_CHECKING:
     import subprocess
 
-SCHEMA = 1
 RECORD = "workspace.json"
 WORKTREE = "worktree"
 BRANCHES = "ultramon"
@@ -248,19 +247,12 @@ class _Record:
     def load(cls, path: str) -> _Record | None:
         """Read it; None where there is none."""
         try:
-            data, _ = read_private_file(path)
+            return read_run_file(path, lambda value: cls(**value))
         except FileNotFoundError:
             return None
-        try:
-            value = json.loads(data)
-            if value.pop("schema") != SCHEMA:
-                raise ValueError("another ultramon wrote it")
-            return cls(**value)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateCorruptError(path, str(error), "start another run") from error
 
     def save(self, path: str) -> None:
-        replace_file(path, json.dumps({"schema": SCHEMA, **asdict(self)}).encode() + b"\n")
+        write_run_file(path, asdict(self))
 
 
 def _plan(run: str, cwd: str, repository: _Repository | None, *, in_place: bool) -> _Record:
