@@ -1,4 +1,4 @@
-"""What the tools return. Nothing is null: what nobody knows is the word ``unknown``."""
+"""The results of the tools. No value is null: an unknown one is the word ``unknown``."""
 
 from __future__ import annotations
 

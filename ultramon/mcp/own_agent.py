@@ -1,4 +1,4 @@
-"""What an agent may see and do through the server: all of it to itself, and see its children."""
+"""The rights of an agent on the server: it changes itself, and sees itself and its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes: pages, what keeps them up to date, logging in and out, and the files of this room."""
+"""The routes: pages, their live updates, login and logout, and the files of this room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What filled the window of an agent: as the agent counted, else as its transcript says."""
+"""The sources of the tokens in a window: as the agent counted them, else from its transcript."""
 
 from __future__ import annotations
 

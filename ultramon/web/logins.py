@@ -1,4 +1,4 @@
-"""Who may see the page: links that log in once, and the sessions that they begin.
+"""Access to the page: links that log in once, and the sessions that they begin.
 
 A link is a time and a random number, signed with a key that the process makes at its start. So
 a second command that can read the key, as only this user can, makes a link by itself.

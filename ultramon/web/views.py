@@ -1,4 +1,4 @@
-"""What a browser can ask for: an address becomes a view, which reads the store when it is drawn."""
+"""The views of a browser: an address becomes a view, which reads the store when it is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the application does with one agent: goes to it, or asks it to hand over."""
+"""The actions on one agent: going to it, and asking it to hand over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ultramon watch` shows above its list: a text to read, and a question."""
+"""The dialogs of `ultramon watch`: a text to read, and a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the application reads agents: all store access happens in one thread of its own."""
+"""The reader of the application: all store access happens in one thread of its own."""
 
 from __future__ import annotations
 

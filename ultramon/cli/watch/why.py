@@ -1,4 +1,4 @@
-"""What Space shows: why an agent is as full as it is, and what it was doing."""
+"""The text that Space opens: why an agent's window is as full as it is, and its latest work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resident's side of an exchange: a request as it was sent, and what can be answered to it.
+"""The resident's side of an exchange: a request as it was sent, and the possible answers.
 
 Standard library only. The other side is `ultramon.hosts.resident.forwarder`.
 """

@@ -1,4 +1,4 @@
-"""What an installed command runs first: it hands the call to the resident and prints the answer.
+"""The first code of an installed command: it hands the call to the resident and prints the answer.
 
 Imports `posix`, `sys` and, where a socket is there, `_socket` and `_signal`: every further module
 would cost each tool call more than the exchange does. Linux only.

@@ -1,4 +1,4 @@
-"""Where the resident of a state directory is, and what it says about itself.
+"""The place of a state directory's resident: its socket, and the file that describes it.
 
 Standard library only. ``resident.json`` is for people and for starting another one; a forwarder
 reads nothing but the socket.

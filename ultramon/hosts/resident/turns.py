@@ -1,4 +1,4 @@
-"""The agents that a resident knows: one call of each at a time, with what the one before has left.
+"""The agents that a resident knows: one call of each at a time, which knows the one before.
 
 Standard library only.
 """
@@ -50,7 +50,7 @@ class Knowledge:
         self._choices_mark = choices_mark
 
     def has_time(self, store: HookStore, choices_mark: Mark, event: HookEvent) -> bool:
-        """Return whether the agent cannot have to be told anything at this call.
+        """Return whether no message can be due to the agent at this call.
 
         Args:
             store: Of this call.

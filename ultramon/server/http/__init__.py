@@ -1,1 +1,1 @@
-"""What every request passes: connections, filter, authentication, answers."""
+"""The layers that every request passes: connections, filter, authentication, answers."""

@@ -1,4 +1,4 @@
-"""An application on one socket of this machine: where it may listen, its start and its end."""
+"""Serves an application on one socket: the endpoint, the filter in front, start and end."""
 
 from __future__ import annotations
 

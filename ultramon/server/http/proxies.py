@@ -1,4 +1,4 @@
-"""Proxies in front of the server: whose forwarded headers count, and who else may connect."""
+"""Proxies in front of the server: their forwarded headers count, no other machine is answered."""
 
 from __future__ import annotations
 

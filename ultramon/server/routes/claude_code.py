@@ -73,7 +73,7 @@ def claude_code(
     """Take a hook call of the client.
 
     With the hook secret or the admin token. An empty body is a question whether the caller may
-    call at all. A session whose start no process of it has told is not measured: ultramon is off
+    call at all. A session whose start no hook process reported is not measured: ultramon is off
     for it, or it keeps its states elsewhere. One of a relay is not either: the relay's own hooks
     report it.
     """

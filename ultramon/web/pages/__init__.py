@@ -1,1 +1,1 @@
-"""What each page shows, as element trees; knows no HTTP."""
+"""The content of each page as an element tree; knows no HTTP."""

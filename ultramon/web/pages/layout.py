@@ -1,4 +1,4 @@
-"""The frame of every page: head, navigation, and the content that is kept up to date."""
+"""The frame of every page: head, navigation, and the content with its live updates."""
 
 from __future__ import annotations
 
