@@ -6,8 +6,8 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_glance import plain_record
 from test_record import records
+from test_record_head import plain_record
 
 from ultramon.errors import StateError
 from ultramon.state.observed import ObservedAgent, checked_json
