@@ -62,6 +62,7 @@ BROAD_EXCEPTS = {
     "ultramon/hosts/hook_program.py": 2,
     "ultramon/hosts/registry.py": 1,
     "ultramon/hosts/claude_code/status_line_answers.py": 1,  # a resident: another process goes on
+    "ultramon/hosts/resident/forwarder.py": 1,
     "ultramon/hosts/resident/hook_answers.py": 1,
     "ultramon/hosts/resident/service.py": 1,
     "ultramon/routing.py": 1,
