@@ -92,7 +92,7 @@ def test_the_host_is_shown_where_there_is_more_than_one(tmp_path, hosts, is_show
     for number, host in enumerate(hosts):
         store(tmp_path, f"agent-{number}", host=host)
     _, screen, _ = draw("status", "--state-dir", tmp_path, columns=140)
-    assert (" host " in screen[0]) == is_shown
+    assert any(" host " in line for line in screen[:2]) == is_shown
     assert any(" codex " in line for line in screen) == is_shown
     assert {agent["host"] for agent in shown("--state-dir", tmp_path)} == set(hosts)
 

@@ -251,12 +251,14 @@ def _trend(one: ObservedAgent, look: Look) -> tuple[str, str]:
     record = one.record
     if look.backend is None or record.measured_at is None:
         return "", ""
-    return sparkline(
+    drawn = sparkline(
         look.backend.history(record.agent_id),
         limit_tokens=record.context_limit,
         width=12 if look.is_wide else 8,
         ascii_only=look.ascii_only,
-    ), ""
+    )
+    # One reading shows no trend.
+    return drawn if len(drawn.strip()) > 1 else "", ""
 
 
 def _tokens(one: ObservedAgent, look: Look) -> tuple[str, str]:
