@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ultramon-tests"
-TOOLS = ("pytest>=8.2", "pytest-timeout>=2.3")
+TOOLS = ("hypothesis>=6.100", "pytest>=8.2", "pytest-timeout>=2.3")
 
 
 class Framework(NamedTuple):
@@ -98,11 +98,10 @@ def prepare(name: str, package: str, version: str, beside: tuple[str, ...]) -> P
     return python
 
 
-def run(name: str, version: str | None = None) -> tuple[str, Result]:
+def run(name: str, version: str) -> tuple[str, Result]:
     """Run the tests of a framework; return the version with what was counted."""
     framework = FRAMEWORKS[name]
     package, oldest = find_requirement(framework.extra)
-    version = version or oldest
     beside = framework.beside_oldest if version == oldest else ()
     try:
         python = prepare(name, package, version, beside)
@@ -132,7 +131,8 @@ def main(arguments: list[str]) -> int:
     names = list(FRAMEWORKS) if name is None else [name]
     rows = []
     for one in names:
-        asked = (version,) if version else (None, FRAMEWORKS[one].newest)
+        _package, oldest = find_requirement(FRAMEWORKS[one].extra)
+        asked = [version] if version else dict.fromkeys((oldest, FRAMEWORKS[one].newest))
         rows += [(one, *run(one, wanted)) for wanted in asked]
     print(f"\n{'framework':16} {'version':10} {'passed':>6} {'failed':>6} {'skipped':>7}")
     for one, tried, result in rows:
