@@ -71,7 +71,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_installed(distribute):
     distribute(ACME, "acme = acme_watch:Watcher")
     with pytest.raises(ConfigurationError) as caught:
         load("langgraph")
-    assert "must be one of acme, langchain, " in str(caught.value)
+    assert "must be one of acme, claude-agent-sdk, " in str(caught.value)
     assert str(caught.value).endswith(", ".join(names()))
 
 
