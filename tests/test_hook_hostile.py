@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.claude_code.transcripts.last_reading import MAX_LINES, read_last_reading
+from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
 from ultramon.hosts.hook_program import read_payload
 from ultramon.hosts.port import HookEvent
-from ultramon.hosts.transcript_tail import MAX_TAIL_BYTES
+from ultramon.hosts.transcript_tail import MAX_LINES, MAX_TAIL_BYTES
 
 MIB = 1 << 20
 CLIENT_TIMEOUT_SECONDS = 10

@@ -95,6 +95,22 @@ def run(
     return 0
 
 
+def run_script(argv: list[str], load_host: Callable[[], Host]) -> None:
+    """Handle one call as the program that a client has started, and end this process.
+
+    Args:
+        argv: The program, then the path of the installed choices.
+        load_host: As for `run`.
+    """
+    import gc
+
+    gc.disable()  # what a call makes is gone with it
+    if len(argv) > 1:
+        run(load_host, argv[1])
+    # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
+    os._exit(0)
+
+
 def state_directory(environ: Mapping[str, str], choices_path: str) -> str:
     """Return where states are kept: as the environment says, else beside the installed choices."""
     chosen = environ.get("ULTRAMON_STATE_DIR")

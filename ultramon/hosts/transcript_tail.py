@@ -5,13 +5,19 @@ Standard library only: every hook call that measures uses it.
 
 from __future__ import annotations
 
+from itertools import islice
+
+from ultramon.hosts.jsonl import decode_object
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Any
 
 BLOCK_BYTES = 64 * 1024
+MAX_LINES = 10_000
+"""No more lines than this are taken apart that may hold a fact."""
 MAX_TAIL_BYTES = 16 * 1024 * 1024
 """No further back than this: a window holds fewer bytes of text than that since the last reply."""
 
@@ -57,3 +63,30 @@ def lines_from_end(
     line = b"".join(reversed(pieces))
     if position == 0 and may_matter(line):
         yield line, line_end
+
+
+def objects_from_end(
+    fd: int, size: int, marks: tuple[bytes, ...]
+) -> Generator[tuple[dict[str, Any], int]]:
+    """Yield the objects in lines with one of these marks, last first, each with where it ends.
+
+    What cannot be decoded, as a line that the client has cut off, is passed over.
+
+    Args:
+        fd: The file; closed when the last object was taken, or the iterator is given up.
+        size: Where to begin, in bytes.
+        marks: Texts of which a line that may hold a fact has one.
+    """
+
+    def may_matter(text: bytes) -> bool:
+        return any(mark in text for mark in marks)
+
+    try:
+        for line, end in islice(lines_from_end(fd, size, may_matter), MAX_LINES):
+            try:
+                entry = decode_object(line)
+            except ValueError:
+                continue
+            yield entry, end
+    finally:
+        os.close(fd)

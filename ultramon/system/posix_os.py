@@ -6,11 +6,12 @@ reaches no other program.
 
 import sys
 from posix import *  # noqa: F403
+from posix import _exit
 from posix import environ as _environ
 
 from ultramon.system import posix_paths as path
 
-__all__ = ["curdir", "environ", "path", "sep"]
+__all__ = ["_exit", "curdir", "environ", "path", "sep"]
 
 sep = "/"
 curdir = "."

@@ -6,22 +6,16 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 
 from __future__ import annotations
 
-from itertools import islice
-
 from ultramon.hosts.codex.transcript import LineReader
-from ultramon.hosts.jsonl import decode_object, open_transcript, text_or_none
+from ultramon.hosts.jsonl import open_transcript, text_or_none
 from ultramon.hosts.records import OVERFLOW, LastReading, Report
-from ultramon.hosts.transcript_tail import lines_from_end
-from ultramon.system.lean_os import os
+from ultramon.hosts.transcript_tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
-
-MAX_LINES = 10_000
-"""No more lines than this are taken apart that may hold a fact."""
 
 _KINDS = (
     "token_usage_record",
@@ -125,20 +119,9 @@ def _entries_from_end(
     fd: int, size: int, marks: tuple[bytes, ...]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the lines with one of these marks, last first, each with where it ends."""
-
-    def may_matter(text: bytes) -> bool:
-        return any(mark in text for mark in marks)
-
-    try:
-        for line, end in islice(lines_from_end(fd, size, may_matter), MAX_LINES):
-            try:
-                entry = decode_object(line)
-            except ValueError:
-                continue  # cut off by the client
-            if isinstance(entry.get("payload"), dict):
-                yield entry, end
-    finally:
-        os.close(fd)
+    for entry, end in objects_from_end(fd, size, marks):
+        if isinstance(entry.get("payload"), dict):
+            yield entry, end
 
 
 def _kind(entry: dict[str, Any]) -> object:

@@ -10,7 +10,7 @@ from itertools import islice
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, open_transcript, text_of, text_or_none
 from ultramon.hosts.records import Boundary, Content, LastReading, Report
-from ultramon.hosts.transcript_tail import lines_from_end
+from ultramon.hosts.transcript_tail import MAX_LINES, lines_from_end
 from ultramon.system.lean_os import os
 from ultramon.system.timestamps import parse_time
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ultramon.hosts.records import Record
-
-MAX_LINES = 10_000
-"""No more lines than this are taken apart that look like replies and are none."""
 
 _BUDGET = b"total_tokens_reminder"
 _BUDGET_TAIL_BYTES = 1024 * 1024

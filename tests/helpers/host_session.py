@@ -1,0 +1,72 @@
+"""A client's home and a state directory, and the client's hook run as a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from helpers.hooked_session import Answer
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.hosts import failure_log
+from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+
+
+class HostSession:
+    """One home of a client.
+
+    Args:
+        path: A folder for the home and the state directory.
+        host: Name of the host.
+        script: Path of its hook.
+        variables: Environment of the client beyond ``PATH`` and ``HOME``.
+    """
+
+    def __init__(self, path, host, script, variables):
+        self.host, self.script = host, script
+        self.state = path / "state"
+        self.state.mkdir(mode=0o700)
+        self.environ = {"PATH": os.environ["PATH"], "HOME": str(path), **variables}
+
+    def choose(self, **choices):
+        """Install with other choices than the defaults."""
+        installed = InstalledChoices(choices_path(str(self.state), self.host))
+        for name, value in choices.items():
+            setattr(installed, name, value)
+        installed.save()
+
+    def run(self, payload):
+        """Run the hook on a payload, or on any bytes."""
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        installed = choices_path(str(self.state), self.host)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", self.script, installed],
+            input=data,
+            capture_output=True,
+            env=self.environ,
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def record(self, agent_id):
+        """The state of an agent."""
+        return StateDirectory(str(self.state)).read(agent_id)
+
+    def ids(self):
+        """The agents that have a state."""
+        return StateDirectory(str(self.state)).list_ids()
+
+    def events(self, kind):
+        """The events of a type in the journal."""
+        backend = LocalBackend(str(self.state))
+        try:
+            return [one for one in backend.events(limit=1_000).events if one["type"] == kind]
+        finally:
+            backend.close()
+
+    def failures(self):
+        """The problems in the failure log."""
+        path = failure_log.log_path(str(self.state), self.host)
+        return [failure["problem"] for failure in failure_log.read(path)]
