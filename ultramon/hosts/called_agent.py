@@ -104,9 +104,13 @@ class CalledAgent:
         if model and reading.window_tokens is not None:
             self._store.learn_window(model, reading.window_tokens)
 
+        def follow_and_change(agent: HostedAgent, reading: LastReading) -> None:
+            agent.follow_compaction(reading)
+            change(agent, reading)
+
         def change_if_current(agent: HostedAgent) -> None:
             check(agent, reading)
-            change(agent, reading)
+            follow_and_change(agent, reading)
 
         try:
             try:
@@ -114,7 +118,7 @@ class CalledAgent:
             except BehindError as behind:
                 newer = self._readings.wait_until(behind.is_done, behind.seconds)
             return self._store.update(
-                self.agent_id, lambda agent: change(agent, newer), create=create
+                self.agent_id, lambda agent: follow_and_change(agent, newer), create=create
             )
         finally:
             self._readings.report_problem(self.agent_id)

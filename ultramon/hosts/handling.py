@@ -14,6 +14,7 @@ from ultramon.hosts.called_agent import CalledAgent
 from ultramon.hosts.hosted_agent import (
     HEEDED_REQUEST,
     IS_CLEARED,
+    IS_COMPACTED,
     PENDING_ENDS,
     LateStartError,
 )
@@ -153,6 +154,8 @@ class HookCall:
                 agent.compacted(event.name)
                 return
             agent.resume()
+            if event.source == port.RESUME:
+                agent.count_prompt()
             agent.resolve_limit()  # another process may be set to another window
             if agent.record.measured_at is None:
                 # A forked session copies the lines of the other one: they are no readings of this.
@@ -275,6 +278,8 @@ class HookCall:
         event = self._event
         if event.launched is not None:
             self._subagents().introduce(event.launched)
+        for subagent_id in event.candidates:
+            self._subagents().observe(subagent_id)
         if event.tasks is not None:
             return self._after_task_call(event.tasks)
         return self._measure(lambda agent: agent.end_call(event.call_id), is_call=True)
@@ -312,13 +317,13 @@ class HookCall:
         warns = audience in (AGENT, BOTH)
         warning = ""
         ends: list[str] = []
-        must_end = False
+        must_end = is_compacted = False
         if event.returned is not None:
             returned = self._subagents().end_returned(event.returned)
             self._child_ends = returned if warns else None
 
         def change(agent: HostedAgent, reading: LastReading) -> None:
-            nonlocal warning, ends, must_end
+            nonlocal warning, ends, must_end, is_compacted
             self._called.ensure(agent)
             act(agent)
             agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
@@ -326,6 +331,7 @@ class HookCall:
             must_end = warns and event.can_end and self._must_end(agent, reading)
             if must_end:
                 return  # it reads nothing more
+            is_compacted = audience != NOBODY and agent.memory.pop(IS_COMPACTED, False)
             ends = self._claim_ends(agent) if warns else []
             message_id = reading.report.message_id if reading.report is not None else None
             if warns and agent.must_warn(is_call=is_call, message_id=message_id):
@@ -351,6 +357,8 @@ class HookCall:
         if must_end and agent is not None:
             return self._end_turn(agent)
         lines = [] if agent is None or audience == NOBODY else self._notices(agent)
+        if agent is not None and is_compacted and (text := self._give_back(agent)):
+            lines.insert(0, text)
         # What waited is older than the warning.
         return "\n".join([*lines, *ends, *([warning] if warning else [])])
 

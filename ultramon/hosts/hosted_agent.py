@@ -53,6 +53,11 @@ HEEDED_REQUEST = "heededRequest"
 
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
+IS_COMPACTED = "isCompacted"
+"""Set until the agent has read of a compaction that only its transcript shows."""
+_COMPACTION_ID = "compactionId"
+_PROMPTS = "prompts"
+"""How many the conversation holds, counted no further than the client needs to compact it."""
 _CALL_ENDED_AT = "callEndedAt"
 _RUNS_NOTHING_SINCE = "runsNothingSince"
 """When the client made the last call that ended a tool's, and the last that left none running."""
@@ -198,12 +203,14 @@ class HostedAgent:
             memory["windowTokens"] = window
         else:
             memory.pop("windowTokens", None)
-        memory["triggerTokens"], memory["refusalTokens"] = self._host.compaction_limits(
+        trigger, memory["refusalTokens"] = self._host.compaction_limits(
             self._call.environ,
             self._host.project(self._call.environ) or record.cwd,
             record.model,
             window or window_for_model(record.model, self._host.name),
         )
+        can_compact = memory.get(_PROMPTS, 0) >= self._host.prompts_before_compaction
+        memory["triggerTokens"] = trigger if can_compact else None
         memory["installedAt"] = self._call.installed.installed_at
         self.gauge.resolve_limit()
 
@@ -256,7 +263,16 @@ class HostedAgent:
         self.memory.pop(TURN_ENDED, None)
         self.note_failure("")
         if prompt:
+            self.count_prompt()
             self.begin_task(prompt)
+
+    def count_prompt(self) -> None:
+        """Note that the conversation holds one more prompt, where compaction depends on it."""
+        least, count = self._host.prompts_before_compaction, self.memory.get(_PROMPTS, 0) + 1
+        if count <= least:
+            self.memory[_PROMPTS] = count
+            if count == least:
+                self.resolve_limit()
 
     def begin_task(self, task: str) -> None:
         """Note what the agent is to do, and name it after the first of its tasks.
@@ -401,9 +417,23 @@ class HostedAgent:
         if self.memory.pop("compactedBy", event) != event:
             return
         self.memory["compactedBy"] = event
+        self._begin_window(None)
+
+    def follow_compaction(self, reading: LastReading) -> None:
+        """Start an epoch where a transcript shows a compaction that no event has reported."""
+        compaction_id = reading.compaction_id
+        if compaction_id is None or compaction_id == self.memory.get(_COMPACTION_ID):
+            return
+        self.memory[_COMPACTION_ID] = compaction_id
+        # Before the first reading there is no window that could have been compacted.
+        if self.record.measured_at is not None:
+            self._begin_window(reading.compacted_at)
+            self.memory[IS_COMPACTED] = True
+
+    def _begin_window(self, at: float | None) -> None:
         self.memory.pop("warned", None)
         self.memory.pop("isLagging", None)
-        self.gauge.begin_epoch("compaction")
+        self.gauge.begin_epoch("compaction", at=at)
 
     def compacting(self) -> None:
         """A compaction may follow. It may also be interrupted, so nothing has changed yet."""

@@ -67,11 +67,14 @@ class ReturnedSubagent(Record):
         subagent_id: The client's name for it.
         has_text: Whether the agent gets a text of the subagent.
         is_success: Whether a tool says that it completed, which nobody can have typed.
+        error: Why it failed as the tool says, empty when it did not; None = only its transcript
+            says how it ended.
     """
 
     subagent_id: str
     has_text: bool
     is_success: bool
+    error: str | None = None
 
 
 class HookEvent(Record):
@@ -102,6 +105,8 @@ class HookEvent(Record):
         launched: The subagent that a tool launched, or None.
         tasks: What the result of a tool says about the client's task list, or None.
         returned: The subagent that has come back to the agent with this event, or None.
+        candidates: Subagents of the session of which one may have made this call, where the client
+            does not say; then nobody can be answered.
     """
 
     kind: str
@@ -125,6 +130,7 @@ class HookEvent(Record):
     launched: LaunchedSubagent | None = None
     tasks: TaskReport | None = None
     returned: ReturnedSubagent | None = None
+    candidates: tuple[str, ...] = ()
 
 
 class Host:
@@ -138,6 +144,8 @@ class Host:
             docs/state-file.md. Default: the name in camel case.
         own_options: Options of ``ultramon install`` beyond those of every host, see
             `ultramon.hosts.setup.Choices`.
+        prompts_before_compaction: How many prompts a conversation holds before the client can
+            compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_script: Path of the program that answers hook calls over a socket, started with
             the state directory and the process of a session; None = there is none.
     """
@@ -145,6 +153,7 @@ class Host:
     name = ""
     memory_field = ""
     own_options: tuple[str, ...] = ()
+    prompts_before_compaction = 0
     resident_script: str | None = None
 
     def __init_subclass__(cls) -> None:
@@ -280,6 +289,21 @@ class Host:
     def identify(self, lines: Iterable[bytes]) -> TranscriptIdentity | None:
         """Return whose transcript it is; None when its lines do not say."""
         return None
+
+    def identify_file(self, path: str, lines: Iterable[bytes]) -> TranscriptIdentity | None:
+        """Return whose transcript a file is, where its place says more than its lines do."""
+        return self.identify(lines)
+
+    def subagent_transcripts(self, path: str) -> Iterator[str]:
+        """Yield the transcripts of a session's subagents, where they lie beside the session's.
+
+        Args:
+            path: The transcript of the session.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return iter(())
 
     def read_transcript(self, lines: Iterable[bytes]) -> Iterator[Record]:
         """Yield the facts of one agent's transcript; never raises, whatever the bytes."""

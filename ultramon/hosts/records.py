@@ -207,6 +207,9 @@ class LastReading:
         stop_reason: What a hook said that ended the agent after that reply, maybe empty; None when
             none did.
         window_tokens: The window that the client reports beside its replies, or None.
+        compaction_id: Names the compaction that the last reply or the one before it follows, where
+            no event reports compactions; None = none is known.
+        compacted_at: When that was, epoch seconds, or None.
     """
 
     report: Report | None = None
@@ -218,3 +221,5 @@ class LastReading:
     stopped_at: float | None = None
     stop_reason: str | None = None
     window_tokens: int | None = None
+    compaction_id: str | None = None
+    compacted_at: float | None = None

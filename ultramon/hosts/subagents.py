@@ -12,6 +12,8 @@ from ultramon.hosts.records import OVERFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ultramon.hosts.called_agent import CalledAgent
     from ultramon.hosts.child_ends import ChildEnds
     from ultramon.hosts.hosted_agent import HostedAgent
@@ -105,12 +107,18 @@ class Subagents:
         if child is None:
             return None
         if child.active:
-            reading = self._readings.wait_until(_shows_end, END_WAIT_SECONDS, returned.subagent_id)
+            if returned.error is None:
+                reading = self._readings.wait_until(
+                    _shows_end, END_WAIT_SECONDS, returned.subagent_id
+                )
+            else:
+                reading = self._readings.look(returned.subagent_id)
+                reading.error = reading.error or returned.error or None
             self._readings.report_problem(self._called.agent_id)
             if _shows_end(reading):
                 self._end_child(child_id, reading)
             elif returned.is_success:
-                self._store.update(child_id, lambda agent: agent.end("completed", ""), create=False)
+                self._complete_child(child_id, reading)
         from ultramon.hosts.child_ends import ChildEnds
 
         return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
@@ -120,6 +128,13 @@ class Subagents:
         self._store.update(
             child_id, lambda agent: agent.end_by(reading, "session ended"), create=False
         )
+
+    def _complete_child(self, child_id: str, reading: LastReading) -> None:
+        def complete(agent: HostedAgent) -> None:
+            agent.take(reading.report)
+            agent.end("completed", "")
+
+        self._store.update(child_id, complete, create=False)
 
     def announce_end(self, child: HostedAgent) -> None:
         """Leave the end of a subagent to the next call of its launcher, if it is worth that."""
@@ -137,20 +152,33 @@ class Subagents:
 
     def introduce(self, launched: LaunchedSubagent) -> None:
         """Take a subagent's model and task from the result of the tool that launched it."""
-        called = self._called
 
         def change(agent: HostedAgent) -> None:
-            if agent.record.generation == 0:
-                agent.start(self._event.session_id, called.agent_id, self._event.cwd)
-            agent.record.parent_id = called.agent_id
+            agent.record.parent_id = self._called.agent_id
             if agent.record.model is None and launched.model:
                 agent.set_model(launched.model)
             if launched.task is not None:
                 agent.record.label = None  # at its start only its type was known
                 agent.begin_task(launched.task)
 
+        self._change_child(launched.subagent_id, change)
+
+    def observe(self, subagent_id: str) -> None:
+        """Take the last reading of a subagent that may have made the call; nobody is warned."""
+        reading = self._readings.look(subagent_id)
+        self._change_child(subagent_id, lambda agent: agent.take(reading.report))
+
+    def _change_child(self, subagent_id: str, change: Callable[[HostedAgent], object]) -> None:
+        """Change a subagent of the agent that is called, whose beginning no hook may have seen."""
+        called = self._called
+
+        def ensure_and_change(agent: HostedAgent) -> None:
+            if agent.record.generation == 0:
+                agent.start(self._event.session_id, called.agent_id, self._event.cwd)
+            change(agent)
+
         try:
-            self._store.update(called.child_id(launched.subagent_id), change)
+            self._store.update(called.child_id(subagent_id), ensure_and_change)
         except (InvalidAgentIdError, StateError) as error:
             self._store.fail(called.agent_id, f"its subagent: {error}")
 

@@ -297,7 +297,7 @@ def _read_whole(path: str, stream: BinaryIO) -> _Read:
     if host is None:
         return _Read(None, 0, 0, None)
     stream.seek(0)
-    identity = host.identify(bounded_lines(stream))
+    identity = host.identify_file(path, bounded_lines(stream))
     name = os.path.splitext(os.path.basename(path))[0]
     summary = TranscriptSummary(host.name, name)
     if identity is not None:

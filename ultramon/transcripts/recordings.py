@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.context.provider_usage import usage_from_response
@@ -62,7 +63,7 @@ class Found(NamedTuple):
 def find_recordings(paths: Iterable[str]) -> Found:
     """Find the recordings in files and directories, sorted by path within each.
 
-    With a Claude Code session come its subagents. A directory that holds recordings gives each of
+    With a session come its subagents. A directory that holds recordings gives each of
     them; one that holds none is taken as text which one agent reads, file by file. Hidden files
     and symbolic links in a directory are passed over.
 
@@ -107,7 +108,12 @@ def files_of(path: str, on_error: Callable[[OSError], None] | None = None) -> It
         yield from files_below(path, on_error=on_error)
     else:
         yield path
-        yield from files_below(os.path.join(os.path.splitext(path)[0], "subagents"), ".jsonl")
+        with suppress(OSError):  # who reads the session's own says what is wrong
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as stream:
+                    host = host_of(stream.read(HEAD_BYTES))
+                if host is not None:
+                    yield from host.subagent_transcripts(path)
 
 
 def _recognise(path: str) -> Recording | Skipped:
@@ -129,7 +135,7 @@ def _recognise_head(path: str, head: bytes) -> Recording | Skipped:
     host = host_of(head)
     if host is not None:
         with open(path, "rb") as stream:
-            identity = host.identify(bounded_lines(stream))
+            identity = host.identify_file(path, bounded_lines(stream))
         if identity is None:
             return Recording(name, host.name, (path,))
         return Recording(identity.qualified_id, host.name, (path,), identity.model)

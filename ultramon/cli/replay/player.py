@@ -11,12 +11,11 @@ from ultramon.context.ladder import CLAUDE_CODE_LADDER
 from ultramon.context.limits import window_for_model
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.hosts.claude_code import NAME as CLAUDE_CODE
-from ultramon.hosts.codex import NAME as CODEX
 from ultramon.hosts.records import Boundary, Broken, Content, Overflow, Report, Window
 from ultramon.state.models import utc
 from ultramon.state.record import StateRecord
 from ultramon.transcripts.held_report import HeldReport
-from ultramon.transcripts.recordings import read_records
+from ultramon.transcripts.recordings import JSON_LINES, TEXT, read_records
 from ultramon.transcripts.series import Series
 from ultramon.transcripts.summary import UNRECORDED
 
@@ -277,7 +276,7 @@ def replay(recording: Recording, config: ContextConfig | None = None) -> timelin
 
 def _judged_by_host(config: ContextConfig, kind: str) -> ContextConfig:
     """Return a configuration with the thresholds of a host where it has none of its own."""
-    if kind not in (CLAUDE_CODE, CODEX) or "ladder" in config.sources:
+    if kind in (JSON_LINES, TEXT) or "ladder" in config.sources:
         return config
     if config.sources.keys().isdisjoint(_THRESHOLDS):
         return config.replace(ladder=CLAUDE_CODE_LADDER)

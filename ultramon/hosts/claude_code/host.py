@@ -177,6 +177,12 @@ class ClaudeCode(Host):
             folder = os.path.join(os.path.dirname(path), session_id)
         return os.path.join(folder, "subagents", f"agent-{subagent_id}.jsonl")
 
+    def subagent_transcripts(self, path: str) -> Iterator[str]:
+        """Yield the transcripts in the folder that is named after the session's."""
+        from ultramon.hosts.transcript_files import files_below
+
+        return files_below(os.path.join(os.path.splitext(path)[0], "subagents"), ".jsonl")
+
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
     read_token_budget = staticmethod(last_reading.read_token_budget)
