@@ -1,5 +1,6 @@
 import pytest
 from helpers import ROOT
+from helpers.gemini_session import RECORDED as GEMINI
 from helpers.program import CAPTURES, run
 from helpers.recordings import timeline, written
 from helpers.transcript_lines import prompt, reply
@@ -7,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon import ConfigurationError, Ladder, Rung
-from ultramon.cli.replay.player import ReplayClock
+from ultramon.cli.replay.player import ReplayClock, replay
 from ultramon.cli.replay.timeline import MAX_EVENTS, MAX_POINTS
+from ultramon.transcripts.recordings import find_recordings
 from ultramon.transcripts.series import Series
 
 CLAUDE = CAPTURES / "claude-code-2.1.330"
@@ -81,6 +83,13 @@ RECORDED = {
         [],
     ),
 }
+GEMINI_RUNS = {
+    "plain": [22_000, 130_000, 301_000, 470_000, 512_000],
+    "compress": [15_000, 31_000, 45_000, 7_300, 9_100],
+    "resume": [18_000, 77_000, 199_000, 243_000],
+    "subagent": [33_000, 52_000, 61_000],
+}
+"""Of each run the readings of its session, as the scripted model served them."""
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -100,6 +109,27 @@ def test_a_recorded_session_replays_to_its_own_numbers(name):
     assert [(one.reason, one.trigger, one.tokens_after) for one in shown.compactions] == compactions
     assert shown.broken_lines == 0
     assert shown.peak_tokens in shown.points
+
+
+@pytest.mark.parametrize("run", GEMINI_RUNS)
+def test_a_recorded_run_of_gemini_replays_to_its_own_numbers(run):
+    """The window is that of the model's table; only compressions begin epochs."""
+    path = max((GEMINI / run / "chats").glob("*.jsonl"), key=lambda file: file.stat().st_size)
+    session, *_ = find_recordings([str(path)]).recordings
+    shown, tokens = replay(session), GEMINI_RUNS[run]
+    assert (shown.reports, shown.peak_tokens) == (len(tokens), max(tokens))
+    assert set(tokens) <= set(shown.points)
+    assert shown.epochs == (3 if run == "compress" else 1)
+    assert [one.reason for one in shown.compactions] == ["boundary"] * (shown.epochs - 1)
+    assert (shown.context_limit, shown.broken_lines) == (1_048_576, 0)
+
+
+def test_with_a_session_of_gemini_comes_its_subagent():
+    """It is named after its session, which only the folder of its file says."""
+    (path,) = (GEMINI / "subagent" / "chats").glob("*.jsonl")
+    main, sub = find_recordings([str(path)]).recordings
+    assert sub.id == f"{main.id}.3358df89-c3ac-4a35-91cb-db56b63eb22a"
+    assert timeline(sub.paths[0]).peak_tokens == 444_000
 
 
 def test_a_session_without_replies_has_only_an_estimate():

@@ -1,9 +1,11 @@
 """What many transcripts say together: known, lower bounds, or said to be unknown."""
 
 import os
+import shutil
 import time
 
 import pytest
+from helpers.gemini_session import RECORDED as GEMINI_RUNS
 from helpers.planted_transcripts import (
     OTHER,
     PROJECT,
@@ -45,6 +47,20 @@ def test_sessions_subagents_and_compactions_are_counted(busy):
     assert (found.sessions, found.subagents, found.transcripts) == (5, 3, 8)
     assert (found.sessions_compacted, found.subagents_compacted, found.compactions) == (2, 0, 2)
     assert found.overflows == 1
+
+
+def test_sessions_of_gemini_are_counted_with_their_subagents(tmp_path):
+    """A resumed session has two files and is one; it is found by its whole id too."""
+    machine = Machine(tmp_path)
+    for run in ("subagent", "resume", "compress"):
+        chats = tmp_path / "gemini" / ".gemini" / "tmp" / run / "chats"
+        shutil.copytree(GEMINI_RUNS / run / "chats", chats)
+    found = surveyed(machine)
+    assert (found.hosts, found.sessions, found.subagents) == (("gemini",), 3, 1)
+    assert (found.compactions, found.subagents_with_text) == (2, 1)
+    (path,) = find_by_id("55782342-25ad-46e0", machine.environ)
+    assert os.path.basename(path) == "session-2026-11-22T12-19-55782342.jsonl"
+    assert find_by_id("55782342-ffff", machine.environ) == []
 
 
 def test_what_was_thrown_away_is_a_lower_bound(busy):

@@ -3,18 +3,22 @@
 import json
 
 import pytest
+from helpers.gemini_session import RECORDED as GEMINI_RUNS
 from helpers.program import CAPTURES
 
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.codex.host import CODEX
+from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.jsonl import decode_object
 from ultramon.hosts.registry import find_host
 
-RECORDED = sorted(CAPTURES.glob("*/*.jsonl"))
+RECORDED = sorted([*CAPTURES.glob("*/*.jsonl"), *GEMINI_RUNS.glob("*/chats/**/*.jsonl")])
 
 
 def host_of(path):
     """The host that wrote a recording."""
+    if GEMINI_RUNS in path.parents:
+        return GEMINI
     return find_host("codex" if path.name.startswith("rollout") else "claude-code")
 
 
@@ -32,7 +36,7 @@ def test_a_reader_goes_on_with_the_memory_of_another(path):
         assert [*records, *reader.held] == whole, cut
 
 
-@pytest.mark.parametrize("host", [CLAUDE_CODE, CODEX], ids=lambda host: host.name)
+@pytest.mark.parametrize("host", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda host: host.name)
 def test_what_is_no_memory_is_refused(host):
     """A caller then reads the transcript as a whole."""
     with pytest.raises((KeyError, TypeError, ValueError)):
@@ -60,6 +64,15 @@ def test_the_transcripts_of_codex_are_below_its_sessions(tmp_path):
     planted(tmp_path, "sessions/2026/11/21/rollout-x.jsonl", "history.jsonl")
     found = CODEX.transcript_files({"CODEX_HOME": str(tmp_path)})
     assert list(found) == [str(tmp_path / "sessions/2026/11/21/rollout-x.jsonl")]
+
+
+def test_the_session_files_of_gemini_are_below_its_projects(tmp_path):
+    """Sessions and subagents; what else the client keeps for a project is none."""
+    chats = ".gemini/tmp/project/chats"
+    names = [f"{chats}/session-2026-11-22T12-19-55782342.jsonl", f"{chats}/55782342-25ad/a.jsonl"]
+    planted(tmp_path, *names, ".gemini/tmp/project/logs/a.jsonl")
+    found = GEMINI.transcript_files({"GEMINI_CLI_HOME": str(tmp_path)})
+    assert sorted(found) == sorted(str(tmp_path / name) for name in names)
 
 
 def test_a_client_that_was_never_used_has_no_transcripts(tmp_path):

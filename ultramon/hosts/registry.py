@@ -19,6 +19,7 @@ from ultramon.system.entry_points import find_entry_points, name_distribution
 GROUP = "ultramon.hosts"
 _BUILT_IN = {
     "codex": ("ultramon.hosts.codex.host", "CODEX"),
+    "gemini": ("ultramon.hosts.gemini.host", "GEMINI"),
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
 }
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
+from ultramon.transcripts.recordings import find_recordings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +36,18 @@ def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
     """
     if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").isalnum():
         return []
-    return [path for path in client_files(environ) if f"-{name}" in f"-{os.path.basename(path)}"]
+    paths = list(client_files(environ))
+    found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
+    return found or [path for path in paths if _is_cut(path, name)]
+
+
+def _is_cut(path: str, name: str) -> bool:
+    """Return whether a file has the beginning of a session's id in its name, and is its own."""
+    end = os.path.splitext(os.path.basename(path))[0].rpartition("-")[2]
+    if len(end) < _LEAST_ID_CHARS or not name.startswith(end):
+        return False
+    recordings = find_recordings([path]).recordings
+    return any(one.id.startswith(name) and path in one.paths for one in recordings)
 
 
 def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[str]]:

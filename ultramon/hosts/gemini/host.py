@@ -1,0 +1,177 @@
+"""Google's Gemini CLI as a host: what its payloads, its environment and its answers mean.
+
+Standard library only: every hook call loads it.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts import port
+from ultramon.hosts.gemini import NAME, last_reading, transcript
+from ultramon.hosts.payload import checked_text, text_in
+from ultramon.hosts.port import HookEvent, Host
+from ultramon.system import compact_json
+from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
+
+    from ultramon.hosts.gemini.subagent_files import SubagentFile
+    from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.records import TranscriptIdentity
+
+_KINDS = {
+    "SessionStart": port.SESSION_STARTED,
+    "BeforeAgent": port.PROMPT,
+    "AfterTool": port.TOOL_ENDED,
+    "AfterAgent": port.WAITING,
+    "SessionEnd": port.SESSION_ENDED,
+}
+_INVOKE = "invoke_agent"
+_FOLDER_MARK = f"{os.sep}chats{os.sep}"
+
+
+class Gemini(Host):
+    """Gemini CLI, learnt from version 0.61.0."""
+
+    name = NAME
+    prompts_before_compaction = 2
+
+    def read_event(
+        self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
+    ) -> HookEvent:
+        """Translate a payload; see `Host.read_event`."""
+        name = checked_text(payload, "hook_event_name") or ""
+        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
+        event.transcript_path = checked_text(payload, "transcript_path")
+        event.cwd = checked_text(payload, "cwd")
+        if event.kind == port.SESSION_STARTED:
+            event.source = text_in(payload, "source")
+        elif event.kind == port.SESSION_ENDED:
+            event.reason = text_in(payload, "reason")
+        elif event.kind == port.PROMPT:
+            event.prompt = transcript.without_hook_texts(text_in(payload, "prompt"))
+        elif event.kind == port.WAITING:
+            event.error = ""
+        elif event.kind == port.TOOL_ENDED:
+            _read_tool(event, payload)
+        return event
+
+    def write_answer(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print; see `Host.write_answer`."""
+        answer = {"hookEventName": event.name, "additionalContext": text}
+        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+
+    def process_id(self, environ: Mapping[str, str]) -> int | None:
+        """Return the process that called the hook: its shell has become the hook."""
+        return os.getppid()
+
+    def project(self, environ: Mapping[str, str]) -> str | None:
+        """Return the directory in which the client was started."""
+        return environ.get("GEMINI_PROJECT_DIR") or None
+
+    def environment_variables(self) -> tuple[str, ...]:
+        """Return the variables that a hook asks for."""
+        from ultramon.hosts.gemini.configuration import HOME_VARIABLE
+
+        return HOME_VARIABLE, "GEMINI_PROJECT_DIR"
+
+    def compaction_limits(
+        self,
+        environ: Mapping[str, str],
+        project: str | None,
+        model: str | None,
+        window_tokens: int | None,
+    ) -> tuple[int | None, int | None]:
+        """Return where the client compresses: at a share of the window."""
+        if window_tokens is None:
+            return None, None
+        from ultramon.hosts.gemini.configuration import compression_ratio
+
+        trigger = int(window_tokens * compression_ratio(environ, project))
+        return (trigger if 0 < trigger < window_tokens else None), None
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return a session file: those of subagents lie in a folder with the session's id."""
+        path = event.transcript_path
+        if path is None or subagent_id is None:
+            return path
+        from ultramon.hosts.gemini.subagent_files import SUFFIX, folder_of
+
+        return os.path.join(folder_of(path, session_id), f"{subagent_id}{SUFFIX}")
+
+    read_last_reading = staticmethod(last_reading.read_last_reading)
+    read_last_replies = staticmethod(last_reading.read_last_replies)
+    looks_like_transcript = staticmethod(transcript.looks_like_transcript)
+    identify = staticmethod(transcript.identify)
+    read_transcript = staticmethod(transcript.read_transcript)
+
+    def identify_file(self, path: str, lines: Iterable[bytes]) -> TranscriptIdentity | None:
+        """Return whose session file it is; the folder of a subagent's names its session."""
+        folder, _ = os.path.split(os.path.abspath(path))
+        session_id = os.path.basename(folder) if _FOLDER_MARK in folder else None
+        return transcript.identify(lines, session_id)
+
+    def subagent_transcripts(self, path: str) -> Iterator[str]:
+        """Yield the session files of a session's subagents."""
+        from ultramon.hosts.gemini.subagent_files import SUFFIX, folder_of
+        from ultramon.hosts.jsonl import bounded_lines
+        from ultramon.hosts.transcript_files import files_below
+
+        with open(path, "rb") as stream:
+            identity = transcript.identify(bounded_lines(stream))
+        if identity is not None:
+            yield from files_below(folder_of(path, identity.session_id), SUFFIX)
+
+    def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader:
+        """Return a reader of one session file."""
+        return transcript.LineReader(memory)
+
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
+        """Yield the files of ``tmp/<project>/chats`` in the client's directory."""
+        from ultramon.hosts.gemini.configuration import home_directory
+        from ultramon.hosts.transcript_files import files_below
+
+        for path in files_below(os.path.join(home_directory(environ), "tmp"), ".jsonl", on_error):
+            if _FOLDER_MARK in path:
+                yield path
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "gemini", "--resume", session_id
+
+
+GEMINI = Gemini()
+
+
+def _read_tool(event: HookEvent, payload: dict[str, Any]) -> None:
+    """Tell a call of the session from one of its subagents, which the payload does not."""
+    tool = payload.get("tool_name")
+    if event.transcript_path is not None:
+        from ultramon.hosts.gemini.subagent_files import subagents_of_call
+
+        found = subagents_of_call(event.transcript_path, event.session_id)
+        if found and tool == _INVOKE:
+            from ultramon.hosts.gemini.subagent_results import read_result
+
+            read_result(event, payload, found)
+        elif found:
+            _read_caller(event, found)
+    if tool == "write_todos":
+        from ultramon.hosts.gemini.todos import read_report
+
+        event.tasks = read_report(payload, event.subagent_id)
+
+
+def _read_caller(event: HookEvent, found: list[SubagentFile]) -> None:
+    running = [one for one in found if not one.is_over]
+    callers = tuple(one.subagent_id for one in running if one.is_in_tool)
+    if callers and len(running) == 1:
+        event.subagent_id = callers[0]
+    elif callers:
+        event.candidates, event.can_answer = callers, False

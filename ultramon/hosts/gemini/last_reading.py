@@ -1,0 +1,100 @@
+"""The last reading in a session file, found from its end.
+
+Standard library only: every hook call that measures uses it. The client writes the usage of a reply
+down before it calls the hooks of its tools, so nothing newer is ever missing.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts.gemini.transcript import report_of, summary_id
+from ultramon.hosts.jsonl import open_transcript, text_of
+from ultramon.hosts.records import LastReading, Report
+from ultramon.hosts.transcript_tail import objects_from_end
+from ultramon.system.timestamps import parse_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Reply = tuple[Report, dict[str, Any], int]
+
+_MARKS = (b'"gemini"', b'"messages"')
+
+
+def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
+    """Read a session file from its end until the last reply or compression is found.
+
+    Args:
+        path: The session file of the agent itself.
+        is_subagent: Whether it is a subagent's; each has a file of its own.
+        call_id: Not needed: a hook is called when its reply is written down.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    fd, size = open_transcript(path)
+    reading = LastReading()
+    reading.is_current = True
+    reading.bytes_behind = size
+    replies, compaction = _window_from_end(fd, size)
+    if compaction is not None:
+        reading.compaction_id = summary_id(compaction)
+        reading.compacted_at = parse_time(compaction["$set"].get("lastUpdated"))
+    for report, entry, end in replies[:1]:
+        reading.report, reading.bytes_behind = report, size - end
+        reading.text = text_of(entry.get("content"), ("text",))
+    return reading
+
+
+def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+    """Return the last two replies after the last compression, newest first.
+
+    Without their calls: hooks do not learn the ids of those.
+
+    Args:
+        path: The session file of the agent itself.
+        is_subagent: Whether it is a subagent's.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    replies, _ = _window_from_end(*open_transcript(path))
+    return [(report, []) for report, _, _ in replies]
+
+
+def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] | None]:
+    """Return the last two replies of the present window, last first, and how that began.
+
+    Returns:
+        Each reply with its line and where that ends, and the line of the compression; None where
+        both replies follow it. A resume writes a conversation that was compressed anew, summary
+        and all: of lines with the same summary the first one is the compression.
+    """
+    replies: list[_Reply] = []
+    earlier: list[_Reply] = []
+    compaction: dict[str, Any] | None = None
+    for entry, end in objects_from_end(fd, size, _MARKS):
+        found = summary_id(entry)
+        if found is not None:
+            if compaction is not None:
+                if summary_id(compaction) != found:
+                    break
+                replies, earlier = (replies + earlier)[:2], []
+            compaction = entry
+        elif (report := _report_of(entry)) is not None:
+            own = replies if compaction is None else earlier
+            if not own or own[-1][0].message_id != report.message_id:
+                own.append((report, entry, end))
+                del own[2:]
+        if len(replies) == 2:
+            return replies, None
+    return replies, compaction
+
+
+def _report_of(entry: dict[str, Any]) -> Report | None:
+    try:
+        return report_of(entry)
+    except ValueError:
+        return None
