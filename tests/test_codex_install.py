@@ -7,50 +7,24 @@ import time
 import pytest
 from helpers import DATA, ROOT
 from helpers.client_home import SHAPES
+from helpers.host_home import HostHome
 
 from ultramon.errors import ConfigurationError, StateCorruptError
-from ultramon.hosts.codex.doctor import examine
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.setup import EVENTS, CodexHooks, hooks_path
-from ultramon.hosts.doctor import DoctorContext
+from ultramon.hosts.gemini.setup import EVENTS as GEMINI_EVENTS
 from ultramon.hosts.registry import find_host
-from ultramon.hosts.setup import Choices, SetupRequest
+from ultramon.hosts.setup import Choices
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
 
 ROLLOUT = DATA / "captures" / "codex-0.169.0" / "rollout_c1_user.jsonl"
 
 
-class Home:
-    """A home of the client, and installations of this process into it."""
-
-    def __init__(self, path):
-        self.path, self.states = path / "codex", path / "states"
-        self.path.mkdir()
-        self.hooks = self.path / "hooks.json"
-
-    def request(self, **asked):
-        return SetupRequest(str(self.path), str(self.states), asked.pop("layer", None), **asked)
-
-    def install(self, *, at=None, **choices):
-        plan = CODEX.plan_installation(self.request(force=True, choices=Choices(**choices)))
-        plan.apply(time.time() if at is None else at)
-        return plan
-
-    def uninstall(self):
-        plan = CODEX.plan_removal(self.request())
-        plan.apply(time.time())
-        return plan
-
-    def findings(self):
-        context = DoctorContext(str(self.path), str(self.states), time.time())
-        return {(one.check, one.status): one for one in examine(context)}
-
-
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
-    return Home(tmp_path)
+    return HostHome(CODEX, tmp_path / "codex" / "hooks.json", tmp_path / "states")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -145,11 +119,11 @@ def test_the_doctor_finds_sessions_that_never_called_a_hook(home):
 
 
 def test_the_pages_say_what_is_so():
-    """The table of hosts, by what each host takes; the page of Codex, by what is installed."""
+    """The table of hosts, by what each host takes; the page of each, by what is installed."""
     page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    cells = {row[0][2:]: [one.rstrip(" |") for one in row[1:]] for row in rows if len(row) == 3}
-    hosts = [find_host("claude-code"), find_host("codex")]
+    cells = {row[0][2:]: [one.rstrip(" |") for one in row[1:]] for row in rows if len(row) == 4}
+    hosts = [find_host("claude-code"), find_host("codex"), find_host("gemini")]
     for option, row in {
         "enforce": "agents that do not return are ended",
         "status_line": "status line",
@@ -157,7 +131,8 @@ def test_the_pages_say_what_is_so():
     }.items():
         offered = [not cell.startswith(("no", "the client")) for cell in cells[row]]
         assert offered == [option in host.own_options for host in hosts]
-    assert cells["`replay`, `report`, `resume`"] == ["yes", "yes"]
+    assert cells["`replay`, `report`, `resume`"] == ["yes", "yes", "yes"]
     assert all(host.resume_words("s") for host in hosts)
-    own = (ROOT / "docs" / "codex.md").read_text(encoding="utf-8")
-    assert all(event in own for event in EVENTS)
+    for name, events in {"codex": EVENTS, "gemini": GEMINI_EVENTS}.items():
+        own = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        assert all(event in own for event in events)

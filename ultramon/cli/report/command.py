@@ -48,7 +48,8 @@ def command(
 ) -> None:
     """Show what your agents did to their context windows.
 
-    Reads what Claude Code and Codex have written on this machine, before anything is installed:
+    Reads what Claude Code, Codex and Gemini CLI have written on this machine, before anything is
+    installed:
     which sessions and subagents ran out of room, what compactions threw away, and what filled the
     windows. With PATHs, files or directories, it reads these instead.
 

@@ -153,7 +153,7 @@ class Codex(Host):
         """Answer the questions about the hooks and about sessions that never called one."""
         from ultramon.hosts.codex.doctor import examine
 
-        return examine(context)
+        return examine(self, context)
 
 
 CODEX = Codex()

@@ -10,10 +10,14 @@ import os
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.codex import NAME
 from ultramon.hosts.codex.configuration import home_directory
-from ultramon.hosts.hook_commands import HookScript, command_line, script_path
+from ultramon.hosts.hook_commands import HookScript
 from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import Installation, Removal
-from ultramon.hosts.interpreter import lasting_interpreter
+from ultramon.hosts.installation import (
+    Installation,
+    Removal,
+    plan_user_hooks,
+    plan_user_removal,
+)
 from ultramon.hosts.setup import SetupRequest
 
 HOOK = HookScript("codex", "hook.py", ("hook", NAME))
@@ -30,7 +34,6 @@ EVENTS = (
 """What ultramon needs to hear of. The client waits for each, so PreToolUse, which says nothing that
 PostToolUse does not say, is left out."""
 SECONDS = 10
-_USER = "user"
 _TRUST = (
     "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once and"
     " answer its question about hooks. Until then it leaves them out and says nothing;"
@@ -59,44 +62,13 @@ def hooks_path() -> str:
 
 
 def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation that runs the Python of this program.
-
-    Raises:
-        ConfigurationError: A choice is not allowed, or this program may not last.
-        StateError: A file cannot be read.
-    """
-    _check_layer(request)
-    if request.choices.handoff_note:
-        allowed = "a host whose compaction takes instructions; Codex takes none from hooks"
-        raise ConfigurationError("handoff_note", request.choices.handoff_note[:40], allowed)
-    interpreter = lasting_interpreter(request.cwd, force=request.force)
-    settings = CodexHooks(hooks_path())
-    plan = Installation.begin(settings, NAME, request, interpreter)
-    command = command_line(interpreter, script_path(HOOK), plan.installed.path)
-    hook = {"type": "command", "command": command, "timeout": SECONDS}
-    settings.put_entries({event: {"hooks": [hook]} for event in EVENTS})
-    plan.after = settings.data
-    plan.warn_of_wrapped_hooks()
+    """Plan an installation that runs the Python of this program; see `plan_user_hooks`."""
+    plan = plan_user_hooks(CodexHooks(hooks_path()), NAME, request, timeout=SECONDS)
     if plan.changes_settings:
         plan.warnings.append(_TRUST)
     return plan
 
 
 def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take ultramon's hooks out of the client's file.
-
-    Raises:
-        ConfigurationError: There is no such layer.
-        StateError: A file cannot be read; it is left alone.
-    """
-    _check_layer(request)
-    plan = Removal.begin(CodexHooks(hooks_path()), NAME, request.state_directory)
-    plan.take_out()
-    plan.plan_traces()
-    return plan
-
-
-def _check_layer(request: SetupRequest) -> None:
-    if request.layer not in (None, _USER):
-        allowed = f"{_USER}: Codex has one hooks.json for each user"
-        raise ConfigurationError("layer", request.layer, allowed, "argument")
+    """Plan to take ultramon's hooks out of the client's file; see `plan_user_removal`."""
+    return plan_user_removal(CodexHooks(hooks_path()), NAME, request)

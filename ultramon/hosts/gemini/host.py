@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+    from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.gemini.subagent_files import SubagentFile
     from ultramon.hosts.jsonl import TranscriptReader
     from ultramon.hosts.records import TranscriptIdentity
+    from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.system.findings import Finding
 
 _KINDS = {
     "SessionStart": port.SESSION_STARTED,
@@ -144,6 +147,24 @@ class Gemini(Host):
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "gemini", "--resume", session_id
+
+    def plan_installation(self, request: SetupRequest) -> Plan:
+        """Plan hooks in the client's ``settings.json``."""
+        from ultramon.hosts.gemini.setup import plan_installation
+
+        return plan_installation(request)
+
+    def plan_removal(self, request: SetupRequest) -> Plan:
+        """Plan to take them out again."""
+        from ultramon.hosts.gemini.setup import plan_removal
+
+        return plan_removal(request)
+
+    def examine(self, context: DoctorContext) -> Iterable[Finding]:
+        """Answer the questions about the hooks and about sessions that never called one."""
+        from ultramon.hosts.gemini.doctor import examine
+
+        return examine(self, context)
 
 
 GEMINI = Gemini()

@@ -1,0 +1,44 @@
+"""A client's home, and installations of this process into it."""
+
+from __future__ import annotations
+
+import time
+
+from ultramon.hosts.doctor import DoctorContext
+from ultramon.hosts.setup import Choices, SetupRequest
+
+
+class HostHome:
+    """One home of a client.
+
+    Args:
+        host: The host.
+        hooks: Path of the file that holds its hooks; its folder is made.
+        states: The state directory, which need not exist.
+    """
+
+    def __init__(self, host, hooks, states):
+        self.host, self.hooks, self.states = host, hooks, states
+        self.path = hooks.parent
+        self.path.mkdir(parents=True)
+
+    def request(self, **asked):
+        """What somebody asks for in the client's folder."""
+        return SetupRequest(str(self.path), str(self.states), asked.pop("layer", None), **asked)
+
+    def install(self, *, at=None, **choices):
+        """Install, at a time or now; return the plan."""
+        plan = self.host.plan_installation(self.request(force=True, choices=Choices(**choices)))
+        plan.apply(time.time() if at is None else at)
+        return plan
+
+    def uninstall(self):
+        """Take everything out again; return the plan."""
+        plan = self.host.plan_removal(self.request())
+        plan.apply(time.time())
+        return plan
+
+    def findings(self):
+        """What the doctor finds, by check and status."""
+        context = DoctorContext(str(self.path), str(self.states), time.time())
+        return {(one.check, one.status): one for one in self.host.examine(context)}
