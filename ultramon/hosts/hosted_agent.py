@@ -272,6 +272,8 @@ class HostedAgent:
         if count <= least:
             self.memory[_PROMPTS] = count
             if count == least:
+                # What a single prompt has grown to is no sign that the client does not compact.
+                self.memory.pop("highestTokens", None)
                 self.resolve_limit()
 
     def begin_task(self, task: str) -> None:
@@ -427,6 +429,7 @@ class HostedAgent:
         self.memory[_COMPACTION_ID] = compaction_id
         # Before the first reading there is no window that could have been compacted.
         if self.record.measured_at is not None:
+            self.memory.pop("highestTokens", None)
             self._begin_window(reading.compacted_at)
             self.memory[IS_COMPACTED] = True
 
