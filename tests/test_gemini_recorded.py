@@ -2,7 +2,8 @@
 
 import json
 
-from helpers.gemini_session import RecordedRun
+import pytest
+from helpers.gemini_session import GeminiSession, RecordedRun
 
 PLAIN = "d7075450-8cca-45e6-8220-530887e2e90a"
 COMPRESS = "1c7a50c0-db2f-4999-8cf3-e6a0275199a1"
@@ -87,6 +88,69 @@ def test_a_subagent_has_its_own_readings_and_warnings(tmp_path):
     record = run.record(SUB)
     assert (record.parent_id, record.active, record.outcome) == (MAIN, False, "completed")
     assert record.label == "project: [[SUBA]] find where alpha is written"
+
+
+@pytest.mark.parametrize(("answered", "outcome"), [(True, "completed"), (False, "failed")])
+def test_a_session_without_a_reply_to_its_last_request_has_failed(tmp_path, answered, outcome):
+    """The client calls no AfterAgent then, and its file names no error."""
+    run = RecordedRun(tmp_path, "plain")
+    while run.calls[len(run.answers)]["stdin"]["hook_event_name"] != "AfterAgent":
+        run.step()
+    del run.calls[len(run.answers)]
+    if not answered:
+        run.calls[-1]["file_lines_at_hook"] -= 2
+    run.step()
+    assert run.record(PLAIN).outcome == outcome
+
+
+HOSTILE = [
+    b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
+    {"session_id": "../x", "hook_event_name": "AfterAgent"},
+    {"session_id": 7, "hook_event_name": "AfterAgent"},
+    {"session_id": "..", "hook_event_name": "AfterTool", "transcript_path": "/tmp/x.jsonl"},
+    {"session_id": "s", "hook_event_name": "AfterTool", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "SessionEnd", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "BeforeAgent", "prompt": ["<hook_context>"]},
+    {"session_id": "s", "hook_event_name": "AfterTool", "tool_name": "write_todos",
+     "tool_input": {"todos": [5, {"description": 5}, {"description": "a", "status": []}]}},
+    {"session_id": "s", "hook_event_name": "AfterTool", "tool_name": "invoke_agent",
+     "tool_input": [], "tool_response": {"returnDisplay": 5, "llmContent": 5}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", HOSTILE, ids=lambda one: repr(one)[:60])
+def test_hostile_payloads_end_well(tmp_path, payload):
+    """Exit 0, not a word on standard output or error, and nothing but states and a log."""
+    session = GeminiSession(tmp_path)
+    assert session.run(payload).stdout == b""
+    assert set(session.ids()) <= {"s"}
+
+
+def subagent(session, name, *lines):
+    """Write the file of a subagent of the session ``main``."""
+    file = session.chats / "main" / f"{name}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[], [b"\xff"], [b"{}"], [b'{"startTime": 5}', b"[]"], [b"x" * 200_000],
+     [b'{"startTime":"2999-01-01T00:00:00Z"}', b'{"content":5}', b'{"type":"gemini","tokens":5}'],
+     [b'{"startTime":"2999-01-01T00:00:00Z"}', b"[" * 5_000, b'{"$set":{"summary":[]}}']],
+)  # fmt: skip
+def test_hostile_files_of_subagents_end_well(tmp_path, lines):
+    """A call is answered by what can be read."""
+    session = GeminiSession(tmp_path)
+    subagent(session, "a", *lines)
+    subagent(session, "b" * 200, *lines)
+    (session.chats / "main" / "link.jsonl").symlink_to("/dev/zero")
+    path = session.chats / "session.jsonl"
+    path.write_text("")
+    for tool in ("read_file", "invoke_agent"):
+        payload = {"session_id": "main", "transcript_path": str(path), "tool_name": tool}
+        assert session.run(payload | {"hook_event_name": "AfterTool"}).stdout == b""
+    assert "main" in session.ids()
 
 
 def test_an_answer_is_one_object_and_standard_output_holds_nothing_else(tmp_path):

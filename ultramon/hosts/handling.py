@@ -212,6 +212,8 @@ class HookCall:
                 agent.take(reading.report)
             if reading.error == OVERFLOW:
                 agent.note_failure(reading.error)
+            elif self._event.error:
+                agent.note_failure(self._event.error)
             agent.finish(reason)
 
         agent = self._store.update(self.agent_id, finish, create=False)

@@ -98,7 +98,8 @@ class HookEvent(Record):
         reason: Why a session ended: `CLEAR` or a word of the client.
         tokens: In the window when a session starts, or None.
         prompt: What a person wrote; empty for texts of the client itself.
-        error: What a turn failed with, empty when it did not; None = the turn goes on.
+        error: What a turn failed with, empty when it did not; None = the turn goes on. Where a
+            session ends: what its last turn failed with, or None.
         waits_for: What a client that waits asks a person for, `PERMISSION` or `ANSWER` of
             `ultramon.state.record`; empty = its next prompt.
         last_text: The last text of the turn's last reply, empty = unknown.

@@ -32,6 +32,7 @@ _KINDS = {
     "SessionEnd": port.SESSION_ENDED,
 }
 _INVOKE = "invoke_agent"
+_UNANSWERED = "no reply to its last request"
 _FOLDER_MARK = f"{os.sep}chats{os.sep}"
 
 
@@ -53,6 +54,9 @@ class Gemini(Host):
             event.source = text_in(payload, "source")
         elif event.kind == port.SESSION_ENDED:
             event.reason = text_in(payload, "reason")
+            path = event.transcript_path
+            if event.reason != port.CLEAR and path and last_reading.lacks_reply(path):
+                event.error = _UNANSWERED
         elif event.kind == port.PROMPT:
             event.prompt = transcript.without_hook_texts(text_in(payload, "prompt"))
         elif event.kind == port.WAITING:

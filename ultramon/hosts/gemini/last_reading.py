@@ -64,6 +64,15 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     return [(report, []) for report, _, _ in replies]
 
 
+def lacks_reply(path: str) -> bool:
+    """Return whether the last request of a session has got no reply: its file names no error."""
+    try:
+        entries = objects_from_end(*open_transcript(path), (b'"type"',))
+    except (OSError, ValueError):
+        return False
+    return next((entry for entry, _ in entries), {}).get("type") == "user"
+
+
 def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] | None]:
     """Return the last two replies of the present window, last first, and how that began.
 
