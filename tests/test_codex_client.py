@@ -1,7 +1,8 @@
 """The real Codex with ultramon's hooks, against a scripted model."""
 
 import pytest
-from helpers.codex_client import Client, Step
+from helpers.codex_client import Client
+from helpers.scripted_model import Step
 
 OTHER_HOOKS = b"""{
   "hooks": {

@@ -2,138 +2,46 @@
 
 from __future__ import annotations
 
-import fcntl
-import itertools
 import json
 import os
-import re
 import subprocess
-import threading
-import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from helpers.program import run_process
-from helpers.requirements import missing, require_tool
+from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step, find_npm_program
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 
 VERSION = "0.169.0"
 MODEL = "gpt-5.2"
-RUN_SECONDS = 120
-_MARK = re.compile(r"\[\[(\w+)\]\]")
 
 
-def find_client():
-    """Return the client's program, installed by npm once for all tests of this machine."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "ultramon-tests" / "npm" / f"codex-{VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "node_modules" / ".bin" / "codex"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            package = f"@openai/codex@{VERSION}"
-            options = ["--no-fund", "--no-audit", "--prefix", str(folder)]
-            done = subprocess.run(
-                [require_tool("npm"), "install", *options, package],
-                capture_output=True,
-                encoding="utf-8",
-                check=False,
-            )
-            if done.returncode:
-                missing(f"npm cannot install {package}: {done.stderr[-300:]}")
-    require_tool("node")
-    return program
+def _calls(step):
+    return [("exec_command", {"cmd": one}) if isinstance(one, str) else one for one in step.calls]
 
 
-class Step:
-    """One reply of the model: how many tokens the request had, and the calls or the text.
-
-    A call is a shell command, or a tool's name and arguments, maybe with its namespace. The reply
-    waits until `until` is true.
-    """
-
-    def __init__(self, tokens, *calls, text="", error=None, status=400, until=lambda: True):
-        self.tokens = tokens
-        self.status = status
-        self.until = until
-        self.calls = [("exec_command", {"cmd": c}) if isinstance(c, str) else c for c in calls]
-        self.text = text or ("" if calls else "done")
-        self.error = error
-
-
-class Api:
-    """Plays the steps of each agent, known by the first ``[[NAME]]`` in its prompts.
-
-    The last step is played again where an agent asks more often.
-
-    Attributes:
-        requests: Of each request the agent, ``compact`` for that of a summary, and the texts that
-            hooks have put into the conversation so far.
-        prompts: Of each request the prompts so far.
-    """
+class Api(ScriptedModel):
+    """Speaks the Responses API."""
 
     def __init__(self, steps, compact=None):
-        self._steps = steps
-        self._played = dict.fromkeys(steps, 0)
-        self._compact = compact or Step(100, text="[[MAIN]] summary")
-        self._lock = threading.Lock()
-        self._ids = itertools.count(1)
-        self.requests = []
-        self.prompts = []
-        outer = self
+        super().__init__(steps, compact or Step(100, text="[[MAIN]] summary"))
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args):
-                """Say nothing."""
+    def prompts_of(self, body):
+        """What users have written, one text for each message."""
+        return ["\n".join(_texts(one)) for one in body["input"] if one.get("role") == "user"]
 
-            def do_GET(self):
-                self.send(200, "application/json", b'{"data":[],"models":[]}')
+    def injected_in(self, body):
+        """The messages of a developer that are ultramon's."""
+        return [
+            text
+            for item in body["input"]
+            if item.get("role") == "developer"
+            for text in _texts(item)
+            if text.startswith(("Context window", "[ultramon]"))
+        ]
 
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                self.send(*outer.answer(body))
-
-            def send(self, status, kind, data):
-                self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self):
-        """End the server."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def answer(self, body):
-        """Return status, type and bytes of the answer to a request."""
-        name, injected = _agent_of(body), _injected(body)
-        with self._lock:
-            is_turn = bool(body.get("tools"))
-            step = self._compact
-            if is_turn:
-                # The client tells a parent of a child's end in a turn that may come or not.
-                own, number = self._steps[name], self._played[name]
-                step = own[min(number, len(own) - 1)]
-                self._played[name] = number + 1
-            self.requests.append((name if is_turn else "compact", injected))
-            self.prompts.append(prompts_of(body))
-        deadline = time.monotonic() + RUN_SECONDS / 2
-        while not step.until() and time.monotonic() < deadline:
-            threading.Event().wait(0.02)
-        return self.reply(step)
-
-    def reply(self, step):
-        """Return status, type and bytes of a step."""
-        if step.error is not None:
-            return step.status, "application/json", json.dumps({"error": step.error}).encode()
+    def write(self, step, body, path):
+        """A stream of events."""
         events = "".join(
             f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in self._events(step)
         )
@@ -145,7 +53,7 @@ class Api:
             {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": name,
              "arguments": json.dumps(arguments), **done,
              **({"namespace": namespace[0]} if namespace else {})}
-            for (name, arguments, *namespace), n in zip(step.calls, self._ids, strict=False)
+            for (name, arguments, *namespace), n in zip(_calls(step), self._ids, strict=False)
         ]  # fmt: skip
         if step.text:
             content = [{"type": "output_text", "text": step.text, "annotations": []}]
@@ -158,53 +66,17 @@ class Api:
             yield {"type": "response.output_item.done", "output_index": number, "item": item}
         yield {"type": "response.completed", "response": {**response, "usage": usage, **done}}
 
-    def left(self):
-        """How many steps of each agent nobody asked for; none of those that had all."""
-        left = {name: len(own) - self._played[name] for name, own in self._steps.items()}
-        return {name: count for name, count in left.items() if count > 0}
-
-    def told(self, name):
-        """What hooks have put before each request of an agent, beyond what was there before."""
-        mine = [injected for agent, injected in self.requests if agent == name]
-        return [
-            [text for text in after if text not in before]
-            for before, after in itertools.pairwise([[], *mine])
-        ]
-
 
 def _texts(item):
     content = item.get("content")
     return [part.get("text", "") for part in content] if isinstance(content, list) else []
 
 
-def _agent_of(body):
-    for item in body["input"]:
-        if item.get("role") == "user" and (found := _MARK.search(" ".join(_texts(item)))):
-            return found.group(1)
-    return "MAIN"
-
-
-def prompts_of(body):
-    """What users and prompts have said so far."""
-    items = (item for item in body["input"] if item.get("role") == "user")
-    return [text for item in items for text in _texts(item)]
-
-
-def _injected(body):
-    return [
-        text
-        for item in body["input"]
-        if item.get("role") == "developer"
-        for text in _texts(item)
-        if text.startswith(("Context window", "[ultramon]"))
-    ]
-
-
 class Client:
     """A home of the client and a project, and a state directory beside them."""
 
     def __init__(self, path):
-        self.program = find_client()
+        self.program = find_npm_program("codex", "@openai/codex", VERSION)
         self.home, self.project, self.states = path / "home", path / "project", path / "state"
         self.configuration = self.home / ".codex"
         for folder in (self.configuration, self.project):
@@ -226,7 +98,7 @@ class Client:
             f'model = "{MODEL}"\nmodel_provider = "script"\napproval_policy = "never"\n'
             f"check_for_update_on_startup = false\n{config}\n"
             "[analytics]\nenabled = false\n[feedback]\nenabled = false\n"
-            f'[model_providers.script]\nname = "script"\nbase_url = "{api.url}"\n'
+            f'[model_providers.script]\nname = "script"\nbase_url = "{api.url}/v1"\n'
             'wire_api = "responses"\nenv_key = "SCRIPT_KEY"\nrequest_max_retries = 0\n'
             f'stream_max_retries = 0\n[projects."{self.project}"]\ntrust_level = "trusted"\n'
         )

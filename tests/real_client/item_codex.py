@@ -10,7 +10,7 @@ import re
 import shlex
 from collections import Counter
 
-from helpers.codex_client import Api, Step, prompts_of
+from helpers.codex_client import Api, Step
 from helpers.codex_relay import plan
 
 _ITEMS = re.compile(r"^## Items\b[^\n]*\n((?:- [^\n]+(?:\n|\Z))+)", re.MULTILINE)
@@ -33,13 +33,13 @@ class ItemCodex(Api):
         self.begun = Counter()
         self._is_limited = is_limited
 
-    def answer(self, body):
+    def answer(self, body, path):
         """Return status, type and bytes of the answer to a request."""
         with self._lock:
-            self.prompts.append(prompts_of(body))
+            self.prompts.append(self.prompts_of(body))
             if self._is_limited():
-                return self.reply(Step(0, error=USAGE_LIMIT, status=429))
-            return self.reply(self._act(body["input"]))
+                return self.reply(Step(0, error=USAGE_LIMIT, status=429), body, path)
+            return self.reply(self._act(body["input"]), body, path)
 
     def _act(self, entries):
         items = _items(self.prompts[-1])
