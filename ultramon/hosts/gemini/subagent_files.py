@@ -61,8 +61,17 @@ def subagents_of_call(session_path: str, session_id: str) -> list[SubagentFile]:
     except OSError:
         return []
     since = _last_reply_at(session_path)
-    found = (_read(os.path.join(folder, name), since) for name in sorted(names)[:_MAX_FILES])
+    recent = [path for name in names if _changed_at(path := os.path.join(folder, name)) >= since]
+    found = (_read(path, since) for path in sorted(recent)[:_MAX_FILES])
     return [one for one in found if one is not None]
+
+
+def _changed_at(path: str) -> float:
+    """Return when a file changed, at the latest: its time is coarser than the client's."""
+    try:
+        return os.stat(path).st_mtime + 1
+    except OSError:
+        return 0.0
 
 
 def _last_reply_at(path: str) -> float:
@@ -79,8 +88,6 @@ def _last_reply_at(path: str) -> float:
 def _read(path: str, since: float) -> SubagentFile | None:
     """Return a subagent, unless it began before a time."""
     try:
-        if os.stat(path).st_mtime < since - 1:  # a file's time is coarser than the client's
-            return None
         fd, size = open_transcript(path)
     except (OSError, ValueError):
         return None
