@@ -11,12 +11,12 @@ agent that created it. When a subagent ends, the session goes on with what it le
 from __future__ import annotations
 
 from ultramon.errors import StateError
-from ultramon.state.plan import DONE, PENDING
+from ultramon.state.plan import DONE
 from ultramon.state.stored_plan import ReportedTask, StoredPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from ultramon.hosts.hosted_agent import HostedAgent
     from ultramon.hosts.store import HookStore
@@ -41,33 +41,6 @@ class TaskReport:
         self.kind = kind
         self.tasks = tasks
         self.is_shared = is_shared
-
-
-def listed_steps(
-    steps: object, name_key: str, statuses: Mapping[str, str], subagent_id: str | None
-) -> TaskReport | None:
-    """Return the list that a tool call replaces its agent's list with; None where it names none.
-
-    Steps have no ids: one is known by its place in the list of its agent.
-
-    Args:
-        steps: What the tool was called with.
-        name_key: Member of a step that holds its text.
-        statuses: Status of the plan by the client's word in ``status``; any other is pending.
-        subagent_id: The subagent that called the tool; None = the session.
-    """
-    if not isinstance(steps, list):
-        return None
-    prefix = "" if subagent_id is None else f"{subagent_id[-12:]}-"
-    tasks = [
-        ReportedTask(
-            f"{prefix}{number}", step[name_key], statuses.get(str(step.get("status")), PENDING)
-        )
-        for number, step in enumerate(steps, 1)
-        if isinstance(step, dict) and isinstance(step.get(name_key), str)
-    ]
-    # A list of which nothing can be read is another format, and no empty list.
-    return TaskReport(LISTED, tasks, is_shared=False) if tasks or not steps else None
 
 
 class TaskSharing:

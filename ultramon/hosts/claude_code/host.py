@@ -8,8 +8,9 @@ from __future__ import annotations
 from ultramon.hosts import port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
+from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
 from ultramon.hosts.jsonl import optional_token_count, text_or_none
-from ultramon.hosts.payload import MAX_FIELD_CHARS, call_id_at_end, checked_text, text_in
+from ultramon.hosts.payload import MAX_FIELD_CHARS, text_in
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system import compact_json
@@ -26,17 +27,9 @@ if TYPE_CHECKING:
     from ultramon.system.findings import Finding
 
 _KINDS = {
-    "SessionStart": port.SESSION_STARTED,
+    **KINDS,
     "SessionEnd": port.SESSION_ENDED,
-    "UserPromptSubmit": port.PROMPT,
-    "PreToolUse": port.TOOL_STARTED,
-    "PostToolUse": port.TOOL_ENDED,
     "PostToolUseFailure": port.TOOL_ENDED,
-    "SubagentStart": port.SUBAGENT_STARTED,
-    "SubagentStop": port.SUBAGENT_ENDED,
-    "PreCompact": port.COMPACTING,
-    "PostCompact": port.COMPACTED,
-    "Stop": port.WAITING,
     "StopFailure": port.WAITING,
     "Notification": port.WAITING,
     "PermissionRequest": port.WAITING,
@@ -69,26 +62,16 @@ class ClaudeCode(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        name = checked_text(payload, "hook_event_name") or ""
-        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
-        event.subagent_id = checked_text(payload, "agent_id")
-        event.subagent_type = checked_text(payload, "agent_type") or ""
-        event.transcript_path = checked_text(payload, "transcript_path")
-        event.cwd = checked_text(payload, "cwd")
-        event.call_id = (
-            checked_text(payload, "tool_use_id") or call_id_at_end(tail) or _last_of_batch(payload)
-        )
+        event = event_of(payload, _KINDS, tail)
+        name = event.name
+        event.call_id = event.call_id or _last_of_batch(payload)
         # The client goes on after a failure, whatever the answer to PostToolUseFailure says.
         event.can_end = name == "PostToolUse"
-        event.model = text_or_none(payload.get("model"))
         event.last_text = text_in(payload, "last_assistant_message")
         if event.kind == port.SESSION_STARTED:
-            event.source = text_in(payload, "source")
             event.tokens = optional_token_count(payload, "context_tokens")
-        elif event.kind == port.SESSION_ENDED:
-            event.reason = text_in(payload, "reason")
         elif event.kind == port.PROMPT:
-            _read_prompt(event, text_in(payload, "prompt"))
+            read_prompt(event, text_in(payload, "prompt"))
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") in ("Agent", "Task"):
             event.returned = _returned(event, payload.get("tool_response"))
             event.launched = _launched(payload.get("tool_response"))
@@ -114,8 +97,7 @@ class ClaudeCode(Host):
         """Return what to print; see `Host.write_answer`."""
         if event.kind == port.COMPACTING:
             return text.encode("utf-8", "replace") + b"\n"
-        answer = {"hookEventName": event.name, "additionalContext": text}
-        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+        return write_context(event, text)
 
     def write_end(self, event: HookEvent, reason: str) -> bytes:
         """Return what to print; see `Host.write_end`."""
@@ -234,14 +216,6 @@ def _last_of_batch(payload: dict[str, Any]) -> str | None:
     last = calls[-1] if isinstance(calls, list) and calls else None
     call_id = last.get("tool_use_id") if isinstance(last, dict) else None
     return call_id if isinstance(call_id, str) and len(call_id) <= MAX_FIELD_CHARS else None
-
-
-def _read_prompt(event: HookEvent, prompt: str) -> None:
-    """Tell a person's prompt from the client's own texts, which begin with a tag."""
-    if not prompt.lstrip().startswith("<"):
-        event.prompt = prompt
-    elif result := reader.returned_by_news(prompt):
-        event.returned = ReturnedSubagent(*result, False)
 
 
 def _launched(response: object) -> LaunchedSubagent | None:

@@ -6,11 +6,10 @@ Standard library only: every hook call loads it.
 from __future__ import annotations
 
 from ultramon.hosts import port
+from ultramon.hosts.claude_dialect import KINDS, event_of, write_context
 from ultramon.hosts.codex import NAME, last_reading, transcript
-from ultramon.hosts.jsonl import text_or_none
-from ultramon.hosts.payload import call_id_at_end, checked_text, text_in
+from ultramon.hosts.payload import checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host
-from ultramon.system import compact_json
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -23,17 +22,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
-_KINDS = {
-    "SessionStart": port.SESSION_STARTED,
-    "UserPromptSubmit": port.PROMPT,
-    "PreToolUse": port.TOOL_STARTED,
-    "PostToolUse": port.TOOL_ENDED,
-    "SubagentStart": port.SUBAGENT_STARTED,
-    "SubagentStop": port.SUBAGENT_ENDED,
-    "PreCompact": port.COMPACTING,
-    "PostCompact": port.COMPACTED,
-    "Stop": port.WAITING,
-}
 _PLAIN_TYPE = "default"
 """Of a subagent without a role, which names nothing."""
 _HOME_VARIABLE = "CODEX_HOME"
@@ -48,17 +36,9 @@ class Codex(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        name = checked_text(payload, "hook_event_name") or ""
-        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
-        event.subagent_id = checked_text(payload, "agent_id")
-        event.subagent_type = (checked_text(payload, "agent_type") or "").removeprefix(_PLAIN_TYPE)
-        event.transcript_path = checked_text(payload, "transcript_path")
-        event.cwd = checked_text(payload, "cwd")
-        event.call_id = checked_text(payload, "tool_use_id") or call_id_at_end(tail)
-        event.model = text_or_none(payload.get("model"))
-        if event.kind == port.SESSION_STARTED:
-            event.source = text_in(payload, "source")
-        elif event.kind == port.PROMPT:
+        event = event_of(payload, KINDS, tail)
+        event.subagent_type = event.subagent_type.removeprefix(_PLAIN_TYPE)
+        if event.kind == port.PROMPT:
             event.prompt = text_in(payload, "prompt")
         elif event.kind == port.SUBAGENT_ENDED:
             # The client names the parent's rollout with this event, and with no other one.
@@ -66,20 +46,14 @@ class Codex(Host):
         elif event.kind == port.WAITING:
             _read_stop(event)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "update_plan":
-            from ultramon.hosts.codex.plan import read_report
+            from ultramon.hosts.listed_plan import read_report
 
-            event.tasks = read_report(payload, event.subagent_id)
+            event.tasks = read_report(payload, "plan", "step", event.subagent_id)
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print; nothing before a compaction, whose instructions are the client's.
-
-        One member that the client does not know makes it drop the whole answer.
-        """
-        if event.kind == port.COMPACTING:
-            return b""
-        answer = {"hookEventName": event.name, "additionalContext": text}
-        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+        """Return what to print; nothing before a compaction: its instructions are the client's."""
+        return b"" if event.kind == port.COMPACTING else write_context(event, text)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook."""

@@ -6,10 +6,10 @@ Standard library only: every hook call loads it.
 from __future__ import annotations
 
 from ultramon.hosts import port
+from ultramon.hosts.claude_dialect import event_of, write_context
 from ultramon.hosts.gemini import NAME, last_reading, transcript
-from ultramon.hosts.payload import checked_text, text_in
-from ultramon.hosts.port import HookEvent, Host
-from ultramon.system import compact_json
+from ultramon.hosts.payload import text_in
+from ultramon.hosts.port import Host
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.gemini.subagent_files import SubagentFile
     from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.port import HookEvent
     from ultramon.hosts.records import TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
@@ -46,14 +47,8 @@ class Gemini(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        name = checked_text(payload, "hook_event_name") or ""
-        event = HookEvent(_KINDS.get(name, ""), name, checked_text(payload, "session_id") or "")
-        event.transcript_path = checked_text(payload, "transcript_path")
-        event.cwd = checked_text(payload, "cwd")
-        if event.kind == port.SESSION_STARTED:
-            event.source = text_in(payload, "source")
-        elif event.kind == port.SESSION_ENDED:
-            event.reason = text_in(payload, "reason")
+        event = event_of(payload, _KINDS, tail)
+        if event.kind == port.SESSION_ENDED:
             path = event.transcript_path
             if event.reason != port.CLEAR and path and last_reading.lacks_reply(path):
                 event.error = _UNANSWERED
@@ -67,8 +62,7 @@ class Gemini(Host):
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
         """Return what to print; see `Host.write_answer`."""
-        answer = {"hookEventName": event.name, "additionalContext": text}
-        return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+        return write_context(event, text)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook: its shell has become the hook."""
@@ -188,9 +182,9 @@ def _read_tool(event: HookEvent, payload: dict[str, Any]) -> None:
         elif found:
             _read_caller(event, found)
     if tool == "write_todos":
-        from ultramon.hosts.gemini.todos import read_report
+        from ultramon.hosts.listed_plan import read_report
 
-        event.tasks = read_report(payload, event.subagent_id)
+        event.tasks = read_report(payload, "todos", "description", event.subagent_id)
 
 
 def _read_caller(event: HookEvent, found: list[SubagentFile]) -> None:

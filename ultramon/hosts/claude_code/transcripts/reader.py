@@ -5,6 +5,7 @@ Standard library only: hooks import it. The format was learnt from recordings of
 
 from __future__ import annotations
 
+from ultramon.hosts.claude_dialect import returned_by_news
 from ultramon.hosts.jsonl import (
     Recent,
     TranscriptReader,
@@ -41,7 +42,6 @@ _TEXT_KEYS = ("text", "content", "file", "prompt")
 _FILE_KEYS = ("file_path", "notebook_path")
 _TOOLS_USED = "<tools-used-before-summary>"
 """Begins a text that the client puts before a subagent's own."""
-_TASK_NEWS = "<task-notification>"
 
 
 def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) -> Iterator[Record]:
@@ -122,18 +122,6 @@ def returned_by_tool(response: object) -> tuple[str, bool] | None:
     blocks = content if isinstance(content, list) else [content]
     texts = (text_of(block, ("text",)).strip() for block in blocks)
     return name, any(text and not text.startswith(_TOOLS_USED) for text in texts)
-
-
-def returned_by_news(prompt: str) -> tuple[str, bool] | None:
-    """Return which background task has ended by a prompt of the client, and whether with a text."""
-    if not prompt.startswith(_TASK_NEWS):
-        return None
-    name = _element(prompt, "task-id")
-    return (name, bool(_element(prompt, "result"))) if name else None
-
-
-def _element(text: str, name: str) -> str:
-    return text.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
 
 
 def is_ignorable(line: bytes) -> bool:
@@ -290,10 +278,10 @@ class LineReader(TranscriptReader):
         counted = is_summary and self._post_tokens_known
         records: list[Record] = []
         result = returned_by_tool(entry.get("toolUseResult"))
+        results = [] if result is None else [result]
         if result is None and isinstance(content, str):
-            result = returned_by_news(content)
-        if result is not None:
-            records.append(Returned(*result, at))
+            results = returned_by_news(content)
+        records.extend(Returned(*one, at) for one in results)
         for block in content if isinstance(content, list) else [content]:
             text = text_of(block, _TEXT_KEYS)
             if not text:
