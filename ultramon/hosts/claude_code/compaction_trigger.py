@@ -12,6 +12,7 @@ import os
 from ultramon.hosts.claude_code import MOST_VARIABLE, SMALL_VARIABLE
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on
+from ultramon.system.files import read_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _answer(environ: Mapping[str, str]) -> object:
     """Return what the user chose in the client's own menu, which settings outrank."""
     directory = environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~")
     try:
-        data = _read(os.path.join(directory, ".claude.json"), _MAX_ANSWERS_BYTES)
+        data = read_start(os.path.join(directory, ".claude.json"), _MAX_ANSWERS_BYTES)
         # Most users were never asked; the file may hold megabytes of other things.
         answers = compact_json.loads(data) if _ENABLED.encode() in data else None
     except (OSError, ValueError):
@@ -142,20 +143,11 @@ def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[dict[st
         paths.append(os.path.join(project, ".claude", "settings.local.json"))
     for path in paths:
         try:
-            settings = compact_json.loads(_read(path, _MAX_SETTINGS_BYTES))
+            settings = compact_json.loads(read_start(path, _MAX_SETTINGS_BYTES))
         except (OSError, ValueError):
             continue
         if isinstance(settings, dict):
             yield settings
-
-
-def _read(path: str, most_bytes: int) -> bytes:
-    # Links are followed, as people keep settings elsewhere; non-blocking, for one to a pipe.
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    try:
-        return os.read(fd, most_bytes)
-    finally:
-        os.close(fd)
 
 
 def _model_setting(settings: dict[str, Any], model: str | None) -> object:

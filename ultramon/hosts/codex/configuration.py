@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ultramon.system.files import read_start
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -24,13 +25,7 @@ def compaction_tokens(environ: Mapping[str, str]) -> int | None:
     """
     path = os.path.join(home_directory(environ), "config.toml")
     try:
-        # Non-blocking, for a link to a pipe; links are followed, as people keep settings elsewhere.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-        fd = os.open(path, flags)
-        try:
-            data = os.read(fd, _MAX_BYTES)
-        finally:
-            os.close(fd)
+        data = read_start(path, _MAX_BYTES)
     except OSError:
         return None
     # A whole TOML parser would take a hook longer than all else it does.

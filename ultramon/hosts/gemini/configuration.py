@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ultramon.system import compact_json
+from ultramon.system.files import read_start
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -38,20 +39,10 @@ def compression_ratio(environ: Mapping[str, str], project: str | None) -> float:
         paths.append(os.path.join(project, FOLDER, _SETTINGS))
     for path in paths:
         try:
-            settings = compact_json.loads(_read(path))
+            settings = compact_json.loads(read_start(path, _MAX_BYTES))
             found = settings["model"]["compressionThreshold"]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if type(found) in (int, float) and found > 0:
             ratio = float(found)
     return ratio
-
-
-def _read(path: str) -> bytes:
-    # Links are followed, as people keep settings elsewhere; non-blocking, for one to a pipe.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    fd = os.open(path, flags)
-    try:
-        return os.read(fd, _MAX_BYTES)
-    finally:
-        os.close(fd)

@@ -5,12 +5,10 @@ Standard library only: every hook call that measures uses it.
 
 from __future__ import annotations
 
-from itertools import islice
-
 from ultramon.hosts.claude_code.transcripts.reader import LineReader, error_of
 from ultramon.hosts.jsonl import decode_object, open_transcript, text_of, text_or_none
 from ultramon.hosts.records import Boundary, Content, LastReading, Report
-from ultramon.hosts.transcript_tail import MAX_LINES, lines_from_end
+from ultramon.hosts.transcript_tail import objects_from_end
 from ultramon.system.lean_os import os
 from ultramon.system.timestamps import parse_time
 
@@ -26,6 +24,7 @@ _BUDGET_TAIL_BYTES = 1024 * 1024
 """Where a budget is looked for: the client repeats it with each request."""
 _INTERRUPTION = b"[Request interrupted by user"
 _HOOK_STOP = b"hook_stopped_continuation"
+_MARKS = (b'"usage"', b"compact_boundary", _INTERRUPTION, _HOOK_STOP)
 
 
 def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
@@ -133,28 +132,15 @@ def _entries_from_end(
     Each line is yielded decoded, with its records, the error that it reports in the place of a
     reply, and where it ends.
     """
-    try:
-        for line, end in islice(lines_from_end(fd, size, _may_matter), MAX_LINES):
-            # One reader a line: each must be judged as if it were the first of its message.
-            reader = LineReader(is_subagent)
-            try:
-                entry = decode_object(line)
-                records = list(reader.read(entry))
-                error = error_of(entry) if reader.owns(entry) else None
-            except ValueError:
-                continue  # cut off by the client, or not its own
-            yield entry, records, error, end
-    finally:
-        os.close(fd)
-
-
-def _may_matter(text: bytes) -> bool:
-    return (
-        b'"usage"' in text
-        or b"compact_boundary" in text
-        or _INTERRUPTION in text
-        or _HOOK_STOP in text
-    )
+    for entry, end in objects_from_end(fd, size, _MARKS):
+        # One reader a line: each must be judged as if it were the first of its message.
+        reader = LineReader(is_subagent)
+        try:
+            records = list(reader.read(entry))
+            error = error_of(entry) if reader.owns(entry) else None
+        except ValueError:
+            continue  # not the client's own
+        yield entry, records, error, end
 
 
 def _stop_reason(entry: dict[str, Any]) -> str | None:
