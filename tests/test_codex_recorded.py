@@ -6,7 +6,8 @@ import time
 
 import pytest
 from helpers import DATA
-from helpers.codex_session import CodexSession, RecordedRun
+from helpers.codex_session import CodexRun, CodexSession
+from helpers.recorded_run import in_epoch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,36 +25,10 @@ SUBA = f"{SUBAGENTS}.01a20330-9cf3-71a1-9dae-1a1f63ef3963"
 SUBB = f"{SUBAGENTS}.01a20330-a197-7363-a42e-92d73e9417ac"
 
 
-def replayed(run):
-    """Replay a run; yield after each call the payload, the answer and the state of its agent."""
-    while len(run.answers) < len(run.calls):
-        payload, answer = run.step()
-        agent_id, sub = payload["session_id"], payload.get("agent_id")
-        yield payload, answer, run.record(f"{agent_id}.{sub}" if sub else agent_id)
-
-
-def readings(run):
-    """The readings of each agent, in order, and the calls of each answer with a text."""
-    seen, told = {}, {}
-    for payload, answer, record in replayed(run):
-        found = seen.setdefault(record.agent_id, [])
-        value = (record.epoch, record.estimated_tokens)
-        if record.measured_at is not None and value not in found:
-            found.append(value)
-        if answer.text:
-            told.setdefault(record.agent_id, []).append((payload["hook_event_name"], answer.text))
-    assert run.failures() == []
-    return seen, told
-
-
-def in_epoch(number, *tokens):
-    return [(number, one) for one in tokens]
-
-
 def test_a_plain_run(tmp_path):
     """Every reading is that of the reply that made the call; each rung is told once."""
-    run = RecordedRun(tmp_path, "plain")
-    seen, told = readings(run)
+    run = CodexRun(tmp_path, "plain")
+    seen, told = run.readings()
     assert seen == {PLAIN: in_epoch(1, 21_000, 64_000, 118_000, 171_000, 205_000)}
     ((event, text),) = told[PLAIN]
     assert event == "PostToolUse"
@@ -69,8 +44,8 @@ def test_a_plain_run(tmp_path):
 
 def test_an_answer_has_the_known_members_only(tmp_path):
     """One more, and the client drops the whole answer."""
-    run = RecordedRun(tmp_path, "plain")
-    (answer,) = [json.loads(a.stdout) for _, a, _ in replayed(run) if a.stdout]
+    run = CodexRun(tmp_path, "plain")
+    (answer,) = [json.loads(a.stdout) for _, a, _ in run.replayed() if a.stdout]
     assert answer.keys() == {"hookSpecificOutput"}
     assert answer["hookSpecificOutput"].keys() == {"hookEventName", "additionalContext"}
     assert answer["hookSpecificOutput"]["hookEventName"] == "PostToolUse"
@@ -78,8 +53,8 @@ def test_an_answer_has_the_known_members_only(tmp_path):
 
 def test_a_compaction_begins_one_epoch_and_the_summary_is_no_reading(tmp_path):
     """Of PostCompact and SessionStart one counts; 151,500 was the request for the summary."""
-    run = RecordedRun(tmp_path, "compact")
-    seen, told = readings(run)
+    run = CodexRun(tmp_path, "compact")
+    seen, told = run.readings()
     assert seen[COMPACT] == [
         *in_epoch(1, 30_000, 96_000, 151_000),
         *in_epoch(2, 12_000, 40_000, 52_000),
@@ -94,9 +69,9 @@ def test_a_compaction_begins_one_epoch_and_the_summary_is_no_reading(tmp_path):
 
 def test_in_code_mode_a_reply_with_two_calls_is_told_once(tmp_path):
     """Their ids are nowhere in the rollout, and nothing waits for them."""
-    run = RecordedRun(tmp_path, "codemode")
+    run = CodexRun(tmp_path, "codemode")
     run.choose(context_limit_tokens=200_000)
-    seen, told = readings(run)
+    seen, told = run.readings()
     assert seen[CODEMODE] == in_epoch(1, 24_000, 139_000, 171_000)
     ((event, text),) = told[CODEMODE]
     assert event == "PostToolUse"
@@ -105,8 +80,8 @@ def test_in_code_mode_a_reply_with_two_calls_is_told_once(tmp_path):
 
 def test_a_resumed_session_is_the_same_agent(tmp_path):
     """Same state, same epoch; the process is another one, and what was last read still holds."""
-    run = RecordedRun(tmp_path, "resume")
-    seen, told = readings(run)
+    run = CodexRun(tmp_path, "resume")
+    seen, told = run.readings()
     assert seen[RESUME] == in_epoch(1, 18_000, 77_000, 99_000, 143_000)
     record = run.record(RESUME)
     assert (record.generation, record.epoch, run.ids()) == (2, 1, [RESUME])
@@ -115,8 +90,8 @@ def test_a_resumed_session_is_the_same_agent(tmp_path):
 
 def test_subagents_have_readings_of_their_own(tmp_path):
     """Each by its own rollout, told apart from parent and sibling, and told nothing of theirs."""
-    run = RecordedRun(tmp_path, "subagents")
-    seen, told = readings(run)
+    run = CodexRun(tmp_path, "subagents")
+    seen, told = run.readings()
     assert seen == {
         SUBAGENTS: in_epoch(1, 31_000, 42_000, 55_000, 61_000),
         SUBA: in_epoch(1, 7_000, 140_000, 188_000),
@@ -222,7 +197,7 @@ def test_a_rollout_of_any_bytes_is_read(lines):
 @pytest.mark.parametrize("run", ["plain", "subagents"])
 def test_every_call_says_what_it_does_in_the_answer_or_nothing(tmp_path, run):
     """Replayed without a rollout: no call fails, none is answered but with JSON."""
-    replay = RecordedRun(tmp_path, run)
+    replay = CodexRun(tmp_path, run)
     for call in replay.calls:
         replay.run(call["stdin"])
     assert all("no transcript" in problem for problem in replay.failures())

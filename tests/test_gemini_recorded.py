@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from helpers.gemini_session import GeminiSession, RecordedRun
+from helpers.gemini_session import GeminiRun, GeminiSession
+from helpers.recorded_run import in_epoch
 
 PLAIN = "d7075450-8cca-45e6-8220-530887e2e90a"
 COMPRESS = "1c7a50c0-db2f-4999-8cf3-e6a0275199a1"
@@ -12,33 +13,12 @@ MAIN = "55782342-25ad-46e0-b781-3f65e85245e8"
 SUB = f"{MAIN}.3358df89-c3ac-4a35-91cb-db56b63eb22a"
 
 
-def replayed(run):
-    """Replay a run; return the readings of each agent, and the calls of each answer with a text."""
-    seen, told = {}, []
-    while len(run.answers) < len(run.calls):
-        payload, answer = run.step()
-        for agent_id in run.ids():
-            record = run.record(agent_id)
-            found = seen.setdefault(agent_id, [])
-            value = (record.epoch, record.estimated_tokens)
-            if record.measured_at is not None and value not in found:
-                found.append(value)
-        if answer.text:
-            told.append((payload["hook_event_name"], answer.text))
-    assert run.failures() == []
-    return seen, told
-
-
-def in_epoch(number, *tokens):
-    return [(number, one) for one in tokens]
-
-
 def test_a_plain_run(tmp_path):
     """Every reading is that of the reply that made the call; one prompt is never compressed."""
-    run = RecordedRun(tmp_path, "plain")
-    seen, told = replayed(run)
+    run = GeminiRun(tmp_path, "plain")
+    seen, told = run.readings()
     assert seen == {PLAIN: in_epoch(1, 22_000, 130_000, 301_000, 470_000, 512_000)}
-    assert told == []
+    assert told == {}
     record = run.record(PLAIN)
     assert (record.host, record.model) == ("gemini", "gemini-2.5-pro")
     assert record.context_limit == 1_048_576
@@ -48,13 +28,13 @@ def test_a_plain_run(tmp_path):
 
 def test_a_compression_begins_an_epoch(tmp_path):
     """No event reports it: the file does, before the next reply, and once."""
-    run = RecordedRun(tmp_path, "compress")
-    seen, told = replayed(run)
+    run = GeminiRun(tmp_path, "compress")
+    seen, told = run.readings()
     assert seen[COMPRESS] == [
         *in_epoch(1, 15_000, 31_000, 45_000), *in_epoch(2, 7_300), *in_epoch(3, 9_100),
     ]  # fmt: skip
     assert len(run.events("context_epoch_started")) == 2
-    ((event, text),) = told
+    ((event, text),) = told[COMPRESS]
     assert event == "AfterTool"
     assert text.startswith("Context window compacted")
     assert run.record(COMPRESS).context_limit == 524_288
@@ -62,24 +42,24 @@ def test_a_compression_begins_an_epoch(tmp_path):
 
 def test_a_resumed_session_is_the_same_agent(tmp_path):
     """Same state, same epoch; the second prompt is one behind which the client can compress."""
-    run = RecordedRun(tmp_path, "resume")
-    seen, told = replayed(run)
+    run = GeminiRun(tmp_path, "resume")
+    seen, told = run.readings()
     assert seen == {RESUME: in_epoch(1, 18_000, 77_000, 199_000, 243_000)}
     record = run.record(RESUME)
     assert (record.generation, record.epoch, record.context_limit) == (2, 1, 524_288)
-    assert told == []
+    assert told == {}
 
 
 def test_a_subagent_has_its_own_readings_and_warnings(tmp_path):
     """Its calls name its session; the session never reads the number of its subagent."""
-    run = RecordedRun(tmp_path, "subagent")
+    run = GeminiRun(tmp_path, "subagent")
     run.choose(context_limit_tokens=600_000)
-    seen, told = replayed(run)
+    seen, told = run.readings()
     assert seen == {
         MAIN: in_epoch(1, 33_000, 52_000, 61_000),
         SUB: in_epoch(1, 9_000, 410_000, 444_000),
     }
-    first, *_ = told
+    first, *_ = told[MAIN]
     assert first[0] == "AfterTool"
     assert "(68 %" in first[1]
     tools = [call["stdin"].get("tool_name") for call in run.calls]
@@ -93,7 +73,7 @@ def test_a_subagent_has_its_own_readings_and_warnings(tmp_path):
 @pytest.mark.parametrize(("answered", "outcome"), [(True, "completed"), (False, "failed")])
 def test_a_session_without_a_reply_to_its_last_request_has_failed(tmp_path, answered, outcome):
     """The client calls no AfterAgent then, and its file names no error."""
-    run = RecordedRun(tmp_path, "plain")
+    run = GeminiRun(tmp_path, "plain")
     while run.calls[len(run.answers)]["stdin"]["hook_event_name"] != "AfterAgent":
         run.step()
     del run.calls[len(run.answers)]
@@ -155,8 +135,8 @@ def test_hostile_files_of_subagents_end_well(tmp_path, lines):
 
 def test_an_answer_is_one_object_and_standard_output_holds_nothing_else(tmp_path):
     """What is no JSON would reach the conversation as text."""
-    run = RecordedRun(tmp_path, "compress")
-    replayed(run)
+    run = GeminiRun(tmp_path, "compress")
+    run.readings()
     (answer,) = [json.loads(one.stdout) for one in run.answers if one.stdout]
     assert answer.keys() == {"hookSpecificOutput"}
     assert answer["hookSpecificOutput"]["hookEventName"] == "AfterTool"

@@ -1,18 +1,13 @@
-"""A recorded run of Codex, replayed in its order through the real hook process."""
+"""Recorded runs of Codex, and its hook run on payloads."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
-
 from helpers import DATA
 from helpers.host_session import HostSession
+from helpers.recorded_run import RecordedRun
 from ultramon.hosts.codex import hook
-from ultramon.system.timestamps import format_time
 
 RECORDED = DATA / "hooks" / "codex-0.169.0"
-HOME = "/home/dev/.codex"
 
 
 class CodexSession(HostSession):
@@ -24,42 +19,17 @@ class CodexSession(HostSession):
         super().__init__(path, "codex", hook.__file__, {"CODEX_HOME": str(self.home)})
 
 
-class RecordedRun(CodexSession):
-    """One recorded run; the rollouts grow before each call to what they were at that call."""
+class CodexRun(RecordedRun, CodexSession):
+    """A recorded run of Codex."""
 
-    def __init__(self, path, run):
-        super().__init__(path)
-        folder = RECORDED / run
-        lines = (folder / "hooks.jsonl").read_text().splitlines()
-        self.calls = [json.loads(one) for one in lines]
-        self.rollouts = {
-            file.name: file.read_bytes().splitlines() for file in sorted(folder.glob("rollout-*"))
-        }
-        self._written = {}
-        self.answers = []
+    recorded_home = "/home/dev/.codex"
+    pattern = "rollout-*"
 
-    def step(self):
-        """Replay the next call; return what the client sent, and the answer."""
-        call = self.calls[len(self.answers)]
-        payload = json.loads(json.dumps(call["stdin"]).replace(HOME, str(self.home)))
-        self._grow(payload["transcript_path"], call["file_lines_at_hook"])
+    def __init__(self, path, name):
+        super().__init__(path, RECORDED / name)
+
+    def grow(self, call, payload):
+        """The rollout that the client named, and that of a subagent which has ended."""
+        self.write_lines(payload["transcript_path"], call["file_lines_at_hook"])
         if "agent_transcript_path" in payload:
-            self._grow(payload["agent_transcript_path"], None)
-        answer = self.run(payload)
-        self.answers.append(answer)
-        return payload, answer
-
-    def finish(self):
-        """Replay what is left; return of each call the payload and the answer."""
-        return [self.step() for _ in self.calls[len(self.answers) :]]
-
-    def _grow(self, path, count):
-        name = os.path.basename(path)
-        lines = self.rollouts[name][:count]
-        first = self._written.get(name, 0)
-        self._written[name] = max(first, len(lines))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab") as stream:
-            for line in lines[first:]:
-                entry = json.loads(line) | {"timestamp": format_time(time.time())}
-                stream.write(json.dumps(entry).encode() + b"\n")
+            self.write_lines(payload["agent_transcript_path"], None)

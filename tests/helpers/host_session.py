@@ -22,7 +22,13 @@ class HostSession:
         host: Name of the host.
         script: Path of its hook.
         variables: Environment of the client beyond ``PATH`` and ``HOME``.
+
+    Attributes:
+        started_as: A word in the command line of the process that calls the hook, a shell's then;
+            None = this process calls it.
     """
+
+    started_as = None
 
     def __init__(self, path, host, script, variables):
         self.host, self.script = host, script
@@ -41,8 +47,11 @@ class HostSession:
         """Run the hook on a payload, or on any bytes."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         installed = choices_path(str(self.state), self.host)
+        command = [sys.executable, "-I", "-S", self.script, installed]
+        if self.started_as is not None:
+            command = ["sh", "-c", '"$@"; exit $?', self.started_as, *command]
         done = subprocess.run(
-            [sys.executable, "-I", "-S", self.script, installed],
+            command,
             input=data,
             capture_output=True,
             env=self.environ,
