@@ -114,6 +114,8 @@ def run(root: Path, *options: str) -> tuple[float, float]:
         os.environ,
         CLAUDE_CONFIG_DIR=str(root),
         CODEX_HOME=str(root / "none"),
+        GEMINI_CLI_HOME=str(root / "none"),
+        QWEN_HOME=str(root / "none"),
         XDG_CACHE_HOME=str(root / "cache"),
     )
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

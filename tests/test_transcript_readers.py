@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from helpers import DATA
 from helpers.gemini_session import RECORDED as GEMINI_RUNS
 from helpers.program import CAPTURES
 
@@ -10,22 +11,18 @@ from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.gemini.host import GEMINI
 from ultramon.hosts.jsonl import decode_object
-from ultramon.hosts.registry import find_host
+from ultramon.hosts.qwen.host import QWEN
+from ultramon.transcripts.recordings import host_of
 
-RECORDED = sorted([*CAPTURES.glob("*/*.jsonl"), *GEMINI_RUNS.glob("*/chats/**/*.jsonl")])
-
-
-def host_of(path):
-    """The host that wrote a recording."""
-    if GEMINI_RUNS in path.parents:
-        return GEMINI
-    return find_host("codex" if path.name.startswith("rollout") else "claude-code")
+QWEN_FILES = (DATA / "hooks").glob("qwen-*/*/*-*.jsonl")
+GEMINI_FILES = GEMINI_RUNS.glob("*/chats/**/*.jsonl")
+RECORDED = sorted([*CAPTURES.glob("*/*.jsonl"), *GEMINI_FILES, *QWEN_FILES])
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_a_reader_goes_on_with_the_memory_of_another(path):
     """Cut behind any line, a recording gives the records that it gives as a whole."""
-    host, lines = host_of(path), path.read_bytes().splitlines()
+    host, lines = host_of(path.read_bytes()), path.read_bytes().splitlines()
     whole = list(host.read_transcript(lines))
     for cut in range(len(lines) + 1):
         reader = host.open_reader()
@@ -36,7 +33,7 @@ def test_a_reader_goes_on_with_the_memory_of_another(path):
         assert [*records, *reader.held] == whole, cut
 
 
-@pytest.mark.parametrize("host", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda host: host.name)
+@pytest.mark.parametrize("host", [CLAUDE_CODE, CODEX, GEMINI, QWEN], ids=lambda host: host.name)
 def test_what_is_no_memory_is_refused(host):
     """A caller then reads the transcript as a whole."""
     with pytest.raises((KeyError, TypeError, ValueError)):
@@ -73,6 +70,16 @@ def test_the_session_files_of_gemini_are_below_its_projects(tmp_path):
     planted(tmp_path, *names, ".gemini/tmp/project/logs/a.jsonl")
     found = GEMINI.transcript_files({"GEMINI_CLI_HOME": str(tmp_path)})
     assert sorted(found) == sorted(str(tmp_path / name) for name in names)
+
+
+def test_the_transcripts_of_qwen_code_are_below_its_projects(tmp_path):
+    """Sessions and subagents lie in folders beside each other."""
+    names = ["projects/-a/chats/s1.jsonl", "projects/-a/subagents/s1/agent-x.jsonl"]
+    planted(tmp_path, *names, "projects/-a/subagents/s1/agent-x.meta.json", "usage_record.jsonl")
+    for variable in ("QWEN_HOME", "QWEN_RUNTIME_DIR"):
+        assert list(QWEN.transcript_files({variable: str(tmp_path)})) == [
+            str(tmp_path / name) for name in names
+        ]
 
 
 def test_a_client_that_was_never_used_has_no_transcripts(tmp_path):

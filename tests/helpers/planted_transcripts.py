@@ -24,6 +24,7 @@ class Machine:
             "CLAUDE_CONFIG_DIR": str(root / "claude"),
             "CODEX_HOME": str(root / "codex"),
             "GEMINI_CLI_HOME": str(root / "gemini"),
+            "QWEN_HOME": str(root / "qwen"),
             "XDG_CACHE_HOME": str(root / "cache"),
             "ULTRAMON_REPORT_DAYS": "36500",  # what is planted here has fixed times
         }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
 
-SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "GEMINI_SESSION_ID")
+SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "GEMINI_SESSION_ID", "QWEN_CODE_SESSION_ID")
 """Set by clients for the commands that their agents run; in a subagent it is the session too."""
 
 

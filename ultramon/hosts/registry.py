@@ -20,6 +20,7 @@ GROUP = "ultramon.hosts"
 _BUILT_IN = {
     "codex": ("ultramon.hosts.codex.host", "CODEX"),
     "gemini": ("ultramon.hosts.gemini.host", "GEMINI"),
+    "qwen": ("ultramon.hosts.qwen.host", "QWEN"),  # before the one whose lines look alike
     "claude-code": ("ultramon.hosts.claude_code.host", "CLAUDE_CODE"),
 }
 

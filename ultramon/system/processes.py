@@ -63,6 +63,14 @@ def working_directory() -> str | None:
         return None
 
 
+def command_words(pid: int) -> list[str]:
+    """Return the words that a process was started with, the first 4 kB of them.
+
+    Empty where the system does not say.
+    """
+    return (_read_proc(f"{pid}/cmdline") or "").split("\0")[:-1]
+
+
 def process_started_at(pid: int) -> str | None:
     """Return an opaque mark of a process's start, None when it does not run.
 

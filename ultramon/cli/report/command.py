@@ -48,10 +48,9 @@ def command(
 ) -> None:
     """Show what your agents did to their context windows.
 
-    Reads what Claude Code, Codex and Gemini CLI have written on this machine, before anything is
-    installed:
-    which sessions and subagents ran out of room, what compactions threw away, and what filled the
-    windows. With PATHs, files or directories, it reads these instead.
+    Reads what Claude Code, Codex, Gemini CLI and Qwen Code have written on this machine, before
+    anything is installed: which sessions and subagents ran out of room, what compactions threw
+    away, and what filled the windows. With PATHs, files or directories, it reads these instead.
 
     Nothing leaves the machine. What was read is kept in the user's cache directory, so that the
     next report is quick.

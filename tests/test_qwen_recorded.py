@@ -1,0 +1,215 @@
+"""What the real Qwen Code told its hooks, replayed in its order through the real hook process."""
+
+import json
+import tempfile
+
+import pytest
+from helpers.qwen_session import NEW, OLD, QwenRun, QwenSession, recording
+from helpers.recorded_run import in_epoch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ultramon.hosts.qwen.last_reading import (
+    may_run_subagent,
+    read_last_reading,
+    read_last_replies,
+)
+
+BOTH = pytest.mark.parametrize("version", [OLD, NEW])
+SUBA, SUBB = "general-purpose-call_3", "general-purpose-call_4"
+
+
+def session_of(run):
+    return run.calls[0]["stdin"]["session_id"]
+
+
+def test_a_plain_run(tmp_path):
+    """Every reading is that of the reply that made the call; an empty prompt begins no turn."""
+    run = QwenRun(tmp_path, NEW, "plain")
+    run.choose(context_limit_tokens=250_000)
+    seen, told = run.readings()
+    name = session_of(run)
+    assert seen == {name: in_epoch(1, 21_000, 64_000, 118_000, 205_000)}
+    assert told == {}
+    record = run.record(name)
+    assert (record.host, record.model, record.context_window) == (
+        "qwen", "qwen3-coder-plus", 1_000_000,
+    )  # fmt: skip
+    assert (record.active, record.outcome) == (False, "completed")
+    assert record.label == "project: [[MAIN]] do the work"
+    assert record.current_task == "[[MAIN]] do the work"
+
+
+def test_the_old_client_works_with_a_window_of_its_own(tmp_path):
+    """It writes none where nothing is configured, takes 131,072, and compacts at 70 %."""
+    run = QwenRun(tmp_path, OLD, "plain")
+    seen, told = run.readings()
+    name = session_of(run)
+    assert seen == {name: in_epoch(1, 21_000, 64_000, 118_000, 205_000)}
+    (first, *_) = told[name]
+    assert first[0] == "PostToolUse"
+    assert "91,750" in first[1]
+
+
+@BOTH
+def test_a_compaction_begins_one_epoch(tmp_path, version):
+    """Of PostCompact and SessionStart one counts, in either order; the client drops an answer."""
+    run = QwenRun(tmp_path, version, "compact")
+    seen, told = run.readings()
+    name = session_of(run)
+    after = (9_000, 41_000) if version == OLD else (41_000,)
+    assert seen[name] == [*in_epoch(1, 30_000, 60_000, 75_000), *in_epoch(2, *after)]
+    assert len(run.events("context_epoch_started")) == 1
+    assert [event for event, _ in told[name]] == ["PostToolUse"]
+    assert run.record(name).context_limit == (70_000 if version == OLD else 67_000)
+
+
+@BOTH
+def test_a_resumed_session_is_the_same_agent(tmp_path, version):
+    """Same state, same epoch; the process is another one."""
+    run = QwenRun(tmp_path, version, "resume")
+    seen, _ = run.readings()
+    name = session_of(run)
+    # The newer client refused the tool without calling a hook.
+    second = (79_000, 91_000) if version == OLD else (91_000,)
+    assert seen == {name: in_epoch(1, 18_000, 77_000, *second)}
+    record = run.record(name)
+    assert (record.generation, record.epoch, run.ids()) == (2, 1, [name])
+
+
+def test_subagents_have_readings_of_their_own(tmp_path):
+    """Each by its own file, with the window of its session."""
+    run = QwenRun(tmp_path, NEW, "subagents")
+    seen, told = run.readings()
+    name = session_of(run)
+    assert seen == {
+        name: in_epoch(1, 20_000, 33_000, 52_000, 61_000),
+        f"{name}.{SUBA}": in_epoch(1, 9_000, 110_000, 114_000),
+        f"{name}.{SUBB}": in_epoch(1, 7_000, 8_000),
+    }
+    assert told == {}
+    for agent_id in (SUBA, SUBB):
+        record = run.record(f"{name}.{agent_id}")
+        assert (record.parent_id, record.active, record.outcome) == (name, False, "completed")
+        assert record.context_window == 1_000_000
+    assert run.record(name).outcome == "completed"
+
+
+def test_the_old_client_does_not_say_whose_tool_has_run(tmp_path):
+    """Its subagents begin and end without readings; the session's own are not touched."""
+    run = QwenRun(tmp_path, OLD, "subagents")
+    run.choose(context_limit_tokens=50_000)
+    calls = []
+    for payload, answer, record in run.replayed():
+        if payload["hook_event_name"] == "PostToolUse":
+            tool = payload["tool_input"].get("command") or payload["tool_input"]["prompt"]
+            calls.append((tool, record.estimated_tokens, bool(answer.text)))
+    assert calls == [
+        ("echo before", 20_000, False),
+        ("echo suba", 20_000, False),
+        ("echo suba2", 20_000, False),
+        ("[[SUBA]] look around", 33_000, True),
+        ("echo subb", 33_000, False),
+        ("[[SUBB]] look too", 33_000, False),
+        ("echo main", 52_000, True),
+    ]
+    name = session_of(run)
+    assert run.ids() == [name, f"{name}.{SUBA}", f"{name}.{SUBB}"]
+    for agent_id in (SUBA, SUBB):
+        record = run.record(f"{name}.{agent_id}")
+        assert (record.active, record.outcome, record.measured_at) == (False, "completed", None)
+    assert run.events("context_epoch_started") == []
+
+
+@BOTH
+def test_after_an_overflow_the_last_reading_stands(tmp_path, version):
+    """The client calls no hook of it; the file says so."""
+    run = QwenRun(tmp_path, version, "overflow")
+    seen, _ = run.readings()
+    assert seen == {session_of(run): in_epoch(1, 21_000)}
+    path = next(recording(version, "overflow").glob("*-*.jsonl"))
+    reading = read_last_reading(str(path), is_subagent=False)
+    assert (reading.error, reading.report.tokens) == ("Prompt is too long", 21_000)
+
+
+def test_a_session_on_a_terminal_waits_after_its_turn(tmp_path):
+    """The next prompt goes on; the client says when it ends."""
+    session = QwenSession(tmp_path)
+    session.started_as = "qwen"
+    base = {"session_id": "s", "cwd": "/home/user/project"}
+    session.run(base | {"hook_event_name": "SessionStart", "source": "startup", "model": "m"})
+    session.run(base | {"hook_event_name": "UserPromptSubmit", "prompt": "go"})
+    session.run(base | {"hook_event_name": "Stop", "last_assistant_message": ""})
+    assert (session.record("s").active, session.record("s").phase) == (True, "waiting")
+    session.run(base | {"hook_event_name": "SessionEnd", "reason": "prompt_input_exit"})
+    assert (session.record("s").active, session.record("s").outcome) == (False, "completed")
+
+
+def test_a_plan_is_that_of_the_agent_that_keeps_it(tmp_path):
+    """todo_write replaces the whole plan."""
+    session = QwenSession(tmp_path)
+    todos = [
+        {"id": "1", "content": "read", "status": "completed"},
+        {"id": "2", "content": "write", "status": "in_progress"},
+    ]
+    base = {"session_id": "main", "hook_event_name": "PostToolUse", "tool_name": "todo_write"}
+    session.run(base | {"tool_input": {"todos": todos}, "tool_response": {}})
+    plan = [(task["name"], task["status"]) for task in session.record("main").tasks]
+    assert plan == [("read", "done"), ("write", "in_progress")]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
+        {"session_id": "../x", "hook_event_name": "Stop"},
+        {"session_id": 7, "hook_event_name": "Stop"},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "agent_id": "a/b"},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "transcript_path": "/dev/zero"},
+        {"session_id": "s", "hook_event_name": "Stop", "background_tasks": [5, {"status": []}]},
+        {"session_id": "s", "hook_event_name": "SubagentStop", "agent_id": "a"},
+        {"session_id": "s", "hook_event_name": "UserPromptSubmit", "prompt": ["x"]},
+        {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "todo_write",
+         "tool_input": {"todos": [5, {"content": 5}, {"content": "a", "status": []}]}},
+    ],
+    ids=lambda one: repr(one)[:60],
+)  # fmt: skip
+def test_hostile_payloads_end_well(tmp_path, payload):
+    """Exit 0, not a word on standard output or error, and nothing but states and a log."""
+    session = QwenSession(tmp_path)
+    assert session.run(payload).stdout == b""
+    assert {name.partition(".")[0] for name in session.ids()} <= {"s"}
+
+
+ENTRIES = st.sampled_from(
+    [b"{", b"null", b"\xff", b'{"type":"assistant","usageMetadata":{"promptTokenCount":-1}}',
+     b'{"type":"assistant","usageMetadata":{"promptTokenCount":5},"contextWindowSize":"x"}',
+     b'{"type":"assistant","usageMetadata":[],"message":{"parts":[{"functionCall":[]}]}}',
+     b'{"type":"assistant","message":{"parts":[{"functionCall":{"id":[],"name":"agent"}}]}}',
+     b'{"type":"tool_result","message":{"parts":[{"functionResponse":{"id":[]}}]}}',
+     b'{"type":"system","subtype":"chat_compression","systemPayload":{"info":5}}',
+     b'{"type":"system","subtype":"ui_telemetry","systemPayload":{"uiEvent":'
+     b'{"event.name":"qwen-code.api_error","error_message":7}}}'],
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES | st.binary(max_size=40)))
+def test_a_file_of_any_bytes_is_read(lines):
+    """No line makes a reading of what is none, whatever is around it."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"\n".join(lines))
+        file.flush()
+        reading = read_last_reading(file.name, is_subagent=False)
+        assert reading.report is None or reading.report.tokens == 5
+        assert len(read_last_replies(file.name, is_subagent=False)) <= 2
+        assert may_run_subagent(file.name) is False
+
+
+def test_an_answer_has_the_known_members_only(tmp_path):
+    """As the client documents them."""
+    run = QwenRun(tmp_path, OLD, "plain")
+    answers = [json.loads(one.stdout) for _, one, _ in run.replayed() if one.stdout]
+    assert answers
+    for answer in answers:
+        assert answer.keys() == {"hookSpecificOutput"}
+        assert answer["hookSpecificOutput"].keys() == {"hookEventName", "additionalContext"}

@@ -1,0 +1,81 @@
+"""The client's own configuration, as far as a hook needs it. Standard library only."""
+
+from __future__ import annotations
+
+from ultramon.system import compact_json
+from ultramon.system.files import read_start
+from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+HOME_VARIABLE = "QWEN_HOME"
+RUNTIME_VARIABLE = "QWEN_RUNTIME_DIR"
+SESSION_VARIABLE = "QWEN_CODE_SESSION_ID"
+"""Set for hooks by newer clients; version 0.15 sets none of its kind."""
+SETTINGS_NAME = "settings.json"
+_MAX_BYTES = 1 << 20
+
+# The client's own arithmetic, confirmed by recordings: version 0.15.10 compacted above 70,000 of
+# 100,000 tokens and 91,750 of 131,072; 0.24.4 above 67,000 of 100,000.
+_OLD_SHARE = 0.7
+_SHARE = 0.85
+_RESERVE_TOKENS = 33_000
+
+
+def home_directory(environ: Mapping[str, str]) -> str:
+    """Return the directory of the user's settings: ``QWEN_HOME``, else ``~/.qwen``."""
+    return environ.get(HOME_VARIABLE) or os.path.expanduser("~/.qwen")
+
+
+def sessions_directory(environ: Mapping[str, str]) -> str:
+    """Return the directory below which sessions are kept, in a folder for each project."""
+    folder = environ.get(RUNTIME_VARIABLE) or home_directory(environ)
+    return os.path.join(folder, "projects")
+
+
+def compaction_tokens(
+    environ: Mapping[str, str], project: str | None, window_tokens: int | None
+) -> int | None:
+    """Return the tokens at which the client compacts by itself; None where it does not.
+
+    Args:
+        environ: The client's environment, which says how old it is.
+        project: The project's directory, for its settings; or None.
+        window_tokens: The window that the client works with; None = unknown.
+    """
+    if window_tokens is None:
+        return None
+    if SESSION_VARIABLE not in environ:
+        path = ("model", "chatCompression", "contextPercentageThreshold")
+        return int(window_tokens * _share(environ, project, path, _OLD_SHARE)) or None
+    share = _share(environ, project, ("context", "autoCompactThreshold"), _SHARE) or _SHARE
+    most = window_tokens - _RESERVE_TOKENS
+    proportional = int(window_tokens * share)
+    return min(proportional, most) if most > 0 else proportional
+
+
+def _share(
+    environ: Mapping[str, str], project: str | None, path: tuple[str, ...], default: float
+) -> float:
+    """Return a share from 0 to 1 that the settings name; those of the project win."""
+    share = default
+    for settings in _layers(environ, project):
+        value = settings
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 1:
+            share = max(0.0, value)
+    return share
+
+
+def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[object]:
+    folders = [home_directory(environ)]
+    if project:
+        folders.append(os.path.join(project, ".qwen"))
+    for folder in folders:
+        try:
+            yield compact_json.loads(read_start(os.path.join(folder, SETTINGS_NAME), _MAX_BYTES))
+        except (OSError, ValueError):
+            continue

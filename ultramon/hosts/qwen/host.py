@@ -1,0 +1,171 @@
+"""Qwen Code as a host: what its payloads, its environment and its answers mean.
+
+Standard library only: every hook call loads it.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts import port
+from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
+from ultramon.hosts.payload import checked_text, text_in
+from ultramon.hosts.port import HookEvent, Host
+from ultramon.hosts.qwen import NAME, configuration, last_reading, transcript
+from ultramon.system.lean_os import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from ultramon.hosts.jsonl import TranscriptReader
+
+_KINDS = {
+    **KINDS,
+    "SessionEnd": port.SESSION_ENDED,
+    "PostToolUseFailure": port.TOOL_ENDED,
+    "StopFailure": port.WAITING,
+}
+_MODEL_VARIABLE = "QWEN_CODE_MODEL"
+_PROJECT_VARIABLE = "QWEN_PROJECT_DIR"
+_RUNNING = "running"
+"""Status of a task in the background, without which a run of one prompt goes on."""
+_PROMPT_WORDS = ("-p", "--prompt")
+_FED = "--input-format"
+"""Of a client that another program feeds with prompts."""
+
+
+class QwenCode(Host):
+    """Qwen Code, learnt from versions 0.15.10 and 0.24.4."""
+
+    name = NAME
+
+    def read_event(
+        self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
+    ) -> HookEvent:
+        """Translate a payload; see `Host.read_event`."""
+        event = event_of(payload, _KINDS, tail)
+        event.call_id = checked_text(payload, "tool_call_id") or event.call_id
+        event.model = event.model or environ.get(_MODEL_VARIABLE) or None
+        if _is_of_unnamed_subagent(event, payload, environ):
+            event.kind = ""
+        elif event.kind == port.PROMPT:
+            read_prompt(event, text_in(payload, "prompt"))
+            if not (event.prompt or event.returned):
+                event.kind = ""  # the client reports every round of tools as an empty prompt
+        elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "todo_write":
+            from ultramon.hosts.listed_plan import read_report
+
+            event.tasks = read_report(payload, "todos", "content", event.subagent_id)
+        elif event.kind == port.WAITING:
+            event.error = text_in(payload, "error")
+            if event.subagent_id is None and not event.error and _is_last_turn(payload):
+                # The client has no event for the end of such a run.
+                event.kind, event.reason = port.SESSION_ENDED, "turn completed"
+        return event
+
+    def write_answer(self, event: HookEvent, text: str) -> bytes:
+        """Return what to print; nothing after a compaction, where the client drops the answer."""
+        return b"" if event.source == port.COMPACT else write_context(event, text)
+
+    def process_id(self, environ: Mapping[str, str]) -> int | None:
+        """Return the process that called the hook."""
+        return os.getppid()
+
+    def project(self, environ: Mapping[str, str]) -> str | None:
+        """Return the project's directory."""
+        return environ.get(_PROJECT_VARIABLE) or None
+
+    def has_prompts(self, environ: Mapping[str, str]) -> bool:
+        """Return whether the client was started without a prompt of its own."""
+        return not _runs_one_prompt()
+
+    def environment_variables(self) -> tuple[str, ...]:
+        """Return the variables that a hook asks for."""
+        return (
+            configuration.HOME_VARIABLE,
+            configuration.RUNTIME_VARIABLE,
+            configuration.SESSION_VARIABLE,
+            _MODEL_VARIABLE,
+            _PROJECT_VARIABLE,
+        )
+
+    def compaction_limits(
+        self,
+        environ: Mapping[str, str],
+        project: str | None,
+        model: str | None,
+        window_tokens: int | None,
+    ) -> tuple[int | None, int | None]:
+        """Return where the client compacts by itself."""
+        return configuration.compaction_tokens(environ, project, window_tokens), None
+
+    def transcript_path(
+        self, event: HookEvent, subagent_id: str | None, session_id: str
+    ) -> str | None:
+        """Return a file: those of subagents lie in a folder beside that of all sessions."""
+        path = event.transcript_path
+        if path is None or subagent_id is None:
+            return path
+        project = os.path.dirname(os.path.dirname(path))
+        return os.path.join(project, "subagents", session_id, f"agent-{subagent_id}.jsonl")
+
+    read_last_reading = staticmethod(last_reading.read_last_reading)
+    read_last_replies = staticmethod(last_reading.read_last_replies)
+    looks_like_transcript = staticmethod(transcript.looks_like_transcript)
+    identify = staticmethod(transcript.identify)
+    read_transcript = staticmethod(transcript.read_transcript)
+
+    def open_reader(self, memory: dict[str, Any] | None = None) -> TranscriptReader:
+        """Return a reader of one file."""
+        return transcript.LineReader(memory)
+
+    def transcript_files(
+        self, environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+    ) -> Iterator[str]:
+        """Yield the files of sessions and subagents in ``QWEN_RUNTIME_DIR``, else ``~/.qwen``."""
+        from ultramon.hosts.transcript_files import files_below
+
+        return files_below(configuration.sessions_directory(environ), ".jsonl", on_error)
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "qwen", "--resume", session_id
+
+
+QWEN = QwenCode()
+
+
+def _is_of_unnamed_subagent(
+    event: HookEvent, payload: dict[str, Any], environ: Mapping[str, str]
+) -> bool:
+    """Tell that an event may be a subagent's although it names the session only.
+
+    Version 0.15 does not say who compacts, and whose tool has run; nobody must read the answer to
+    what another one did.
+    """
+    if configuration.SESSION_VARIABLE in environ or event.subagent_id is not None:
+        return False
+    is_tool = event.kind == port.TOOL_ENDED
+    if is_tool and payload.get("tool_name") == last_reading.LAUNCH_TOOL:
+        return False
+    compacts = event.kind in (port.COMPACTING, port.COMPACTED) or event.source == port.COMPACT
+    path = event.transcript_path
+    return (is_tool or compacts) and path is not None and last_reading.may_run_subagent(path)
+
+
+def _is_last_turn(payload: dict[str, Any]) -> bool:
+    """Tell the end of a run of one prompt from that of a turn after which a person goes on."""
+    tasks = payload.get("background_tasks")
+    waits = isinstance(tasks, list) and any(
+        isinstance(task, dict) and task.get("status") == _RUNNING for task in tasks
+    )
+    return not waits and _runs_one_prompt()
+
+
+def _runs_one_prompt() -> bool:
+    """Tell whether the client was started with a prompt to answer, and with no more to come."""
+    from ultramon.system.processes import command_words
+
+    words = command_words(os.getppid())
+    is_fed = any(word.startswith(_FED) for word in words)
+    return not is_fed and any(word.partition("=")[0] in _PROMPT_WORDS for word in words)

@@ -1,0 +1,120 @@
+"""The last reading in the file of an agent, found from its end.
+
+Standard library only: every hook call that measures uses it. The client writes a reply down before
+it calls the hooks of its tools, so nothing newer is ever missing.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts.jsonl import open_transcript, text_of
+from ultramon.hosts.qwen.transcript import LineReader, call_of, parts_of
+from ultramon.hosts.records import OVERFLOW, Boundary, LastReading, Overflow, Report, Window
+from ultramon.hosts.transcript_tail import objects_from_end
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ultramon.hosts.records import Record
+
+LAUNCH_TOOL = "agent"
+"""The tool by which an agent launches a subagent."""
+_MARKS = (b'"usageMetadata"', b'"chat_compression"', b"qwen-code.api_error")
+_CALL_MARKS = (b'"functionCall"', b'"functionResponse"')
+
+
+def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = None) -> LastReading:
+    """Read a file from its end until the last reply or compaction is found.
+
+    Args:
+        path: The file of the agent itself.
+        is_subagent: Whether it is a subagent's; each has a file of its own.
+        call_id: Not needed: a hook is called when its reply is written down.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    fd, size = open_transcript(path)
+    reading = LastReading()
+    reading.is_current = True
+    reading.bytes_behind = size
+    for entry, records, end in _entries_from_end(fd, size, _MARKS):
+        for record in records:
+            if isinstance(record, Report):
+                reading.report, reading.bytes_behind = record, size - end
+                reading.text = text_of(parts_of(entry), ("text",))
+            elif isinstance(record, Window):
+                reading.window_tokens = record.tokens
+            elif isinstance(record, Overflow):
+                reading.error, reading.stopped_at = OVERFLOW, record.at
+        if reading.report is not None or any(isinstance(one, Boundary) for one in records):
+            break
+    return reading
+
+
+def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, list[str]]]:
+    """Return the last two replies after the last compaction, newest first, each with its calls.
+
+    Args:
+        path: The file of the agent itself.
+        is_subagent: Whether it is a subagent's.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    replies: list[tuple[Report, list[str]]] = []
+    calls: list[str] = []
+    for entry, records, _ in _entries_from_end(*open_transcript(path), (*_MARKS, *_CALL_MARKS)):
+        if any(isinstance(record, Boundary) for record in records):
+            break
+        calls[:0] = [str(call.get("id")) for part in parts_of(entry) if (call := call_of(part))]
+        for record in records:
+            if isinstance(record, Report):
+                replies.append((record, calls))
+                calls = []
+        if len(replies) == 2:
+            break
+    return replies
+
+
+def may_run_subagent(path: str) -> bool:
+    """Tell whether the last reply has launched a subagent that has not come back.
+
+    The hooks of version 0.15 do not say whose tool has run.
+
+    Args:
+        path: The file of the session.
+    """
+    try:
+        fd, size = open_transcript(path)
+    except (OSError, ValueError):
+        return False
+    answered: set[object] = set()
+    for entry, _, _ in _entries_from_end(fd, size, _CALL_MARKS):
+        calls = [call for part in parts_of(entry) if (call := call_of(part))]
+        if calls:
+            launches = [call.get("id") for call in calls if call.get("name") == LAUNCH_TOOL]
+            return any(isinstance(one, str) and one not in answered for one in launches)
+        for part in parts_of(entry):
+            result = part.get("functionResponse") if isinstance(part, dict) else None
+            if isinstance(result, dict) and isinstance(result.get("id"), str):
+                answered.add(result["id"])
+    return False
+
+
+def _entries_from_end(
+    fd: int, size: int, marks: tuple[bytes, ...]
+) -> Iterator[tuple[dict[str, Any], list[Record], int]]:
+    """Yield the lines with one of these marks, last first, with their records and where they end.
+
+    Each line is judged as if it were the first.
+    """
+    for entry, end in objects_from_end(fd, size, marks):
+        try:
+            records = list(LineReader().read(entry))
+        except ValueError:
+            continue  # not the client's own
+        yield entry, records, end
