@@ -11,7 +11,7 @@ from helpers.host_home import HostHome
 
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.codex.host import CODEX
-from ultramon.hosts.codex.setup import EVENTS, CodexHooks, hooks_path
+from ultramon.hosts.codex.setup import EVENTS, hooks
 from ultramon.hosts.gemini.setup import EVENTS as GEMINI_EVENTS
 from ultramon.hosts.registry import find_host
 from ultramon.hosts.setup import Choices
@@ -31,11 +31,10 @@ def home(tmp_path, monkeypatch):
 def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and members stay where they are meanwhile, and nothing else is left."""
     home.hooks.write_bytes(SHAPES[shape])
-    others = CodexHooks(hooks_path()).other_commands()
+    others = hooks().other_commands()
     home.install()
-    hooks = CodexHooks(hooks_path())
-    assert sorted(hook.event for hook in hooks.our_hooks()) == sorted(EVENTS)
-    assert hooks.other_commands() == others
+    assert sorted(hook.event for hook in hooks().our_hooks()) == sorted(EVENTS)
+    assert hooks().other_commands() == others
     assert not CODEX.plan_installation(home.request(force=True)).changes
     home.uninstall()
     assert home.hooks.read_bytes() == SHAPES[shape]

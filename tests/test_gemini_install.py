@@ -12,7 +12,7 @@ from helpers.host_home import HostHome
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.gemini.configuration import compression_ratio
 from ultramon.hosts.gemini.host import GEMINI
-from ultramon.hosts.gemini.setup import EVENTS, GeminiHooks, hooks_path
+from ultramon.hosts.gemini.setup import EVENTS, hooks
 from ultramon.hosts.setup import Choices
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
@@ -36,11 +36,10 @@ def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and settings stay where they are meanwhile, and nothing else is left."""
     before = SHAPES.get(shape, SETTINGS.encode())
     home.hooks.write_bytes(before)
-    others = GeminiHooks(hooks_path()).other_commands()
+    others = hooks().other_commands()
     home.install()
-    hooks = GeminiHooks(hooks_path())
-    assert sorted(hook.event for hook in hooks.our_hooks()) == sorted(EVENTS)
-    assert hooks.other_commands() == others
+    assert sorted(hook.event for hook in hooks().our_hooks()) == sorted(EVENTS)
+    assert hooks().other_commands() == others
     assert not GEMINI.plan_installation(home.request(force=True)).changes
     home.uninstall()
     assert home.hooks.read_bytes() == before

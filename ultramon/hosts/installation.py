@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.errors import ConfigurationError, StateCorruptError
-from ultramon.hosts.hook_commands import command_line, script_path
+from ultramon.errors import StateCorruptError
 from ultramon.hosts.hook_settings import HookSettings
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
-from ultramon.hosts.interpreter import lasting_interpreter
 from ultramon.hosts.planned_change import (
     PlannedChange,
     backup_path,
@@ -27,57 +25,6 @@ from ultramon.hosts.planned_change import (
 )
 from ultramon.hosts.setup import SetupRequest, choose, own_files
 from ultramon.system.files import delete_file, make_private_directory, replace_file
-
-_USER = "user"
-
-
-def plan_user_hooks(
-    settings: HookSettings, host: str, request: SetupRequest, **members: object
-) -> Installation:
-    """Plan one hook for each event, in the one file that a client reads for its user.
-
-    Args:
-        settings: That file.
-        host: Name of the host.
-        request: What was asked for.
-        members: Of each hook, beside its type and its command.
-
-    Raises:
-        ConfigurationError: A choice is not allowed, or this program may not last.
-        StateError: A file cannot be read.
-    """
-    _check_layer(host, request)
-    if request.choices.handoff_note:
-        allowed = f"a host whose compaction takes instructions; {host} takes none from hooks"
-        raise ConfigurationError("handoff_note", request.choices.handoff_note[:40], allowed)
-    interpreter = lasting_interpreter(request.cwd, force=request.force)
-    plan = Installation.begin(settings, host, request, interpreter)
-    command = command_line(interpreter, script_path(settings.script), plan.installed.path)
-    hook = {"type": "command", "command": command, **members}
-    settings.put_entries({event: {"hooks": [hook]} for event in settings.events})
-    plan.after = settings.data
-    plan.warn_of_wrapped_hooks()
-    return plan
-
-
-def plan_user_removal(settings: HookSettings, host: str, request: SetupRequest) -> Removal:
-    """Plan to take ultramon's hooks out of the one file that a client reads for its user.
-
-    Raises:
-        ConfigurationError: There is no such layer.
-        StateError: A file cannot be read; it is left alone.
-    """
-    _check_layer(host, request)
-    plan = Removal.begin(settings, host, request.state_directory)
-    plan.take_out()
-    plan.plan_traces()
-    return plan
-
-
-def _check_layer(host: str, request: SetupRequest) -> None:
-    if request.layer not in (None, _USER):
-        allowed = f"{_USER}: the hooks of {host} are those of a user"
-        raise ConfigurationError("layer", request.layer, allowed, "argument")
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ultramon.hosts.codex.setup import CodexHooks, hooks_path
+from ultramon.hosts.codex.setup import hooks
 from ultramon.hosts.doctor import DoctorContext
 from ultramon.hosts.port import Host
 from ultramon.hosts.user_hooks_doctor import examine_user_hooks
@@ -18,4 +18,4 @@ _CURE = (
 
 def examine(host: Host, context: DoctorContext) -> Iterator[Finding]:
     """Answer the questions about the hooks and the sessions; none where nothing is installed."""
-    return examine_user_hooks(context, host, lambda: CodexHooks(hooks_path()), lambda _: (), _CURE)
+    return examine_user_hooks(context, host, hooks, lambda _: (), _CURE)

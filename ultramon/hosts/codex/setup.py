@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 
-from ultramon.errors import ConfigurationError
+from ultramon.hosts import user_hooks
 from ultramon.hosts.codex import NAME
 from ultramon.hosts.codex.configuration import home_directory
 from ultramon.hosts.hook_commands import HookScript
 from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import (
-    Installation,
-    Removal,
-    plan_user_hooks,
-    plan_user_removal,
-)
+from ultramon.hosts.installation import Installation, Removal
 from ultramon.hosts.setup import SetupRequest
+from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
 
 HOOK = HookScript("codex", "hook.py", ("hook", NAME))
 EVENTS = (
@@ -48,27 +44,25 @@ class CodexHooks(HookSettings):
     events = EVENTS
 
 
-def hooks_path() -> str:
+def hooks() -> CodexHooks:
     """Return the client's ``hooks.json``, whether it exists or not.
 
     Raises:
         ConfigurationError: ``CODEX_HOME`` is not set and this user has no home directory.
+        StateError: It cannot be read.
     """
-    folder = home_directory(os.environ)
-    if folder.startswith("~"):
-        allowed = "an absolute path where the user has no home directory"
-        raise ConfigurationError("CODEX_HOME", None, allowed, "environment")
-    return os.path.join(os.path.abspath(folder), "hooks.json")
+    return CodexHooks(user_file(home_directory(os.environ), "hooks.json", "CODEX_HOME"))
 
 
 def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation that runs the Python of this program; see `plan_user_hooks`."""
-    plan = plan_user_hooks(CodexHooks(hooks_path()), NAME, request, timeout=SECONDS)
+    """Plan an installation; see `user_hooks.plan_installation`."""
+    refuse_handoff_note(NAME, request)
+    plan = user_hooks.plan_installation(hooks(), NAME, request, timeout=SECONDS)
     if plan.changes_settings:
         plan.warnings.append(_TRUST)
     return plan
 
 
 def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take ultramon's hooks out of the client's file; see `plan_user_removal`."""
-    return plan_user_removal(CodexHooks(hooks_path()), NAME, request)
+    """Plan to take the hooks out again."""
+    return user_hooks.plan_removal(hooks(), NAME, request)

@@ -14,7 +14,7 @@ HOME_VARIABLE = "GEMINI_CLI_HOME"
 FOLDER = ".gemini"
 DEFAULT_THRESHOLD_RATIO = 0.5
 """Of the window, where no settings say otherwise."""
-_SETTINGS = "settings.json"
+SETTINGS_NAME = "settings.json"
 _MAX_BYTES = 1 << 20
 
 
@@ -23,20 +23,15 @@ def home_directory(environ: Mapping[str, str]) -> str:
     return os.path.join(environ.get(HOME_VARIABLE) or os.path.expanduser("~"), FOLDER)
 
 
-def settings_path(environ: Mapping[str, str]) -> str:
-    """Return the file of the user's settings, whether it exists or not."""
-    return os.path.join(home_directory(environ), _SETTINGS)
-
-
 def compression_ratio(environ: Mapping[str, str], project: str | None) -> float:
     """Return the share of the window at which the client compresses, more than 0.0.
 
     The settings of the project outrank those of the user; what cannot be read says nothing.
     """
     ratio = DEFAULT_THRESHOLD_RATIO
-    paths = [settings_path(environ)]
+    paths = [os.path.join(home_directory(environ), SETTINGS_NAME)]
     if project:
-        paths.append(os.path.join(project, FOLDER, _SETTINGS))
+        paths.append(os.path.join(project, FOLDER, SETTINGS_NAME))
     for path in paths:
         try:
             settings = compact_json.loads(read_start(path, _MAX_BYTES))

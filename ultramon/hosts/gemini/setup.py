@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 
-from ultramon.errors import ConfigurationError
+from ultramon.hosts import user_hooks
 from ultramon.hosts.gemini import NAME
-from ultramon.hosts.gemini.configuration import HOME_VARIABLE, settings_path
+from ultramon.hosts.gemini.configuration import HOME_VARIABLE, SETTINGS_NAME, home_directory
 from ultramon.hosts.hook_commands import HookScript
 from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import (
-    Installation,
-    Removal,
-    plan_user_hooks,
-    plan_user_removal,
-)
+from ultramon.hosts.installation import Installation, Removal
 from ultramon.hosts.setup import SetupRequest
+from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
 
 HOOK = HookScript("gemini", "hook.py", ("hook", NAME))
 EVENTS = ("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd")
@@ -35,25 +31,24 @@ class GeminiHooks(HookSettings):
     events = EVENTS
 
 
-def hooks_path() -> str:
+def hooks() -> GeminiHooks:
     """Return the user's ``settings.json``, whether it exists or not.
 
     Raises:
         ConfigurationError: ``GEMINI_CLI_HOME`` is not set and this user has no home directory.
+        StateError: It cannot be read.
     """
-    path = settings_path(os.environ)
-    if path.startswith("~"):
-        allowed = "an absolute path where the user has no home directory"
-        raise ConfigurationError(HOME_VARIABLE, None, allowed, "environment")
-    return os.path.abspath(path)
+    return GeminiHooks(user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE))
 
 
 def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation that runs the Python of this program; see `plan_user_hooks`."""
-    settings = GeminiHooks(hooks_path())
-    return plan_user_hooks(settings, NAME, request, name=HOOK_NAME, timeout=MILLISECONDS)
+    """Plan an installation; see `user_hooks.plan_installation`."""
+    refuse_handoff_note(NAME, request)
+    return user_hooks.plan_installation(
+        hooks(), NAME, request, name=HOOK_NAME, timeout=MILLISECONDS
+    )
 
 
 def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take ultramon's hooks out of the client's file; see `plan_user_removal`."""
-    return plan_user_removal(GeminiHooks(hooks_path()), NAME, request)
+    """Plan to take the hooks out again."""
+    return user_hooks.plan_removal(hooks(), NAME, request)
