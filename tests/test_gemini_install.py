@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from helpers import ROOT
 from helpers.client_home import SHAPES
 from helpers.gemini_session import RECORDED
 from helpers.host_home import HostHome
@@ -125,3 +126,9 @@ def test_where_the_client_compresses(home, user, project, ratio):
     assert compression_ratio(environ, str(folder)) == ratio
     limits = GEMINI.compaction_limits(environ, str(folder), "gemini-2.5-pro", 1_000_000)
     assert limits == (int(ratio * 1_000_000), None)
+
+
+def test_the_page_says_what_is_so():
+    """By what is installed."""
+    page = (ROOT / "docs" / "gemini.md").read_text(encoding="utf-8")
+    assert all(event in page for event in EVENTS)

@@ -18,6 +18,7 @@ from ultramon.hosts.port import Host
 from ultramon.hosts.registry import find_host, find_hosts, host_names
 from ultramon.system.timestamps import format_time
 
+PAGE = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
 ACME = (EXTENSIONS / "host" / "ultramon_acme.py").read_text(encoding="utf-8")
 
 
@@ -170,17 +171,38 @@ def test_a_built_in_host_cannot_be_replaced(place):
 
 def test_the_built_in_hosts_are_complete():
     """Each has its name and a field of its own; an unknown name is an error that lists them."""
-    assert {"claude-code", "codex", "gemini"} <= set(host_names())
+    assert {"claude-code", "codex", "gemini", "qwen"} <= set(host_names())
     fields = {host.name: host.memory_field for host in find_hosts().usable}
     assert fields["claude-code"] == "claudeCode"
     assert len(set(fields.values())) == len(fields)
-    with pytest.raises(ConfigurationError, match="claude-code, codex, gemini"):
+    with pytest.raises(ConfigurationError, match="claude-code, codex, gemini, qwen"):
         find_host("nobody")
 
 
 def test_every_method_of_the_port_is_on_the_page():
     """docs/hosts.md names what a host answers."""
-    page = (ROOT / "docs" / "hosts.md").read_text(encoding="utf-8")
-    table = page[page.index("| method or attribute") :]
+    table = PAGE[PAGE.index("| method or attribute") :]
     names = {name for name in vars(Host) if not name.startswith("_")} - {"name"}
     assert names <= set(re.findall(r"[a-z_]+", table))
+
+
+def test_the_table_of_hosts_says_what_is_so():
+    """What each built-in host takes, by its column."""
+    names = {
+        "Claude Code": "claude-code", "Codex": "codex", "Gemini CLI": "gemini",
+        "Qwen Code": "qwen",
+    }  # fmt: skip
+    table = PAGE[PAGE.index("| | Claude Code") :].partition("\n\n")[0]
+    head, _, *rows = [line.strip("|").split(" | ") for line in table.splitlines()]
+    hosts = [find_host(names[cell.strip(" |").rpartition(" ")[0]]) for cell in head[1:]]
+    assert {host.name for host in hosts} == set(names.values())
+    cells = {row[0].strip(): [cell.strip(" |") for cell in row[1:]] for row in rows}
+    for option, row in {
+        "enforce": "agents that do not return are ended",
+        "status_line": "status line",
+        "resident": "tool calls by requests, resident",
+    }.items():
+        offered = [not cell.startswith(("no", "the client")) for cell in cells[row]]
+        assert offered == [option in host.own_options for host in hosts]
+    assert set(cells["`replay`, `report`, `resume`"]) == {"yes"}
+    assert all(host.resume_words("s") for host in hosts)

@@ -265,7 +265,7 @@ def command(
     --dry-run and --verbose print the diff to stdout; `ultramon uninstall` brings the old file back.
     Doing it again changes nothing, or brings the entries up to date.
 
-    HOST is claude-code, codex, gemini, or a host that another package offers.
+    HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
     """
     from ultramon.hosts.setup import Choices, SetupRequest
 

@@ -36,7 +36,7 @@ def command(
     entries of ultramon go. With the last installation go its choices, backups and failure log.
     Pins stay, and so do states of agents: `ultramon prune` deletes those that have ended.
 
-    HOST is claude-code, codex, gemini, or a host that another package offers.
+    HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
     """
     from ultramon.hosts.pins import Pins
     from ultramon.hosts.setup import SetupRequest

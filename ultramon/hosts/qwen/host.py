@@ -14,10 +14,13 @@ from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
+    from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.setup import Plan, SetupRequest
+    from ultramon.system.findings import Finding
 
 _KINDS = {
     **KINDS,
@@ -130,6 +133,24 @@ class QwenCode(Host):
     def resume_words(self, session_id: str) -> tuple[str, ...]:
         """Return the command that resumes a session."""
         return "qwen", "--resume", session_id
+
+    def plan_installation(self, request: SetupRequest) -> Plan:
+        """Plan hooks in the user's settings."""
+        from ultramon.hosts.qwen.setup import plan_installation
+
+        return plan_installation(request)
+
+    def plan_removal(self, request: SetupRequest) -> Plan:
+        """Plan to take them out again."""
+        from ultramon.hosts.qwen.setup import plan_removal
+
+        return plan_removal(request)
+
+    def examine(self, context: DoctorContext) -> Iterable[Finding]:
+        """Answer the questions about the hooks and about sessions that never called one."""
+        from ultramon.hosts.qwen.doctor import examine
+
+        return examine(self, context)
 
 
 QWEN = QwenCode()
