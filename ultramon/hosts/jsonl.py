@@ -166,6 +166,17 @@ def last_reading_of(
     return reading
 
 
+def has_line(head: bytes, matches: Callable[[dict[str, Any]], bool]) -> bool:
+    """Return whether a whole line among the first bytes of a file is an object that matches."""
+    for line in head.split(b"\n")[:-1]:
+        try:
+            if matches(decode_object(line)):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
 def head_objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the objects among the first 400 lines and pass over what cannot be decoded."""
     for _, line in zip(range(_MAX_HEAD_LINES), lines, strict=False):

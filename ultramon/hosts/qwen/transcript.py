@@ -10,7 +10,7 @@ from ultramon.hosts.claude_dialect import returned_by_news
 from ultramon.hosts.jsonl import (
     Recent,
     TranscriptReader,
-    decode_object,
+    has_line,
     head_objects,
     optional_token_count,
     read_lines,
@@ -83,14 +83,9 @@ def looks_like_transcript(head: bytes) -> bool:
     Args:
         head: The first bytes, 64 kB being plenty; the last line may be cut anywhere.
     """
-    *whole, cut = head.split(b"\n")
-    for line in whole:
-        try:
-            if _is_own(decode_object(line)):
-                return True
-        except ValueError:
-            continue
-    return cut.startswith(_FIRST_KEYS) and b'"sessionId":"' in cut[:256]
+    cut = head.rpartition(b"\n")[2]
+    is_first = cut.startswith(_FIRST_KEYS) and b'"sessionId":"' in cut[:256]
+    return is_first or has_line(head, _is_own)
 
 
 def _is_own(entry: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from ultramon.hosts.claude_dialect import returned_by_news
 from ultramon.hosts.jsonl import (
     Recent,
     TranscriptReader,
-    decode_object,
+    has_line,
     head_objects,
     optional_token_count,
     read_lines,
@@ -88,15 +88,13 @@ def looks_like_transcript(head: bytes) -> bool:
     Args:
         head: The first bytes, 64 kB being plenty; the last line may be cut anywhere.
     """
-    *whole, cut = head.split(b"\n")
-    for line in whole:
-        try:
-            entry = decode_object(line)
-        except ValueError:
-            continue
-        if text_or_none(entry.get("sessionId")) and text_or_none(entry.get("type")):
-            return True
-    return b'"parentUuid"' in cut and b'"isSidechain"' in cut
+    cut = head.rpartition(b"\n")[2]
+    is_cut = b'"parentUuid"' in cut and b'"isSidechain"' in cut
+    return is_cut or has_line(head, _is_own)
+
+
+def _is_own(entry: dict[str, Any]) -> bool:
+    return bool(text_or_none(entry.get("sessionId")) and text_or_none(entry.get("type")))
 
 
 def error_of(entry: dict[str, Any]) -> str | None:
