@@ -7,7 +7,7 @@ import time
 import pytest
 from helpers import DATA
 from helpers.codex_session import CodexRun, CodexSession
-from helpers.recorded_run import in_epoch
+from helpers.recorded_run import HOSTILE_PAYLOADS, in_epoch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,13 +152,7 @@ def test_a_plan_is_that_of_the_agent_that_keeps_it(tmp_path):
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
-        {"session_id": "../x", "hook_event_name": "Stop"},
-        {"session_id": 7, "hook_event_name": "Stop"},
-        {"session_id": "s", "hook_event_name": "PostToolUse", "agent_id": "a/b"},
-        {"session_id": "s", "hook_event_name": "PostToolUse", "transcript_path": "/dev/zero"},
-        {"session_id": "s", "hook_event_name": "Stop", "transcript_path": "/dev/zero"},
-        {"session_id": "s", "hook_event_name": "SubagentStop", "agent_id": "a"},
+        *HOSTILE_PAYLOADS,
         {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "update_plan",
          "tool_input": {"plan": [5, {"step": 5}, {"step": "a", "status": []}]}},
     ],

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from helpers.gemini_session import GeminiRun, GeminiSession
-from helpers.recorded_run import in_epoch
+from helpers.recorded_run import HOSTILE_BYTES, in_epoch
 
 PLAIN = "d7075450-8cca-45e6-8220-530887e2e90a"
 COMPRESS = "1c7a50c0-db2f-4999-8cf3-e6a0275199a1"
@@ -84,7 +84,7 @@ def test_a_session_without_a_reply_to_its_last_request_has_failed(tmp_path, answ
 
 
 HOSTILE = [
-    b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
+    *HOSTILE_BYTES,
     {"session_id": "../x", "hook_event_name": "AfterAgent"},
     {"session_id": 7, "hook_event_name": "AfterAgent"},
     {"session_id": "..", "hook_event_name": "AfterTool", "transcript_path": "/tmp/x.jsonl"},

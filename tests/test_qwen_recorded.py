@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 from helpers.qwen_session import NEW, OLD, QwenRun, QwenSession, recording
-from helpers.recorded_run import in_epoch
+from helpers.recorded_run import HOSTILE_PAYLOADS, in_epoch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,13 +161,8 @@ def test_a_plan_is_that_of_the_agent_that_keeps_it(tmp_path):
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
-        {"session_id": "../x", "hook_event_name": "Stop"},
-        {"session_id": 7, "hook_event_name": "Stop"},
-        {"session_id": "s", "hook_event_name": "PostToolUse", "agent_id": "a/b"},
-        {"session_id": "s", "hook_event_name": "PostToolUse", "transcript_path": "/dev/zero"},
+        *HOSTILE_PAYLOADS,
         {"session_id": "s", "hook_event_name": "Stop", "background_tasks": [5, {"status": []}]},
-        {"session_id": "s", "hook_event_name": "SubagentStop", "agent_id": "a"},
         {"session_id": "s", "hook_event_name": "UserPromptSubmit", "prompt": ["x"]},
         {"session_id": "s", "hook_event_name": "PostToolUse", "tool_name": "todo_write",
          "tool_input": {"todos": [5, {"content": 5}, {"content": "a", "status": []}]}},

@@ -7,8 +7,9 @@ import os
 import subprocess
 from contextlib import contextmanager
 
+from helpers.npm_client import install_client
 from helpers.program import run_process
-from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step, find_npm_program
+from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 
@@ -76,7 +77,8 @@ class Client:
     """A home of the client and a project, and a state directory beside them."""
 
     def __init__(self, path):
-        self.program = find_npm_program("codex", "@openai/codex", VERSION)
+        modules = install_client(f"codex-{VERSION}", f"@openai/codex@{VERSION}")
+        self.program = modules / ".bin" / "codex"
         self.home, self.project, self.states = path / "home", path / "project", path / "state"
         self.configuration = self.home / ".codex"
         for folder in (self.configuration, self.project):

@@ -8,8 +8,9 @@ import re
 import subprocess
 from contextlib import contextmanager
 
+from helpers.npm_client import install_client
 from helpers.program import run_process
-from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step, find_npm_program
+from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 
@@ -86,9 +87,12 @@ class Client:
     """A home of the client and a project, and a state directory beside them."""
 
     def __init__(self, path):
-        self.program = find_npm_program(
-            "gemini", "@google/gemini-cli", VERSION, "--ignore-scripts", "--omit=optional"
+        modules = install_client(
+            f"gemini-{VERSION}",
+            f"@google/gemini-cli@{VERSION}",
+            options=("--ignore-scripts", "--omit=optional"),
         )
+        self.program = modules / ".bin" / "gemini"
         self.home, self.project, self.states = path / "home", path / "project", path / "state"
         self.settings = self.home / ".gemini" / "settings.json"
         for folder in (self.settings.parent, self.project):

@@ -8,6 +8,20 @@ import time
 
 from ultramon.system.timestamps import format_time
 
+HOSTILE_BYTES = [
+    b"", b"{", b"[]", b"\xff" * 5_000, b"[" * 100_000, b'{"session_id": "s"' * 2,
+]  # fmt: skip
+HOSTILE_PAYLOADS = [
+    *HOSTILE_BYTES,
+    {"session_id": "../x", "hook_event_name": "Stop"},
+    {"session_id": 7, "hook_event_name": "Stop"},
+    {"session_id": "s", "hook_event_name": "PostToolUse", "agent_id": "a/b"},
+    {"session_id": "s", "hook_event_name": "PostToolUse", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "Stop", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "SubagentStop", "agent_id": "a"},
+]  # fmt: skip
+"""Of a session ``s``, or of none; in the dialect of Claude Code."""
+
 
 class RecordedRun:
     """One recorded run; the transcripts grow before each call to what they were at that call.

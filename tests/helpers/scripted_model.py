@@ -1,46 +1,18 @@
-"""A scripted stand-in for a model on loopback, and clients of npm, pinned and cached."""
+"""A scripted stand-in for the model of a client, on loopback."""
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
-import os
 import re
-import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-
-from helpers.requirements import missing, require_tool
 
 RUN_SECONDS = 120
 COMPACT = "compact"
 """Name of the agent whose requests are those for a summary."""
 _MARK = re.compile(r"\[\[(\w+)\]\]")
-
-
-def find_npm_program(name, package, version, *options):
-    """Return a program of a package, installed by npm once for all tests of this machine."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "ultramon-tests" / "npm" / f"{name}-{version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "node_modules" / ".bin" / name
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists():
-            options = ["--no-fund", "--no-audit", *options, "--prefix", str(folder)]
-            done = subprocess.run(
-                [require_tool("npm"), "install", *options, f"{package}@{version}"],
-                capture_output=True,
-                encoding="utf-8",
-                check=False,
-            )
-            if done.returncode:
-                missing(f"npm cannot install {package}@{version}: {done.stderr[-300:]}")
-    require_tool("node")
-    return program
 
 
 class Step:
@@ -116,6 +88,10 @@ class ScriptedModel:
         """The texts in a request that hooks have put there."""
         raise NotImplementedError
 
+    def is_turn(self, body):
+        """Whether a request is no other one than that of a turn."""
+        return bool(body.get("tools"))
+
     def write(self, step, body, path):
         """Return status, type and bytes of a reply."""
         raise NotImplementedError
@@ -125,8 +101,8 @@ class ScriptedModel:
         prompts = self.prompts_of(body)
         found = map(_MARK.search, prompts)
         name = next((one.group(1) for one in found if one), "MAIN")
+        is_turn = self.is_turn(body)
         with self._lock:
-            is_turn = bool(body.get("tools"))
             step = self._compact
             if is_turn:
                 # The client tells a parent of a child's end in a turn that may come or not.
