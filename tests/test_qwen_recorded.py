@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 
 import pytest
 from helpers.qwen_session import NEW, OLD, QwenRun, QwenSession, recording
@@ -9,11 +10,16 @@ from helpers.recorded_run import HOSTILE_PAYLOADS, in_epoch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.hosts.handling import HookCall
+from ultramon.hosts.port import SESSION_ENDED, WAITING
+from ultramon.hosts.qwen.host import QwenCode
 from ultramon.hosts.qwen.last_reading import (
     may_run_subagent,
     read_last_reading,
     read_last_replies,
 )
+from ultramon.hosts.store import HookStore
+from ultramon.system.timestamps import format_time
 
 BOTH = pytest.mark.parametrize("version", [OLD, NEW])
 SUBA, SUBB = "general-purpose-call_3", "general-purpose-call_4"
@@ -198,6 +204,58 @@ def test_a_file_of_any_bytes_is_read(lines):
         assert reading.report is None or reading.report.tokens == 5
         assert len(read_last_replies(file.name, is_subagent=False)) <= 2
         assert may_run_subagent(file.name) is False
+
+
+def lines_of(version, name, count):
+    """The first lines of a recorded file."""
+    (path,) = recording(version, name).glob("*-*.jsonl")
+    return path.read_bytes().splitlines(keepends=True)[:count]
+
+
+@pytest.mark.parametrize(("count", "is_current"), [(4, True), (6, False), (7, False), (8, True)])
+@BOTH
+def test_a_reply_that_is_not_written_down_yet_is_missed(tmp_path, version, count, is_current):
+    """All calls of the last one have their results; that of the call that has run comes later."""
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(b"".join(lines_of(version, "plain", count)))
+    reading = read_last_reading(str(file), is_subagent=False, call_id="toolu_1")
+    assert reading.is_current is is_current
+    assert read_last_reading(str(file), is_subagent=False).is_current
+
+
+@pytest.mark.parametrize("kind", [WAITING, SESSION_ENDED])
+def test_the_last_reply_of_a_turn_is_waited_for(tmp_path, kind):
+    """The client calls the hook of the end while it still writes."""
+    file = tmp_path / "session.jsonl"
+    lines = [
+        json.dumps(json.loads(line) | {"timestamp": format_time(time.time() + 1)}).encode() + b"\n"
+        for line in lines_of(OLD, "plain", None)
+    ]
+    file.write_bytes(b"".join(lines[:-1]))
+    base = {"session_id": "s", "transcript_path": str(file), "cwd": "/home/user/project"}
+    session = QwenSession(tmp_path)
+    session.run(base | {"hook_event_name": "UserPromptSubmit", "prompt": "go"})
+    assert session.record("s").estimated_tokens == 118_000
+
+    class LateClient(QwenCode):
+        name = "qwen"
+
+        def read_last_reading(self, path, **more):
+            reading = read_last_reading(path, **more)
+            with file.open("ab") as stream:  # after the first look at it
+                stream.write(lines.pop() if lines else b"")
+            return reading
+
+    host, lines[:] = LateClient(), lines[-1:]
+    payload = base | {"hook_event_name": "Stop", "last_assistant_message": "All done."}
+    event = host.read_event(payload, session.environ)
+    event.kind = kind
+    store = HookStore(
+        host, str(session.state), "qwen.json", session.environ, event="Stop", now=time.time()
+    )
+    HookCall(event, store).answer()
+    record = session.record("s")
+    assert (record.estimated_tokens, record.active) == (205_000, kind == WAITING)
 
 
 def test_an_answer_has_the_known_members_only(tmp_path):

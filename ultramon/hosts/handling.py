@@ -205,9 +205,8 @@ class HookCall:
     def _end(self) -> None:
         """End a session, and its subagents unless it was cleared."""
         reason = self._event.reason
-        reading = self._called.look()
 
-        def finish(agent: HostedAgent) -> None:
+        def finish(agent: HostedAgent, reading: LastReading) -> None:
             if agent.record.active:
                 agent.take(reading.report)
             if reading.error == OVERFLOW:
@@ -216,7 +215,9 @@ class HookCall:
                 agent.note_failure(self._event.error)
             agent.finish(reason)
 
-        agent = self._store.update(self.agent_id, finish, create=False)
+        # Some clients end with a turn whose last reply they are about to write.
+        check = self._readings.check_end
+        agent = self._called.update_with_reading(finish, check, create=False)
         if agent is None or reason == port.CLEAR:
             return
         self._subagents().end_all(agent)

@@ -48,6 +48,7 @@ class QwenCode(Host):
         """Translate a payload; see `Host.read_event`."""
         event = event_of(payload, _KINDS, tail)
         event.call_id = checked_text(payload, "tool_call_id") or event.call_id
+        event.last_text = text_in(payload, "last_assistant_message")
         event.model = event.model or environ.get(_MODEL_VARIABLE) or None
         if _is_of_unnamed_subagent(event, payload, environ):
             event.kind = ""

@@ -1,13 +1,13 @@
 """The last reading in the file of an agent, found from its end.
 
-Standard library only: every hook call that measures uses it. The client writes a reply down before
-it calls the hooks of its tools, so nothing newer is ever missing.
+Standard library only: every hook call that measures uses it. The client writes while its hooks run:
+on a busy machine a reply may come after the call of the hook.
 """
 
 from __future__ import annotations
 
-from ultramon.hosts.jsonl import open_transcript, text_of
-from ultramon.hosts.qwen.transcript import LineReader, call_of, parts_of
+from ultramon.hosts.jsonl import open_transcript
+from ultramon.hosts.qwen.transcript import LineReader, parts_of, said_in
 from ultramon.hosts.records import OVERFLOW, Boundary, LastReading, Overflow, Report, Window
 from ultramon.hosts.transcript_tail import objects_from_end
 
@@ -30,7 +30,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     Args:
         path: The file of the agent itself.
         is_subagent: Whether it is a subagent's; each has a file of its own.
-        call_id: Not needed: a hook is called when its reply is written down.
+        call_id: The tool call that has run; its own result is written after the hooks.
 
     Raises:
         OSError: It cannot be opened: it is not there, or not readable.
@@ -38,19 +38,24 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     """
     fd, size = open_transcript(path)
     reading = LastReading()
-    reading.is_current = True
     reading.bytes_behind = size
-    for entry, records, end in _entries_from_end(fd, size, _MARKS):
+    calls: set[str] = set()
+    answered: set[str] = set()
+    for entry, records, end in _entries_from_end(fd, size, (*_MARKS, *_CALL_MARKS)):
+        calls |= _ids(entry, "functionCall")
+        answered |= _ids(entry, "functionResponse")
         for record in records:
             if isinstance(record, Report):
                 reading.report, reading.bytes_behind = record, size - end
-                reading.text = text_of(parts_of(entry), ("text",))
+                reading.text = said_in(entry)
             elif isinstance(record, Window):
                 reading.window_tokens = record.tokens
             elif isinstance(record, Overflow):
                 reading.error, reading.stopped_at = OVERFLOW, record.at
         if reading.report is not None or any(isinstance(one, Boundary) for one in records):
             break
+    # Version 0.15 names the call by an id that is not in the file.
+    reading.is_current = call_id is None or not calls <= answered
     return reading
 
 
@@ -70,7 +75,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     for entry, records, _ in _entries_from_end(*open_transcript(path), (*_MARKS, *_CALL_MARKS)):
         if any(isinstance(record, Boundary) for record in records):
             break
-        calls[:0] = [str(call.get("id")) for part in parts_of(entry) if (call := call_of(part))]
+        calls[:0] = sorted(_ids(entry, "functionCall"))
         for record in records:
             if isinstance(record, Report):
                 replies.append((record, calls))
@@ -92,17 +97,24 @@ def may_run_subagent(path: str) -> bool:
         fd, size = open_transcript(path)
     except (OSError, ValueError):
         return False
-    answered: set[object] = set()
+    answered: set[str] = set()
     for entry, _, _ in _entries_from_end(fd, size, _CALL_MARKS):
-        calls = [call for part in parts_of(entry) if (call := call_of(part))]
-        if calls:
-            launches = [call.get("id") for call in calls if call.get("name") == LAUNCH_TOOL]
-            return any(isinstance(one, str) and one not in answered for one in launches)
-        for part in parts_of(entry):
-            result = part.get("functionResponse") if isinstance(part, dict) else None
-            if isinstance(result, dict) and isinstance(result.get("id"), str):
-                answered.add(result["id"])
+        if _ids(entry, "functionCall"):
+            return not _ids(entry, "functionCall", LAUNCH_TOOL) <= answered
+        answered |= _ids(entry, "functionResponse")
     return False
+
+
+def _ids(entry: dict[str, Any], kind: str, name: str | None = None) -> set[str]:
+    """Return the ids of the calls or results in a line, only those of a tool if it is named."""
+    found = (part.get(kind) for part in parts_of(entry) if isinstance(part, dict))
+    return {
+        one["id"]
+        for one in found
+        if isinstance(one, dict)
+        and isinstance(one.get("id"), str)
+        and name in (None, one.get("name"))
+    }
 
 
 def _entries_from_end(

@@ -138,7 +138,7 @@ class LineReader(TranscriptReader):
             self._is_counted = True
             records = [*self._window(entry, at), report]
         for part in parts_of(entry):
-            if call := call_of(part):
+            if call := _call_of(part):
                 arguments = call.get("args")
                 self._note_file(call.get("id"), arguments)
                 text = text_of([call.get("name"), arguments], None)
@@ -183,8 +183,13 @@ def parts_of(entry: dict[str, Any]) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
-def call_of(part: object) -> dict[str, Any] | None:
-    """Return the tool call in a part of a reply, or None."""
+def said_in(entry: dict[str, Any]) -> str:
+    """Return the text of a reply, without what the model thought."""
+    parts = parts_of(entry)
+    return text_of([p for p in parts if not (isinstance(p, dict) and p.get("thought"))], _TEXT_KEYS)
+
+
+def _call_of(part: object) -> dict[str, Any] | None:
     call = part.get("functionCall") if isinstance(part, dict) else None
     return call if isinstance(call, dict) else None
 
