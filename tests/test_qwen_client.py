@@ -32,6 +32,11 @@ def write(client, more):
     assert done.returncode == 0, done.stderr
 
 
+def calls(*tokens):
+    """Replies that each call a tool: never the same call, which the client takes for a loop."""
+    return [Step(one, f"echo {one}") for one in tokens]
+
+
 def all_told(api, name, since=0):
     """What an agent has read of hooks, from one of its requests on."""
     return [text for texts in api.told(name)[since:] for text in texts]
@@ -40,8 +45,7 @@ def all_told(api, name, since=0):
 def test_a_session_is_seen_and_warned_and_leaves_no_trace(client):
     """Once for each crossing, at once or a call later; the old file comes back."""
     before = json.dumps(SETTINGS).encode()
-    steps = [Step(tokens, "true") for tokens in (30_000, 60_600, 61_000, 61_200)]
-    steps.append(Step(70_000))
+    steps = [*calls(30_000, 60_600, 61_000, 61_200), Step(70_000)]
     with client.api({"MAIN": steps}) as api:
         done = client.run("[[MAIN]] work")
     assert (done.returncode, api.left()) == (0, {}), done.stderr
@@ -84,8 +88,7 @@ def test_subagents_are_warned_of_their_own_numbers(client):
 def test_a_compaction_starts_an_epoch(client):
     """What was read before counts no more, and the next crossing is warned of."""
     write(client, {"model": {"generationConfig": {"contextWindowSize": 100_000}}})
-    steps = [Step(tokens, "true") for tokens in (30_000, 50_000, 71_000, 9_000, 51_000, 51_500)]
-    steps.append(Step(52_000))
+    steps = [*calls(30_000, 50_000, 71_000, 9_000, 51_000, 51_500), Step(52_000)]
     with client.api(
         {"MAIN": steps}, Step(70_000, text="<state_snapshot>[[MAIN]] so far</state_snapshot>")
     ) as api:
@@ -95,7 +98,7 @@ def test_a_compaction_starts_an_epoch(client):
     assert (record.epoch, record.estimated_tokens) == (2, 52_000)
     assert [agent for agent, _ in api.requests].count("compact") == 1
     assert client.failures() == []
-    assert len(all_told(api, "MAIN", since=3)) == 1
+    assert len(all_told(api, "MAIN", since=4)) == 1
 
 
 @pytest.mark.exhaustive
