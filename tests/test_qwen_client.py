@@ -7,6 +7,8 @@ from helpers.qwen_client import Client
 from helpers.qwen_session import NEW, OLD
 from helpers.scripted_model import Step
 
+pytestmark = pytest.mark.timeout(600)  # each round of tools starts several processes
+
 SETTINGS = {
     "$version": 4,
     "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]},

@@ -12,12 +12,13 @@ from helpers.npm_client import install_client
 from helpers.program import run_process
 from helpers.qwen_session import NEW
 from helpers.requirements import require_tool
-from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
+from helpers.scripted_model import ScriptedModel, Step
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 from ultramon.system.ids import random_hex
 
 MODEL = "qwen3-coder-plus"
+RUN_SECONDS = 280
 _WORDS = re.compile(r"^(?:Context window|\[ultramon\]).*", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
 
