@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from contextlib import contextmanager
 
+from helpers.host_client import HostClient
 from helpers.npm_client import install_client
-from helpers.program import run_process
-from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
-from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts import failure_log
+from helpers.scripted_model import ScriptedModel, Step
 
 VERSION = "0.169.0"
 MODEL = "gpt-5.2"
-
-
-def _calls(step):
-    return [("exec_command", {"cmd": one}) if isinstance(one, str) else one for one in step.calls]
 
 
 class Api(ScriptedModel):
@@ -41,6 +32,10 @@ class Api(ScriptedModel):
             if text.startswith(("Context window", "[ultramon]"))
         ]
 
+    def shell(self, command):
+        """Name and arguments of the call that runs a shell command."""
+        return "exec_command", {"cmd": command}
+
     def write(self, step, body, path):
         """A stream of events."""
         events = "".join(
@@ -49,12 +44,12 @@ class Api(ScriptedModel):
         return 200, "text/event-stream", events.encode()
 
     def _events(self, step):
-        done = {"status": "completed"}
+        done, calls = {"status": "completed"}, self.calls_of(step)
         items = [
             {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": name,
              "arguments": json.dumps(arguments), **done,
              **({"namespace": namespace[0]} if namespace else {})}
-            for (name, arguments, *namespace), n in zip(_calls(step), self._ids, strict=False)
+            for (name, arguments, *namespace), n in zip(calls, self._ids, strict=False)
         ]  # fmt: skip
         if step.text:
             content = [{"type": "output_text", "text": step.text, "annotations": []}]
@@ -73,26 +68,19 @@ def _texts(item):
     return [part.get("text", "") for part in content] if isinstance(content, list) else []
 
 
-class Client:
-    """A home of the client and a project, and a state directory beside them."""
+class Client(HostClient):
+    """The client, installed, with a home and a project."""
 
     def __init__(self, path):
+        super().__init__(path, "codex", ".codex")
         modules = install_client(f"codex-{VERSION}", f"@openai/codex@{VERSION}")
         self.program = modules / ".bin" / "codex"
-        self.home, self.project, self.states = path / "home", path / "project", path / "state"
-        self.configuration = self.home / ".codex"
-        for folder in (self.configuration, self.project):
-            folder.mkdir(parents=True)
         self.hooks = self.configuration / "hooks.json"
-        self.variables = {
-            "HOME": str(self.home),
+        self.variables |= {
             "CODEX_HOME": str(self.configuration),
-            "ULTRAMON_STATE_DIR": str(self.states),
-        }
-
-    def ultramon(self, *arguments):
-        """Run ultramon beside the client."""
-        return run_process(*arguments, **self.variables)
+            "SCRIPT_KEY": "none", "HTTPS_PROXY": "http://127.0.0.1:9",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }  # fmt: skip
 
     def configure(self, api, config=""):
         """Write the client's configuration for a scripted model."""
@@ -105,43 +93,19 @@ class Client:
             f'stream_max_retries = 0\n[projects."{self.project}"]\ntrust_level = "trusted"\n'
         )
 
-    @contextmanager
     def api(self, steps, *, config="", compact=None):
-        """Serve a scripted model."""
+        """Write the client's configuration for a scripted model, and serve it."""
         api = Api(steps, compact)
         self.configure(api, config)
-        try:
-            yield api
-        finally:
-            api.close()
-
-    def environ(self):
-        """The environment of the client: it reaches the scripted model and nothing else."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        return kept | self.variables | {
-            "SCRIPT_KEY": "none", "HTTPS_PROXY": "http://127.0.0.1:9",
-            "NO_PROXY": "127.0.0.1,localhost",
-        }  # fmt: skip
+        return self.serve(api)
 
     def run(self, *arguments, trusted=True):
         """Run ``codex exec`` to its end; return the process."""
         trust = ["--dangerously-bypass-hook-trust"] if trusted else []
-        return subprocess.run(
-            [self.program, "exec", *trust, "--dangerously-bypass-approvals-and-sandbox",
-             "--skip-git-repo-check", *arguments],
-            env=self.environ(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            cwd=self.project,
-            check=False,
-            timeout=RUN_SECONDS,
+        return self.run_command(
+            self.program, "exec", *trust, "--dangerously-bypass-approvals-and-sandbox",
+            "--skip-git-repo-check", *arguments,
         )  # fmt: skip
-
-    def records(self):
-        """The states of all agents."""
-        directory = StateDirectory(str(self.states))
-        return [directory.read(agent_id) for agent_id in directory.list_ids()]
 
     def has_child_ended(self):
         """Whether the hooks have seen a subagent end."""
@@ -151,8 +115,3 @@ class Client:
         """Whether a rollout says that a request was refused as too large."""
         rollouts = self.configuration.rglob("rollout-*.jsonl")
         return any("context_window_exceeded" in file.read_text() for file in rollouts)
-
-    def failures(self):
-        """The problems in the failure log."""
-        path = failure_log.log_path(str(self.states), "codex")
-        return [failure["problem"] for failure in failure_log.read(path)]

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-from contextlib import contextmanager
 
+from helpers.host_client import HostClient
 from helpers.npm_client import install_client
-from helpers.program import run_process
-from helpers.scripted_model import RUN_SECONDS, ScriptedModel, Step
-from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts import failure_log
+from helpers.scripted_model import ScriptedModel, Step
 
 VERSION = "0.61.0"
 MODEL = "gemini-2.5-pro"
@@ -48,16 +43,10 @@ class Api(ScriptedModel):
 
     def write(self, step, body, path):
         """One piece of a stream, or one object where no stream was asked for."""
-        calls = [
-            ("run_shell_command", {"command": one, "description": "run"})
-            if isinstance(one, str)
-            else one
-            for one in step.calls
-        ]
         parts = [{"text": step.text}] if step.text else []
         parts += [
             {"functionCall": {"id": f"call_{next(self._ids)}", "name": name, "args": arguments}}
-            for name, arguments in calls
+            for name, arguments in self.calls_of(step)
         ]
         usage = {"promptTokenCount": step.tokens, "candidatesTokenCount": 5}
         reply = {
@@ -83,64 +72,31 @@ def _text(item):
     return "\n".join(texts)
 
 
-class Client:
-    """A home of the client and a project, and a state directory beside them."""
+class Client(HostClient):
+    """The client, installed, with a home and a project."""
 
     def __init__(self, path):
+        super().__init__(path, "gemini", ".gemini")
         modules = install_client(
             f"gemini-{VERSION}",
             f"@google/gemini-cli@{VERSION}",
             options=("--ignore-scripts", "--omit=optional"),
         )
         self.program = modules / ".bin" / "gemini"
-        self.home, self.project, self.states = path / "home", path / "project", path / "state"
-        self.settings = self.home / ".gemini" / "settings.json"
-        for folder in (self.settings.parent, self.project):
-            folder.mkdir(parents=True)
+        self.settings = self.configuration / "settings.json"
         (self.project / "a.txt").write_text("alpha\n")
-        self.variables = {
-            "HOME": str(self.home),
-            "GEMINI_CLI_HOME": str(self.home),
-            "ULTRAMON_STATE_DIR": str(self.states),
-        }
+        self.variables["GEMINI_CLI_HOME"] = str(self.home)
 
-    def ultramon(self, *arguments):
-        """Run ultramon beside the client."""
-        return run_process(*arguments, **self.variables)
-
-    @contextmanager
     def api(self, steps):
         """Serve a scripted model; the client is run inside."""
         api = Api(steps)
         self.variables["GOOGLE_GEMINI_BASE_URL"] = api.url
-        try:
-            yield api
-        finally:
-            api.close()
+        return self.serve(api)
 
     def run(self, *arguments):
         """Run ``gemini`` without a terminal to its end; return the process."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        return subprocess.run(
-            [self.program, "-m", MODEL, "--yolo", *arguments],
-            env=kept | self.variables | {
-                "GEMINI_API_KEY": "none", "GEMINI_CLI_NO_RELAUNCH": "true",
-                "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            cwd=self.project,
-            check=False,
-            timeout=RUN_SECONDS,
+        return self.run_command(
+            self.program, "-m", MODEL, "--yolo", *arguments,
+            GEMINI_API_KEY="none", GEMINI_CLI_NO_RELAUNCH="true",
+            HTTPS_PROXY="http://127.0.0.1:9", NO_PROXY="127.0.0.1,localhost",
         )  # fmt: skip
-
-    def records(self):
-        """The states of all agents, sessions first."""
-        directory = StateDirectory(str(self.states))
-        return [directory.read(agent_id) for agent_id in sorted(directory.list_ids(), key=len)]
-
-    def failures(self):
-        """The problems in the failure log."""
-        path = failure_log.log_path(str(self.states), "gemini")
-        return [failure["problem"] for failure in failure_log.read(path)]

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-from contextlib import contextmanager
 
+from helpers.host_client import HostClient
 from helpers.npm_client import install_client
-from helpers.program import run_process
 from helpers.qwen_session import NEW
 from helpers.requirements import require_tool
 from helpers.scripted_model import ScriptedModel, Step
-from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts import failure_log
 from ultramon.system.ids import random_hex
 
 MODEL = "qwen3-coder-plus"
-RUN_SECONDS = 280
 _WORDS = re.compile(r"^(?:Context window|\[ultramon\]).*", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
 
@@ -60,13 +54,12 @@ class Api(ScriptedModel):
 
     def write(self, step, body, path):
         """A stream of events, or one object where no stream was asked for."""
-        calls = [_shell(one) if isinstance(one, str) else one for one in step.calls]
         usage = {"prompt_tokens": step.tokens, "completion_tokens": 5}
         usage["total_tokens"] = step.tokens + 5
         made = [
             {"id": f"call_{random_hex(8)}", "type": "function", "index": number,
              "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for number, (name, arguments) in enumerate(calls)
+            for number, (name, arguments) in enumerate(self.calls_of(step))
         ]  # fmt: skip
         message = {"role": "assistant", "content": step.text or None}
         if made:
@@ -94,63 +87,29 @@ def _texts(message):
     return [part.get("text", "") for part in content or ()]
 
 
-def _shell(command):
-    return ("run_shell_command", {"command": command, "description": "run"})
+class Client(HostClient):
+    """The client, installed, with a home and a project."""
 
-
-class Client:
-    """A home of the client and a project, and a state directory beside them."""
+    run_seconds = 280
 
     def __init__(self, path, version):
+        super().__init__(path, "qwen", ".qwen")
         self.command = find_client(version)
-        self.home, self.project, self.states = path / "home", path / "project", path / "state"
-        self.configuration = self.home / ".qwen"
-        for folder in (self.configuration, self.project):
-            folder.mkdir(parents=True)
         self.settings = self.configuration / "settings.json"
-        self.variables = {"HOME": str(self.home), "ULTRAMON_STATE_DIR": str(self.states)}
 
-    def ultramon(self, *arguments):
-        """Run ultramon beside the client."""
-        return run_process(*arguments, **self.variables)
-
-    @contextmanager
     def api(self, steps, compact=None):
-        """Serve a scripted model."""
+        """Serve a scripted model; the client is run inside."""
         api = Api(steps, compact)
         self.variables |= {"OPENAI_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": "none"}
         self.variables["OPENAI_MODEL"] = MODEL
-        try:
-            yield api
-        finally:
-            api.close()
+        return self.serve(api)
 
     def run(self, prompt, *arguments):
         """Run the client on one prompt to its end; return the process."""
         # With a proxy in its environment the client does not reach loopback.
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        return subprocess.run(
-            [*self.command, "-p", prompt, "--yolo", *arguments],
-            env=kept | self.variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            cwd=self.project,
-            check=False,
-            timeout=RUN_SECONDS,
-        )
-
-    def records(self):
-        """The states of all agents."""
-        directory = StateDirectory(str(self.states))
-        return [directory.read(agent_id) for agent_id in directory.list_ids()]
+        return self.run_command(*self.command, "-p", prompt, "--yolo", *arguments)
 
     def have_children_ended(self):
         """Whether the hooks have seen every subagent end."""
         children = [record for record in self.records() if record.parent_id]
         return bool(children) and not any(child.active for child in children)
-
-    def failures(self):
-        """The problems in the failure log."""
-        path = failure_log.log_path(str(self.states), "qwen")
-        return [failure["problem"] for failure in failure_log.read(path)]

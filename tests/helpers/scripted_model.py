@@ -88,6 +88,14 @@ class ScriptedModel:
         """The texts in a request that hooks have put there."""
         raise NotImplementedError
 
+    def shell(self, command):
+        """Name and arguments of the call that runs a shell command."""
+        return "run_shell_command", {"command": command, "description": "run"}
+
+    def calls_of(self, step):
+        """Name and arguments of each call of a step."""
+        return [self.shell(one) if isinstance(one, str) else one for one in step.calls]
+
     def is_turn(self, body):
         """Whether a request is no other one than that of a turn."""
         return bool(body.get("tools"))

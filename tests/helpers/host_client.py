@@ -1,0 +1,76 @@
+"""A real client of a coding agent, run without a terminal beside ultramon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+
+from helpers.program import run_process
+from helpers.scripted_model import RUN_SECONDS
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.hosts import failure_log
+
+
+class HostClient:
+    """A home of a client and a project, and a state directory beside them.
+
+    Args:
+        path: A folder for the three.
+        host: Name of the host.
+        folder: Name of the client's directory in the home.
+
+    Attributes:
+        variables: Environment of the client and of ultramon, beyond ``PATH`` and ``LANG``.
+        run_seconds: How long a run may take.
+    """
+
+    run_seconds = RUN_SECONDS
+
+    def __init__(self, path, host, folder):
+        self.host = host
+        self.home, self.project, self.states = path / "home", path / "project", path / "state"
+        self.configuration = self.home / folder
+        for one in (self.configuration, self.project):
+            one.mkdir(parents=True)
+        self.variables = {"HOME": str(self.home), "ULTRAMON_STATE_DIR": str(self.states)}
+
+    def ultramon(self, *arguments):
+        """Run ultramon beside the client."""
+        return run_process(*arguments, **self.variables)
+
+    @contextmanager
+    def serve(self, api):
+        """Serve a scripted model; the client is run inside."""
+        try:
+            yield api
+        finally:
+            api.close()
+
+    def environ(self, **variables):
+        """The environment of the client, which reaches nothing but the scripted model."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        return kept | self.variables | variables
+
+    def run_command(self, *command, **variables):
+        """Run a command of the client in the project to its end; return the process."""
+        return subprocess.run(
+            command,
+            env=self.environ(**variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            cwd=self.project,
+            check=False,
+            timeout=self.run_seconds,
+        )
+
+    def records(self):
+        """The states of all agents, sessions first."""
+        directory = StateDirectory(str(self.states))
+        return [directory.read(agent_id) for agent_id in sorted(directory.list_ids(), key=len)]
+
+    def failures(self):
+        """The problems in the failure log."""
+        path = failure_log.log_path(str(self.states), self.host)
+        return [failure["problem"] for failure in failure_log.read(path)]
