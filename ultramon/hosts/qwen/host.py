@@ -110,8 +110,14 @@ class QwenCode(Host):
         path = event.transcript_path
         if path is None or subagent_id is None:
             return path
-        project = os.path.dirname(os.path.dirname(path))
-        return os.path.join(project, "subagents", session_id, f"agent-{subagent_id}.jsonl")
+        return os.path.join(_subagents_folder(path, session_id), f"agent-{subagent_id}.jsonl")
+
+    def subagent_transcripts(self, path: str) -> Iterator[str]:
+        """Yield the files of a session's subagents, of those that a newer client has written."""
+        from ultramon.hosts.transcript_files import files_below
+
+        session_id, _ = os.path.splitext(os.path.basename(path))
+        return files_below(_subagents_folder(os.path.abspath(path), session_id), ".jsonl")
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
@@ -155,6 +161,11 @@ class QwenCode(Host):
 
 
 QWEN = QwenCode()
+
+
+def _subagents_folder(path: str, session_id: str) -> str:
+    """Return where the subagents of a session have their files, by the path of its own."""
+    return os.path.join(os.path.dirname(os.path.dirname(path)), "subagents", session_id)
 
 
 def _is_of_unnamed_subagent(
