@@ -24,6 +24,7 @@ SETTINGS = """{
 }
 """
 """As older clients wrote it: a list of names among the events."""
+HUGE = '{"model": {"compressionThreshold": 1e999}}'
 
 
 @pytest.fixture
@@ -112,6 +113,7 @@ def test_the_doctor_finds_sessions_that_never_called_a_hook(home):
         (None, None, 0.5), ({"model": {"compressionThreshold": 0.3}}, None, 0.3),
         ({"model": {"compressionThreshold": 0.3}}, {"model": {"compressionThreshold": 0.7}}, 0.7),
         ({"model": {"compressionThreshold": "x"}}, {"model": []}, 0.5), ("{", [], 0.5),
+        ({"model": {"compressionThreshold": 0.4}}, HUGE, 0.4), (HUGE, None, 0.5),
         ({"model": {"compressionThreshold": 0}}, {"model": {"compressionThreshold": True}}, 0.5),
     ],
 )  # fmt: skip

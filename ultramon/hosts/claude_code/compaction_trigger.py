@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from ultramon.hosts.claude_code import MOST_VARIABLE, SMALL_VARIABLE
+from ultramon.hosts.client_settings import read_layers
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on
 from ultramon.system.files import read_start
@@ -43,7 +44,6 @@ OUTPUT_RESERVE_TOKENS = 20_000
 COMPACTION_RESERVE_TOKENS = 13_000
 REFUSAL_RESERVE_TOKENS = 3_000
 _ENABLED = "autoCompactEnabled"
-_MAX_SETTINGS_BYTES = 1 << 20
 _MAX_ANSWERS_BYTES = 1 << 25
 """Of the file in which the client keeps a user's answers, with a history for each project."""
 
@@ -136,18 +136,12 @@ def config_directory(environ: Mapping[str, str]) -> str:
 
 
 def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the settings that can be read, those that win last."""
+    """Return the settings that can be read, those that win last."""
     paths = [os.path.join(config_directory(environ), "settings.json")]
     if project:
         paths.append(os.path.join(project, ".claude", "settings.json"))
         paths.append(os.path.join(project, ".claude", "settings.local.json"))
-    for path in paths:
-        try:
-            settings = compact_json.loads(read_start(path, _MAX_SETTINGS_BYTES))
-        except (OSError, ValueError):
-            continue
-        if isinstance(settings, dict):
-            yield settings
+    return read_layers(paths)
 
 
 def _model_setting(settings: dict[str, Any], model: str | None) -> object:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.system import compact_json
-from ultramon.system.files import read_start
+from ultramon.hosts.client_settings import number_in, read_layers
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -15,7 +14,6 @@ FOLDER = ".gemini"
 DEFAULT_THRESHOLD_RATIO = 0.5
 """Of the window, where no settings say otherwise."""
 SETTINGS_NAME = "settings.json"
-_MAX_BYTES = 1 << 20
 
 
 def home_directory(environ: Mapping[str, str]) -> str:
@@ -32,12 +30,8 @@ def compression_ratio(environ: Mapping[str, str], project: str | None) -> float:
     paths = [os.path.join(home_directory(environ), SETTINGS_NAME)]
     if project:
         paths.append(os.path.join(project, FOLDER, SETTINGS_NAME))
-    for path in paths:
-        try:
-            settings = compact_json.loads(read_start(path, _MAX_BYTES))
-            found = settings["model"]["compressionThreshold"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if type(found) in (int, float) and found > 0:
-            ratio = float(found)
+    for settings in read_layers(paths):
+        found = number_in(settings, "model", "compressionThreshold")
+        if found is not None and found > 0:
+            ratio = found
     return ratio

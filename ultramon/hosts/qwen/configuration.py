@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from ultramon.system import compact_json
-from ultramon.system.files import read_start
+from ultramon.hosts.client_settings import number_in, read_layers
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 HOME_VARIABLE = "QWEN_HOME"
 RUNTIME_VARIABLE = "QWEN_RUNTIME_DIR"
 SESSION_VARIABLE = "QWEN_CODE_SESSION_ID"
 """Set for hooks by newer clients; version 0.15 sets none of its kind."""
+FOLDER = ".qwen"
 SETTINGS_NAME = "settings.json"
-_MAX_BYTES = 1 << 20
 
 # The client's own arithmetic, confirmed by recordings: version 0.15.10 compacted above 70,000 of
 # 100,000 tokens and 91,750 of 131,072; 0.24.4 above 67,000 of 100,000.
@@ -26,7 +25,7 @@ _RESERVE_TOKENS = 33_000
 
 def home_directory(environ: Mapping[str, str]) -> str:
     """Return the directory of the user's settings: ``QWEN_HOME``, else ``~/.qwen``."""
-    return environ.get(HOME_VARIABLE) or os.path.expanduser("~/.qwen")
+    return environ.get(HOME_VARIABLE) or os.path.join(os.path.expanduser("~"), FOLDER)
 
 
 def sessions_directory(environ: Mapping[str, str]) -> str:
@@ -61,21 +60,11 @@ def _share(
 ) -> float:
     """Return a share from 0 to 1 that the settings name; those of the project win."""
     share = default
-    for settings in _layers(environ, project):
-        value = settings
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if isinstance(value, int | float) and not isinstance(value, bool) and value <= 1:
-            share = max(0.0, value)
-    return share
-
-
-def _layers(environ: Mapping[str, str], project: str | None) -> Iterator[object]:
     folders = [home_directory(environ)]
     if project:
-        folders.append(os.path.join(project, ".qwen"))
-    for folder in folders:
-        try:
-            yield compact_json.loads(read_start(os.path.join(folder, SETTINGS_NAME), _MAX_BYTES))
-        except (OSError, ValueError):
-            continue
+        folders.append(os.path.join(project, FOLDER))
+    for settings in read_layers(os.path.join(folder, SETTINGS_NAME) for folder in folders):
+        value = number_in(settings, *path)
+        if value is not None and value <= 1:
+            share = max(0.0, value)
+    return share
