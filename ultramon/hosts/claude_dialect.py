@@ -31,7 +31,7 @@ KINDS = {
 _TASK_NEWS = "<task-notification>"
 
 
-def event_of(payload: dict[str, Any], kinds: Mapping[str, str], tail: bytes) -> HookEvent:
+def event_of(payload: dict[str, Any], kinds: Mapping[str, str], tail: bytes = b"") -> HookEvent:
     """Return the members of a payload that mean the same at every event.
 
     Args:

@@ -47,7 +47,7 @@ class Gemini(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        event = event_of(payload, _KINDS, tail)
+        event = event_of(payload, _KINDS)
         if event.kind == port.SESSION_ENDED:
             path = event.transcript_path
             if event.reason != port.CLEAR and path and last_reading.lacks_reply(path):
