@@ -1,10 +1,8 @@
-import shutil
-
 import pytest
 from helpers import ROOT
 from helpers.gemini_session import RECORDED as GEMINI
 from helpers.program import CAPTURES, run
-from helpers.qwen_session import NEW, recording
+from helpers.qwen_session import NEW, plant_run
 from helpers.recordings import timeline, written
 from helpers.transcript_lines import prompt, reply
 from hypothesis import given
@@ -137,13 +135,7 @@ def test_with_a_session_of_gemini_comes_its_subagent():
 
 def test_with_a_session_of_qwen_code_come_its_subagents(tmp_path):
     """They lie in a folder beside that of all sessions."""
-    folder = recording(NEW, "subagents")
-    (session,) = folder.glob("[0-9]*.jsonl")
-    (tmp_path / "chats").mkdir()
-    (tmp_path / "subagents" / session.stem).mkdir(parents=True)
-    path = shutil.copy(session, tmp_path / "chats")
-    for file in folder.glob("agent-*.jsonl"):
-        shutil.copy(file, tmp_path / "subagents" / session.stem)
+    path = plant_run(tmp_path, NEW, "subagents")
     found = [replay(one) for one in find_recordings([str(path)]).recordings]
     assert [shown.peak_tokens for shown in found] == [61_000, 114_000, 8_000]
 

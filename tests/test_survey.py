@@ -17,6 +17,7 @@ from helpers.planted_transcripts import (
     returned,
     used,
 )
+from helpers.qwen_session import NEW, plant_run
 from helpers.transcript_lines import prompt
 
 from ultramon import ContextConfig
@@ -61,6 +62,16 @@ def test_sessions_of_gemini_are_counted_with_their_subagents(tmp_path):
     (path,) = find_by_id("55782342-25ad-46e0", machine.environ)
     assert os.path.basename(path) == "session-2026-11-22T12-19-55782342.jsonl"
     assert find_by_id("55782342-ffff", machine.environ) == []
+
+
+def test_sessions_of_qwen_code_are_counted_with_their_subagents(tmp_path):
+    """Who launched them says what they returned."""
+    machine = Machine(tmp_path)
+    for run in ("subagents", "compact"):
+        plant_run(tmp_path / "qwen" / "projects" / run, NEW, run)
+    found = surveyed(machine)
+    assert (found.hosts, found.sessions, found.subagents) == (("qwen",), 2, 2)
+    assert (found.compactions, found.subagents_with_text) == (1, 2)
 
 
 def test_what_was_thrown_away_is_a_lower_bound(busy):

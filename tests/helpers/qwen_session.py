@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 from helpers import DATA
 from helpers.host_session import HostSession
@@ -15,6 +16,17 @@ OLD, NEW = "0.15.10", "0.24.4"
 def recording(version, name):
     """The folder of a recorded run."""
     return DATA / "hooks" / f"qwen-{version}" / name
+
+
+def plant_run(project, version, name):
+    """Copy the files of a recorded run to where the client keeps them; return the session's."""
+    (session,) = recording(version, name).glob("[0-9a-f]*-*-*-*-*.jsonl")
+    chats, subagents = project / "chats", project / "subagents" / session.stem
+    for folder in (chats, subagents):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in recording(version, name).glob("agent-*.jsonl"):
+        shutil.copy(file, subagents)
+    return shutil.copy(session, chats)
 
 
 class QwenSession(HostSession):
