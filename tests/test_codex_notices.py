@@ -4,7 +4,7 @@ import io
 from contextlib import closing
 
 import pytest
-from helpers.codex_session import RecordedRun
+from helpers.codex_session import CodexRun
 from helpers.hooked_session import SESSION, tokens_at
 from helpers.notified_session import any_call, begun, level_facts, lines, notify
 from helpers.program import run_process
@@ -26,7 +26,7 @@ def claude(tmp_path):
 @pytest.fixture
 def codex(claude, tmp_path):
     """A recorded session of Codex that shares the state directory; it has called its first hook."""
-    run = RecordedRun(tmp_path / "beside", "plain")
+    run = CodexRun(tmp_path / "beside", "plain")
     run.state = claude.state
     run.step()
     return run
@@ -44,6 +44,11 @@ def go_on(codex):
         codex.step()
 
 
+def finish(codex):
+    """Replay what is left; return what its hooks told the client."""
+    return [answer.text for _payload, answer, _record in codex.replayed()]
+
+
 def test_a_session_of_another_client_learns_of_a_codex_session(claude, codex, backend):
     """A person has registered it: the level in the words of every notice, once, then the end."""
     register(CODEX, None, notify=SESSION, as_admin=True, backend=backend)
@@ -51,7 +56,7 @@ def test_a_session_of_another_client_learns_of_a_codex_session(claude, codex, ba
     heard = lines(any_call(claude))
     assert any(f"Context window of {CODEX} is at 66.2% (warning)" in line for line in heard), heard
     assert lines(any_call(claude)) == []
-    codex.finish()
+    finish(codex)
     assert lines(any_call(claude)) == [f"[ultramon] {CODEX} has ended: completed."]
     assert codex.failures() == []
 
@@ -60,8 +65,9 @@ def test_a_codex_session_learns_of_a_session_of_another_client(claude, codex, ba
     """With its next tool call, in its own conversation, and it is acknowledged."""
     register(SESSION, None, notify=CODEX, thresholds=[0.5], as_admin=True, backend=backend)
     claude.tool(tokens_at(20))
-    answers = [answer.text for _, answer in codex.finish()]
-    heard = [line for text in answers for line in text.split("\n") if line.startswith("[ultramon]")]
+    heard = [
+        line for text in finish(codex) for line in text.split("\n") if line.startswith("[ultramon]")
+    ]
     assert len(heard) == 1
     assert "80%" in heard[0]
     assert Inbox(CODEX, backend=backend).peek() == []
@@ -71,7 +77,7 @@ def test_a_codex_session_learns_of_a_session_of_another_client(claude, codex, ba
 def test_a_codex_session_gets_notices_of_each_delivery(codex, backend, delivery):
     """A sequential one waits for a prompt where a person types, and nobody types in an exec."""
     notify(backend, CODEX, facts=level_facts("scout-1"), delivery=delivery)
-    heard = [answer.text for _, answer in codex.finish() if "scout-1" in answer.text]
+    heard = [text for text in finish(codex) if "scout-1" in text]
     assert len(heard) == 1
 
 
