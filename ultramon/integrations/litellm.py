@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import ConfigurationError
-from ultramon.integrations.adapter import Adapter, missing_extra
+from ultramon.integrations.adapter import Adapter, missing_extra, only_reads
 
 try:
     from litellm import model_cost
@@ -42,9 +41,7 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
-        for name in ("tell", "on_return"):
-            if choices.get(name):
-                raise ConfigurationError(name, choices[name], "not given: a logger only reads")
+        only_reads("a logger", choices)
         super().__init__()
         self.adapter = Adapter("LiteLLM", monitor, **choices)
         self._own_id: str | None = None
