@@ -1,31 +1,45 @@
-"""A stand-in for a model provider's API on 127.0.0.1: it serves what a script says."""
+"""Stand-ins for the APIs of model providers on 127.0.0.1: they serve what a script says."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.frameworks import Script
 
 MODEL = "served-1"
 
 
+class Answer(NamedTuple):
+    """One answer as it is sent, each part as a chunk."""
+
+    parts: Iterable[bytes]
+    kind: str = "application/json"
+    status: int = 200
+
+
 class ProviderApi:
-    """A server of OpenAI's chat completions, whole and streamed.
+    """A server of OpenAI chat completions and responses, Anthropic messages and Gemini.
 
     Args:
         script: What it serves; its replies say ``go on``, the last one ``done``.
+
+    Attributes:
+        answer: What it serves instead; None = what the script says.
     """
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.script = script
+        self._server.api = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
+        self.answer: Answer | None = None
 
     @property
     def url(self) -> str:
@@ -41,8 +55,13 @@ class ProviderApi:
 
 
 class _Server(ThreadingHTTPServer):
-    script: Script
+    api: ProviderApi
     daemon_threads = True
+
+    def handle_error(self, *given: Any) -> None:
+        """Report what went wrong, unless a client left in the middle of an answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*given)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,29 +73,56 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        tokens, output_tokens, goes_on = self.server.script.next_turn(body)
+        api = self.server.api
+        if api.answer is not None:
+            self._send(*api.answer)
+            return
+        tokens, output_tokens, goes_on = api.script.next_turn(body)
         text = "go on" if goes_on else "done"
-        whole = _chat(text, tokens, output_tokens)
-        if body.get("stream"):
-            chunks = list(_chat_chunks(whole))
+        counted = (text, tokens, output_tokens)
+        if self.path.endswith("/messages"):
+            events = list(_anthropic(*counted))
+            whole: Any = _anthropic_whole(*counted)
+        elif self.path.endswith("/responses"):
+            whole = _response(*counted)
+            events = list(_response_events(whole))
+        elif self.path.endswith("/chat/completions"):
+            whole = _chat(*counted)
+            events = list(_chat_chunks(whole))
             if not (body.get("stream_options") or {}).get("include_usage"):
-                chunks.pop()
-            lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
-            self._send("text/event-stream", "".join(lines).encode())
+                events.pop()
         else:
-            self._send("application/json", json.dumps(whole).encode())
+            whole = _gemini(*counted)
+            events = [("", _gemini(*counted) | {"usageMetadata": None}), ("", whole)]
+        if body.get("stream") or "stream" in self.path.lower():
+            lines = [(f"event: {kind}\n" if kind else "") + _data(event) for kind, event in events]
+            self._send(_cut("".join(lines).encode()), "text/event-stream")
+        else:
+            data = json.dumps(whole).encode()
+            self._send(_cut(gzip.compress(data)), "application/json", encoding="gzip")
 
-    def _send(self, kind: str, data: bytes) -> None:
-        self.send_response(200)
+    def _send(
+        self, parts: Iterable[bytes], kind: str, status: int = 200, encoding: str = "identity"
+    ) -> None:
+        self.send_response(status)
         self.send_header("content-type", kind)
+        self.send_header("content-encoding", encoding)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        # Cut in the middle of lines.
-        for start in range(0, len(data), 37):
-            part = data[start : start + 37]
+        for part in parts:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
+
+
+def _cut(data: bytes) -> Iterator[bytes]:
+    """Cut where it hurts: in the middle of lines, and of characters."""
+    for start in range(0, len(data), 37):
+        yield data[start : start + 37]
+
+
+def _data(event: Any) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
 
 
 def _chat(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
@@ -100,10 +146,96 @@ def _chat(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
     }
 
 
-def _chat_chunks(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _chat_chunks(whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     chunk = whole | {"object": "chat.completion.chunk", "usage": None}
     text = whole["choices"][0]["message"]["content"]
     delta = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
-    yield chunk | {"choices": [delta]}
-    yield chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    yield chunk | {"choices": [], "usage": whole["usage"]}
+    yield "", chunk | {"choices": [delta]}
+    yield "", chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    yield "", chunk | {"choices": [], "usage": whole["usage"]}
+
+
+def _response(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
+    content = {"type": "output_text", "text": text, "annotations": []}
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [content],
+    }
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "model": MODEL,
+        "output": [message],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": tokens + output_tokens,
+        },
+    }
+
+
+def _response_events(whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    empty = whole | {"output": [], "status": "in_progress", "usage": None}
+    for number, (kind, response) in enumerate(
+        (("response.created", empty), ("response.completed", whole))
+    ):
+        yield kind, {"type": kind, "sequence_number": number, "response": response}
+
+
+def _anthropic_whole(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": tokens - 9_000,
+            "cache_creation_input_tokens": 1_000,
+            "cache_read_input_tokens": 8_000,
+            "output_tokens": output_tokens,
+        },
+    }
+
+
+def _anthropic(text: str, tokens: int, output_tokens: int) -> Iterator[tuple[str, Any]]:
+    whole = _anthropic_whole(text, tokens, output_tokens)
+    begun = whole | {"content": [], "stop_reason": None}
+    begun["usage"] = whole["usage"] | {"output_tokens": 1}
+    block = {"index": 0, "content_block": {"type": "text", "text": ""}}
+    delta = {"index": 0, "delta": {"type": "text_delta", "text": f"{text} – «ж»"}}
+    end = {"delta": {"stop_reason": "end_turn", "stop_sequence": None}}
+    for kind, fields in (
+        ("message_start", {"message": begun}),
+        ("content_block_start", block),
+        ("content_block_delta", delta),
+        ("content_block_stop", {"index": 0}),
+        ("message_delta", end | {"usage": {"output_tokens": output_tokens}}),
+        ("message_stop", {}),
+    ):
+        yield kind, {"type": kind} | fields
+
+
+def _gemini(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
+    content = {"role": "model", "parts": [{"text": f"{text} – «ж»"}]}
+    return {
+        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+        "modelVersion": MODEL,
+        "usageMetadata": {
+            "promptTokenCount": tokens,
+            "candidatesTokenCount": output_tokens,
+            "totalTokenCount": tokens + output_tokens,
+        },
+    }
