@@ -14,10 +14,12 @@ from ultramon import MissingExtraError
 from ultramon.testing import IntegrationContract
 
 ROOT = Path(__file__).resolve().parent.parent
+NO_FRAMEWORKS = ("__init__", "adapter", "provider_client")
+"""Files of the room without one; the reader of provider SDKs is tested in a file of its own."""
 FRAMEWORKS = sorted(
     path.stem
     for path in Path(ultramon.integrations.__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "adapter")
+    if path.stem not in NO_FRAMEWORKS
 )
 
 OWN_ENVIRONMENT = {"google_adk": "google-adk", "litellm": "litellm"}

@@ -24,6 +24,7 @@ _BUILT_IN = {
     "langchain-callbacks": "langchain:ContextCallbackHandler",
     "litellm": "litellm:ContextLogger",
     "openai-agents": "openai_agents:ContextHooks",
+    "provider-client": "provider_client:ContextReader",
     "pydantic-ai": "pydantic_ai:ContextCapability",
 }
 

@@ -1,0 +1,218 @@
+"""Clients of anthropic, openai and google-genai: a reader of the usage in what they receive.
+
+It is a response hook of their HTTP client, httpx or httpx2, so it imports none of the five, and can
+neither add to a call nor end a run.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ultramon.context.provider_usage import usage_from_response
+from ultramon.errors import ConfigurationError
+from ultramon.integrations.adapter import Adapter, only_reads
+from ultramon.system import compact_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from typing import Unpack
+
+    from ultramon.integrations.adapter import Choices, WatchedAgent
+    from ultramon.monitor.monitor import ContextMonitor
+
+_Client = TypeVar("_Client")
+
+MAX_HELD_BYTES = 16 * 1024 * 1024
+"""A JSON answer or a line of a stream that is as long is passed on, but not read."""
+_ENDPOINTS = (
+    "/messages",
+    "/chat/completions",
+    "/responses",
+    ":generateContent",
+    ":streamGenerateContent",
+)
+"""Ends of the paths whose answers fill the window; the usage of others is of images or audio."""
+
+
+class ContextReader:
+    """Watches the calls of an agent: ``client = ContextReader(monitor).watch(Anthropic())``.
+
+    All clients that one reader watches are one agent. Without a monitor it begins with the first
+    answer, and ends with `adapter.close()`, after an hour of silence or with the process.
+
+    Args:
+        monitor: The agent's monitor, already started; None = one is made.
+        choices: See `ultramon.integrations.adapter.Choices`, without ``tell`` and ``on_return``.
+
+    Attributes:
+        adapter: Holds the agent and its monitor.
+
+    Raises:
+        ConfigurationError: A choice is not allowed.
+    """
+
+    def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
+        only_reads("a reader", choices)
+        self.adapter = Adapter("a provider's SDK", monitor, **choices)
+        self._own_id: str | None = None
+        self._lock = threading.Lock()
+
+    def watch(self, client: _Client) -> _Client:
+        """Read what the calls of a client use from now on; return the client.
+
+        Copies that share its HTTP client (``with_options``) are watched with it.
+
+        Args:
+            client: A client of one of the SDKs, sync or async, or the httpx or httpx2 client that
+                such a client is given.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
+        found = [http for http in _http_clients(client) if hasattr(http, "event_hooks")]
+        if not found:
+            allowed = "a client of anthropic, openai or google-genai, or its httpx or httpx2 client"
+            raise ConfigurationError("client", type(client).__qualname__, allowed)
+        for http in found:
+            hook = self._on_async_response if hasattr(http, "aclose") else self._on_response
+            hooks = http.event_hooks["response"]
+            if hook not in hooks:
+                # Before hooks of the user's, which may read the body.
+                hooks.insert(0, hook)
+            # google-genai makes a client for each event loop, as it made this one.
+            getattr(http, "_client_kwargs", {})["event_hooks"] = http.event_hooks
+        return client
+
+    def _on_response(self, response: Any) -> None:
+        if _is_answer(response):
+            answer = _Answer(response, self._agent())
+            response.iter_bytes, response.close = answer.iter_bytes, answer.close
+
+    async def _on_async_response(self, response: Any) -> None:
+        if _is_answer(response):
+            from anyio.to_thread import run_sync
+
+            answer = _Answer(response, await run_sync(self._agent))
+            response.aiter_bytes, response.aclose = answer.aiter_bytes, answer.aclose
+
+    def _agent(self) -> WatchedAgent:
+        with self._lock:
+            agent = self.adapter.begin(self._own_id)
+            if agent.monitor is not None:
+                self._own_id = agent.monitor.agent_id
+        return agent
+
+
+def _http_clients(client: Any) -> Iterator[Any]:
+    """Yield what may be one: the client itself, and what an SDK keeps in it."""
+    api = getattr(client, "_api_client", client)
+    yield api
+    for place in ("_client", "_httpx_client", "_async_httpx_client"):
+        http = getattr(api, place, None)
+        yield http
+        yield from getattr(http, "_loop_clients", {}).values()
+
+
+def _is_answer(response: Any) -> bool:
+    path: str = response.request.url.path
+    return response.request.method == "POST" and path.endswith(_ENDPOINTS)
+
+
+class _Answer:
+    """One response, whose methods of the same names it stands in for until its end.
+
+    A chunk is looked at when the caller asks for the next one or closes the response.
+    """
+
+    def __init__(self, response: Any, agent: WatchedAgent) -> None:
+        self._response, self._agent = response, agent
+        self._iter_bytes = response.iter_bytes
+        self._aiter_bytes = response.aiter_bytes
+        self._close, self._aclose = response.close, response.aclose
+        self._is_stream = "event-stream" in response.headers.get("content-type", "")
+        self._passed_on: bytes | None = None
+        self._held = bytearray()
+        self._answer: dict[str, Any] = {}
+        self._refusal = ""
+        self._is_over = False
+
+    def iter_bytes(self, *given: Any, **named: Any) -> Iterator[bytes]:
+        for chunk in self._iter_bytes(*given, **named):
+            self._passed_on = chunk
+            yield chunk
+            self._look()
+        self._end()
+
+    async def aiter_bytes(self, *given: Any, **named: Any) -> AsyncIterator[bytes]:
+        async for chunk in self._aiter_bytes(*given, **named):
+            self._passed_on = chunk
+            yield chunk
+            self._look()
+        self._end()
+
+    def close(self) -> None:
+        self._close()
+        if self._passed_on is not None:  # else httpx closes it, which is at its end
+            self._end()
+
+    async def aclose(self) -> None:
+        await self._aclose()
+        if self._passed_on is not None:
+            self._end()
+
+    def _look(self) -> None:
+        chunk, self._passed_on = self._passed_on or b"", None
+        *lines, rest = chunk.split(b"\n") if self._is_stream else (chunk,)
+        for line in lines:
+            self._held += line
+            self._take_event()
+            self._held.clear()
+        self._held += rest
+        del self._held[MAX_HELD_BYTES:]
+
+    def _take_event(self) -> None:
+        if self._held.startswith(b"data:") and b"usage" in self._held:
+            self._take(5)
+
+    def _take(self, start: int = 0) -> None:
+        if len(self._held) >= MAX_HELD_BYTES:
+            return
+        try:
+            event = compact_json.loads(self._held[start:].decode())
+        except ValueError:
+            return
+        match event:
+            case {"type": "message_start", "message": {"usage": dict()} as message}:
+                self._answer = message
+            case {"type": "message_delta", "usage": dict(counts)}:
+                # The end of Anthropic's stream completes the counts of its beginning.
+                begun = self._answer.get("usage")
+                if isinstance(begun, dict):
+                    begun.update({key: value for key, value in counts.items() if value is not None})
+            case {"type": "response.failed", "response": {"error": {"message": str(message)}}}:
+                self._refusal = message
+            case dict() if usage_from_response(event) is not None:
+                self._answer = event
+            case _:
+                pass
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._look()
+        for name in ("iter_bytes", "aiter_bytes", "close", "aclose"):
+            vars(self._response).pop(name, None)
+        if self._response.status_code >= 400:
+            self._refusal = self._held.decode("utf-8", "replace")
+        elif self._is_stream:
+            self._take_event()
+        else:
+            self._take()
+        monitor, usage = self._agent.active, usage_from_response(self._answer)
+        if monitor is not None and self._refusal:
+            monitor.report_overflow(self._refusal)
+        elif usage is not None:
+            self._agent.uses_model(usage.model)
+            self._agent.after_call(self._answer)
