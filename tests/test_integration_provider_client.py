@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import tracemalloc
+from importlib.util import find_spec
 
 import anthropic
 import httpx
@@ -38,8 +39,15 @@ def gpt(url, kind=openai.OpenAI):
     return kind(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
-def gemini(url):
-    return genai.Client(api_key="none", http_options=genai.types.HttpOptions(base_url=url))
+def gemini(url, **options):
+    http_options = genai.types.HttpOptions(base_url=url, **options)
+    return genai.Client(api_key="none", http_options=http_options)
+
+
+def async_gemini(url):
+    if find_spec("aiohttp") is not None:
+        pytest.skip("google-genai makes async calls over aiohttp where that is installed")
+    return gemini(url).aio
 
 
 def make_client(name, mode, url):
@@ -47,7 +55,7 @@ def make_client(name, mode, url):
     if name.startswith("anthropic"):
         return claude(url, anthropic.AsyncAnthropic if mode == "async" else anthropic.Anthropic)
     if name.startswith("gemini"):
-        return gemini(url).aio if mode == "async" else gemini(url)
+        return async_gemini(url) if mode == "async" else gemini(url)
     return gpt(url, openai.AsyncOpenAI if mode == "async" else openai.OpenAI)
 
 
@@ -252,7 +260,7 @@ def test_a_chunk_is_passed_on_at_once(library, api, monitor):
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 def test_memory_is_bounded(kind, api, monitor):
     """A line or an answer without end is passed on and forgotten; what follows a line is read."""
-    part = b"data: usage " + b"x" * 1_048_564
+    part = b'data: {"usage": {' + b"x" * 1_048_559
     parts = MAX_HELD_BYTES // len(part) * 3
 
     def endless():
@@ -293,13 +301,30 @@ def test_a_client_of_google_may_have_made_calls_before(api, monitor):
     """It keeps an HTTP client for each event loop."""
 
     async def call_twice():
-        async with gemini(api.url).aio as client:
+        async with async_gemini(api.url) as client:
             await send("gemini", client)
             ContextReader(monitor).watch(client)
             await send("gemini", client)
 
     asyncio.run(call_twice())
     assert reading(monitor) == (TURNS[1][0], "reported")
+
+
+def test_calls_over_aiohttp_are_said_to_be_unseen(api, monitor, caplog):
+    """With an HTTP client of its user's, google-genai makes none of them."""
+    pytest.importorskip("aiohttp", reason="google-genai uses it only where it is installed")
+    ContextReader(monitor).watch(gemini(api.url))
+    assert "httpx_async_client" in caplog.text
+    caplog.clear()
+
+    async def call_once():
+        async with httpx2.AsyncClient() as http:
+            client = ContextReader(monitor).watch(gemini(api.url, httpx_async_client=http))
+            await send("gemini", client.aio)
+
+    asyncio.run(call_once())
+    assert caplog.text == ""
+    assert reading(monitor) == (TURNS[0][0], "reported")
 
 
 def test_a_client_is_watched_once_by_a_reader(monitor):

@@ -6,6 +6,8 @@ neither add to a call nor end a run.
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ultramon.integrations.adapter import Choices, WatchedAgent
     from ultramon.monitor.monitor import ContextMonitor
 
+_log = logging.getLogger("ultramon.integrations")
 _Client = TypeVar("_Client")
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
@@ -33,6 +36,9 @@ _ENDPOINTS = (
     ":streamGenerateContent",
 )
 """Ends of the paths whose answers fill the window; the usage of others is of images or audio."""
+
+_COUNTS = re.compile(rb'"usage(Metadata)?"\s*:\s*\{|"response\.failed"')
+"""What is in an event worth decoding; OpenAI's have a usage of null in each."""
 
 
 class ContextReader:
@@ -61,7 +67,8 @@ class ContextReader:
     def watch(self, client: _Client) -> _Client:
         """Read what the calls of a client use from now on; return the client.
 
-        Copies that share its HTTP client (``with_options``) are watched with it.
+        Copies that share its HTTP client (``with_options``) are watched with it. google-genai sends
+        async calls over aiohttp where that is installed; this is logged, they are not seen.
 
         Args:
             client: A client of one of the SDKs, sync or async, or the httpx or httpx2 client that
@@ -82,6 +89,12 @@ class ContextReader:
                 hooks.insert(0, hook)
             # google-genai makes a client for each event loop, as it made this one.
             getattr(http, "_client_kwargs", {})["event_hooks"] = http.event_hooks
+        uses_aiohttp = getattr(getattr(client, "_api_client", None), "_use_aiohttp", None)
+        if uses_aiohttp is not None and uses_aiohttp():
+            _log.warning(
+                "async calls of google-genai go over aiohttp and are not read: give its "
+                "HttpOptions an httpx_async_client"
+            )
         return client
 
     def _on_response(self, response: Any) -> None:
@@ -91,9 +104,12 @@ class ContextReader:
 
     async def _on_async_response(self, response: Any) -> None:
         if _is_answer(response):
-            from anyio.to_thread import run_sync
+            known = self.adapter.get(self._own_id or "")
+            if known is None or not known.active:
+                from anyio.to_thread import run_sync
 
-            answer = _Answer(response, await run_sync(self._agent))
+                await run_sync(self._agent)
+            answer = _Answer(response, self._agent())
             response.aiter_bytes, response.aclose = answer.aiter_bytes, answer.aclose
 
     def _agent(self) -> WatchedAgent:
@@ -172,7 +188,7 @@ class _Answer:
         del self._held[MAX_HELD_BYTES:]
 
     def _take_event(self) -> None:
-        if self._held.startswith(b"data:") and b"usage" in self._held:
+        if self._held.startswith(b"data:") and _COUNTS.search(self._held):
             self._take(5)
 
     def _take(self, start: int = 0) -> None:
