@@ -56,7 +56,10 @@ def test_the_state_is_the_truth_at_every_request_and_ends_with_the_session(insta
         "normal", "warning", "warning", "critical",
     ]  # fmt: skip
     assert [one.estimated_tokens for one in seen[3:]] == list(RAMP[2:])
-    assert {(one.phase, one.epoch, one.generation) for one in seen} == {("working", 1, 1)}
+    assert {(one.epoch, one.generation) for one in seen} == {(1, 1)}
+    # There the end of the call may be stored behind the answer too; near a rung it is not.
+    assert {one.phase for one in seen} <= {"working", "in_tool"}
+    assert {one.phase for one in seen[3:]} == {"working"}
     assert {one.context_limit for one in seen[2:]} == {WINDOW_TOKENS}
     assert seen[0].usage_ratio is None
     end = states.only()
