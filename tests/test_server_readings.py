@@ -411,6 +411,7 @@ def test_no_answered_reading_is_lost_by_a_kill(tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_no_answered_reading_is_lost_by_many_kills(tmp_path):
     """The same 200 times."""
     check_kills(tmp_path / "states", MANY_KILLS, seed=2)
