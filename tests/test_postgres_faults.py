@@ -87,6 +87,7 @@ def test_nothing_acknowledged_is_lost_by_a_server_that_fails_under_load(blow, mo
     for name, worker in workers.items():
         worker.stdin.close()
         while (last := answer(worker)) != "end":
+            assert last is not None, f"{name} has failed"
             said[name].append(last)
     with closing(PostgresBackend(url)) as backend:
         stored, cursor = [], None
