@@ -53,7 +53,7 @@ def test_a_claim_that_a_check_refutes_is_no_success(project):
     """Done by nobody, the items are set aside after three contexts, each with its reason."""
     code, result, told = finish(project.begin("claims", *project.items("a"), *CHECK))
     assert (code, counts(result)) == (1, {"assigned": 1, "set_aside": 1})
-    # One whose claim came too late for its end is nobody's fault: another one follows.
+    # A context that dies before it has begun an item is blamed for nothing: another one follows.
     assert len(result["contexts"]) >= 3
     assert "3 contexts" in result["work"]["set_aside"]["a"]
     assert "not confirmed: a (exit code" in told
