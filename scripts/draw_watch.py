@@ -76,7 +76,7 @@ def fill(backend: LocalBackend) -> None:
         rungs = {"critical": {"turns": turns, "seconds": 60.0}}
         return {"tokensPerTurn": tokens, "secondsPerTurn": 20.0, "rungs": rungs}
 
-    api = {"cwd": "/home/ana/api-server"}
+    api = {"cwd": "/srv/api-server"}
     main, waits = "4f1c22d8-6c1e-4c0e-9a55-0d3f7b1c9e21", {"waitsFor": "permission"}
     label = "api-server: move orders to the new schema"
     sources = {"tool:Read": 71_000, "tool:Bash": 44_000, "reply": 28_000, "prompt": 13_000}
@@ -124,7 +124,7 @@ def fill(backend: LocalBackend) -> None:
         extra={"claudeCode": waits},
         **api,
     )
-    web = {"cwd": "/home/ana/web-shop"}
+    web = {"cwd": "/srv/web-shop"}
     store(
         backend,
         "c07d19e4-88aa-4b1d-b0c2-7e6f5a4b3c2d",
