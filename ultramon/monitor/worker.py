@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from ultramon.backends.opening import open_backend
@@ -75,13 +76,12 @@ class Worker:
         if self._backend is not None and threading.current_thread() is threading.main_thread():
             # A terminal interrupts the whole group; the supervisor then asks for the return.
             self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._heed_interrupts)
             self.monitor.start()
             # What the journal says first holds: nobody else has the work of an agent that started.
             self._is_void = self._is_too_late()
-        except BaseException:
-            self._heed_interrupts()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -100,12 +101,11 @@ class PostedReadings:
         except LockedError:
             _log.info("another server writes posts.lock: each post waits for its own state file")
             return
-        try:
+        with ExitStack() as undo:
+            undo.callback(log.close)
             states.replay(log.recover())
             log.remove()
-        except BaseException:
-            log.close()
-            raise
+            undo.pop_all()
         self._log = log
         self._closing.clear()
         directory.unwritten = states

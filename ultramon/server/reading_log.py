@@ -188,18 +188,16 @@ class ReadingLog:
 
     def _make_files(self) -> None:
         fds: list[int] = []
-        try:
+        with ExitStack() as undo:
             for path in self._paths:
                 delete_file(path)
                 fds.append(open_private(path))
+                undo.callback(close_quietly, fds[-1])
                 # One byte more: the last line is never at the end of what was made.
                 os.pwrite(fds[-1], bytes(FILE_BYTES + 1), 0)
                 os.fsync(fds[-1])
             sync_directory(self._directory)
-        except BaseException:
-            for fd in fds:
-                close_quietly(fd)
-            raise
+            undo.pop_all()
         self._fds = fds
         self._at, self._offset, self._last_numbers = 0, 0, [0, 0]
         self._turn += 1
