@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import DATA, ROOT
 from helpers.html import HOSTILE, Parsed
 from helpers.planted_transcripts import (
     OTHER,
@@ -163,6 +164,18 @@ def test_sessions_older_than_the_days_are_left_out(busy):
     every = json.loads(report(busy, "--json", busy.projects, ULTRAMON_REPORT_DAYS="").stdout)
     assert every["sessions"] == 2
     assert report_json(busy, "--days", "1", busy.projects)["sessions"] == 0
+
+
+def test_an_older_subagent_of_a_session_that_went_on_is_shown(tmp_path):
+    """Gemini CLI keeps the files of subagents in a folder that its session's file does not name."""
+    machine = Machine(tmp_path)
+    chats = tmp_path / "gemini" / ".gemini" / "tmp" / "shop" / "chats"
+    shutil.copytree(DATA / "hooks" / "gemini-0.61.0" / "subagent" / "chats", chats)
+    (subagent,) = chats.glob("*/*.jsonl")
+    machine.age(subagent, 40)
+    assert report_json(machine, "--days", "30")["subagents"] == 1
+    machine.age(*chats.glob("*.jsonl"), 40)
+    assert report_json(machine, "--days", "30")["subagents"] == 0
 
 
 def test_nothing_to_report_says_what_to_do_next(tmp_path):

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ultramon.hosts.registry import find_hosts
-from ultramon.transcripts.recordings import find_recordings
+from ultramon.transcripts.recordings import files_of, find_recordings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,7 +54,8 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
     """Split files into those that a report since a time needs, and the others.
 
     A session that went on later needs its older files too: its first subagents, or its own file
-    where only a subagent went on. What belongs to a session lies in a folder of its file's name.
+    where only a subagent went on. What belongs to a session lies in a folder of its file's name,
+    or where its host says.
 
     Args:
         paths: Files that may be gone.
@@ -66,10 +67,13 @@ def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[st
         (recent if _changed_at(path) >= since else older).append(path)
     sessions = {os.path.splitext(path)[0] for path in recent}
     folders = {folder for path in recent for folder in _folders(path)}
+    subagents = {file for path in recent for file in files_of(path)} if older else set()
     needed = [
         path
         for path in older
-        if os.path.splitext(path)[0] in folders or not sessions.isdisjoint(_folders(path))
+        if path in subagents
+        or os.path.splitext(path)[0] in folders
+        or not sessions.isdisjoint(_folders(path))
     ]
     skipped = set(older).difference(needed)
     return recent + needed, sorted(skipped)
