@@ -9,6 +9,7 @@ from helpers.html import HOSTILE, Parsed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ultramon.pictures.charts import Point, token_chart
 from ultramon.pictures.drawings import bar, timeline
 from ultramon.pictures.elements import element, to_html
 from ultramon.pictures.page import CONTENT_POLICY, write_page
@@ -88,6 +89,14 @@ def test_a_timeline_lies_within_its_picture(points, limit):
     assert all(0 <= x <= width + 0.1 and 0 <= y <= height for x, y in corners)
     assert svg.get("aria-label") == "words"
     assert len(svg.findall("line")) == len(marks) + (3 if limit else 0)
+
+
+@given(st.floats(0, 10**11), st.floats(0, 10**11))
+def test_the_axis_of_a_chart_has_few_labels(begin, length):
+    """A second or three thousand years, as a damaged history has them."""
+    chart = token_chart([Point(begin, 1, 1)], "words", begin=begin, end=begin + length)
+    labels = [one for one in chart.iter("text") if one.get("text-anchor")]
+    assert len(labels) <= 7
 
 
 def test_without_points_there_is_no_timeline():

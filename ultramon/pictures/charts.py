@@ -5,6 +5,7 @@ Places are percentages of the width, so that a narrow page squeezes time and no 
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,7 +99,8 @@ class _Scale:
     def labels(self) -> Iterator[tuple[float, str]]:
         """Yield round times and how they are written, UTC."""
         length = self.end - self.begin
-        step = next((one for one in _STEPS if length / one <= _MOST_LABELS), _STEPS[-1])
+        longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_LABELS)
+        step = next((one for one in _STEPS if length / one <= _MOST_LABELS), longest)
         form = "%m-%d" if step >= 86_400 else "%H:%M:%S" if step < 60 else "%H:%M"
         moment = -(-self.begin // step) * step
         while moment <= self.end:
