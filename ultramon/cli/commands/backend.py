@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.backends.postgres.backend import PostgresBackend
+    from ultramon.backends.queue import Queue
 
 _SHOWN_RECIPIENTS = 10
 _SHOWN_INDEXES = 5
@@ -96,11 +97,11 @@ def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
 @store_argument
 def stats(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Show sizes, waiting messages, and what holds events back."""
-    from ultramon.backends.queue import queue_of
     from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = _open(url, state_dir)
-    depths = queue_of(backend).depth(now=SYSTEM_CLOCK.now())
+    queue: Queue | None = getattr(backend, "queue", None)
+    depths = [] if queue is None else queue.depth(now=SYSTEM_CLOCK.now())
     waiting = {one.recipient: one.ready + one.waiting + one.claimed for one in depths}
     top = sorted(waiting.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_RECIPIENTS]
     measured = {
