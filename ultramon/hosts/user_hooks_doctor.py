@@ -68,7 +68,8 @@ def examine_user_hooks(
     yield from check_settings(hooks)
     for command in dict.fromkeys(hook.runs for hook in ours):
         if isinstance(command, OurCommand):
-            yield check_command(command, install)
+            found = check_command(command, install)
+            yield found._replace(check=f"{host.name} {found.check}")
     if stored is not None and stored.installed_at is not None:
         since = max(stored.installed_at, context.now - RECENT_SECONDS)
         yield _check_sessions(context, host, since, silence_cure)
