@@ -55,8 +55,8 @@ MAX_ROWS = 200
 """The default limit on a terminal: more rows scroll away unread."""
 
 NO_AGENTS = (
-    "no agents; `ultramon report` shows what sessions did so far, `ultramon install claude-code` "
-    "has the next ones report themselves, `ultramon demo` starts some"
+    "no agents; `ultramon report` shows what sessions did so far, `ultramon install HOST` has the "
+    "next ones of claude-code, codex, gemini or qwen report themselves, `ultramon demo` starts some"
 )
 """What to do next where there is nothing to show."""
 _WIDE = 100

@@ -83,8 +83,8 @@ def fleet_content(
     groups = [_group(group) for group in arrange(look.shown)]
     head = element("tr", *(element("th", name, scope="col") for name in _COLUMNS))
     table = element("table", element("thead", head), *groups, class_="fleet", aria_label="Agents")
-    empty = "No agents. `ultramon demo` starts some; `ultramon install claude-code` has the next "
-    empty += "sessions report themselves."
+    empty = "No agents. `ultramon demo` starts some; `ultramon install HOST` has the next sessions "
+    empty += "of claude-code, codex, gemini or qwen report themselves."
     left_out = None
     if look.left_out:
         link = url("/", {**chosen, "limit": min(limit + look.left_out, more)})
