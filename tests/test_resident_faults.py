@@ -17,9 +17,6 @@ from helpers.resident_session import opened, until
 from ultramon.hosts.resident.forwarder import encode_request
 from ultramon.system.processes import process_started_at
 
-STEPS = 12
-"""Moments, a millisecond apart, at which something happens to the resident during a call."""
-
 
 @pytest.fixture
 def session(tmp_path):
@@ -136,10 +133,17 @@ def test_one_that_is_stopped_within_a_lock_is_killed(session):
     assert session.place.running() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_whenever_it_happens_the_call_says_its_warning(session, number):
-    """Once, by the resident or by the process itself, and nothing else fails."""
-    for step in range(STEPS):
+@pytest.mark.parametrize(
+    ("number", "milliseconds"),
+    [
+        pytest.param(signal.SIGKILL, range(12), id="killed"),
+        pytest.param(signal.SIGSTOP, range(0, 12, 4), id="stopped"),
+        pytest.param(signal.SIGSTOP, range(12), id="stopped each ms", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_whenever_it_happens_the_call_says_its_warning(session, number, milliseconds):
+    """Once, by the resident or by the process itself, at each moment; and nothing else fails."""
+    for step in milliseconds:
         session.place.end_pause()
         session.beside(f"starter{step}").begin()
         process = crossing(session, f"s{step}")

@@ -30,8 +30,17 @@ def told(api):
     return {number: texts for number, texts in fresh.items() if texts}
 
 
-@pytest.mark.parametrize("in_background", [True, False], ids=["background", "foreground"])
-@pytest.mark.parametrize("way", ["full", "refused", "stopped"])
+@pytest.mark.parametrize(
+    ("way", "in_background"),
+    [
+        ("full", True),
+        ("refused", False),
+        ("stopped", True),
+        pytest.param("full", False, marks=pytest.mark.exhaustive),
+        pytest.param("refused", True, marks=pytest.mark.exhaustive),
+        pytest.param("stopped", False, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_next_request_says_how_a_subagent_ended(
     installed, api, states, tmp_path, way, in_background
 ):

@@ -116,14 +116,14 @@ def test_a_cap_and_rungs_of_the_user_decide(install, api):
 @pytest.mark.parametrize(
     "model",
     [
-        "claude-opus-4-6",
-        "claude-sonnet-4-5",
         "claude-sonnet-4-5[1m]",
-        "claude-sonnet-5",
-        "opus",
-        "sonnet",
         "haiku",
         "some-model-of-tomorrow",
+        pytest.param("claude-opus-4-6", marks=pytest.mark.exhaustive),
+        pytest.param("claude-sonnet-4-5", marks=pytest.mark.exhaustive),
+        pytest.param("claude-sonnet-5", marks=pytest.mark.exhaustive),
+        pytest.param("opus", marks=pytest.mark.exhaustive),
+        pytest.param("sonnet", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_window_of_a_headless_session_is_what_the_client_says(installed, states, api, model):
