@@ -9,12 +9,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ultramon.relay.launchers.json_lines import JsonLines
+from ultramon.relay.launchers.json_lines import JsonLines, as_count, as_number, as_object, as_text
 from ultramon.relay.launchers.outcome import (
     COMPLETED,
     CUT_OFF,
     FAILED,
     LIMITED,
+    MAX_REFUSED,
+    MAX_REQUEST_CHARS,
     MAX_TEXT_CHARS,
     OVERFLOWED,
     OVERLOADED,
@@ -30,8 +32,6 @@ from ultramon.relay.launchers.outcome import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_REQUEST_CHARS = 200
-MAX_REFUSED = 100
 _ENDS = {"completed": COMPLETED, "hook_stopped": STOPPED, "prompt_too_long": OVERFLOWED}
 _ENDS_AT = re.compile(r"\|(\d{10})\b")
 """How older clients say when a usage limit ends: the text, a bar, epoch seconds."""
@@ -46,23 +46,34 @@ def read_outcome(lines: Iterable[bytes], exit_code: int | None) -> ContextOutcom
         lines: The output; the last line may be cut.
         exit_code: Of the process. 0 proves nothing, a failure is one whatever was printed.
     """
-    reader, objects = _Reader(), JsonLines(lines)
-    for entry in objects:
-        reader.take(entry)
-    return reader.outcome(exit_code, objects.skipped)
+    return StreamReader().read(lines, exit_code)
 
 
-class _Reader:
-    """What has been said so far."""
+class StreamReader:
+    """What has been said so far, in the words of Claude Code; a subclass reads those of its kin.
+
+    Attributes:
+        result: The line that ended the last turn; None = none has ended.
+        is_session_sum: As in the outcome.
+    """
+
+    is_session_sum = False
 
     def __init__(self) -> None:
         self._session_id: str | None = None
-        self._result: dict[str, Any] | None = None
+        self.result: dict[str, Any] | None = None
         self._text = ""
         self._error: dict[str, Any] | None = None
         self._usage_limit: ProviderLimit | None = None
         self._refused: dict[str, RefusedCall] = {}
         self._retries = 0
+
+    def read(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
+        """Take all lines and return the outcome."""
+        objects = JsonLines(lines)
+        for entry in objects:
+            self.take(entry)
+        return self.outcome(exit_code, objects.skipped)
 
     def take(self, entry: dict[str, Any]) -> None:
         """Take one line."""
@@ -71,21 +82,21 @@ class _Reader:
         if self._session_id is None and isinstance(session_id, str):
             self._session_id = session_id
         if kind == "result":
-            self._result = entry
+            self.result = entry
             self._take_refused(entry.get("permission_denials"))
         elif kind == "system":
             self._take_system(entry)
         elif kind == "assistant" and entry.get("parent_tool_use_id") is None:
             self._take_reply(entry)
         elif kind == "rate_limit_event":
-            self._take_limit(_object(entry.get("rate_limit_info")))
+            self._take_limit(as_object(entry.get("rate_limit_info")))
 
     def _take_reply(self, entry: dict[str, Any]) -> None:
         # A reply after a result begins another turn, as the end of a background task does.
-        self._result = None
-        content = _object(entry.get("message")).get("content")
+        self.result = None
+        content = as_object(entry.get("message")).get("content")
         for block in content if isinstance(content, list) else ():
-            text = _object(block).get("text")
+            text = as_object(block).get("text")
             if isinstance(text, str) and text:
                 self._text = text
         is_error = bool(entry.get("is_api_error_message") or entry.get("error"))
@@ -99,7 +110,7 @@ class _Reader:
 
     def _take_refused(self, calls: object) -> None:
         for call in calls if isinstance(calls, list) else ():
-            tool = _object(call).get("tool_name")
+            tool = as_object(call).get("tool_name")
             if not isinstance(tool, str):
                 continue
             asked = call.get("tool_input")
@@ -108,29 +119,26 @@ class _Reader:
             key = key if isinstance(key, str) else f"#{len(self._refused)}"
             if asked is None and key in self._refused:
                 continue
-            self._refused[key] = RefusedCall(tool[:MAX_REQUEST_CHARS], _request(_object(asked)))
+            self._refused[key] = RefusedCall(tool[:MAX_REQUEST_CHARS], _request(as_object(asked)))
 
     def _take_limit(self, info: dict[str, Any]) -> None:
         self._usage_limit = None
         if info.get("status") == "rejected":
-            self._usage_limit = ProviderLimit(USAGE, _number(info.get("resetsAt")))
+            self._usage_limit = ProviderLimit(USAGE, as_number(info.get("resetsAt")))
 
     def outcome(self, exit_code: int | None, skipped: int) -> ContextOutcome:
         """Return the outcome of what was taken; so many lines were skipped."""
-        result = self._result
+        result = self.result
         end, error, limit = CUT_OFF, None, None
         if result is not None:
-            end = _ENDS.get(str(result.get("terminal_reason")), FAILED)
-            # Clients before 2.1 give no reason.
-            if "terminal_reason" not in result and result.get("subtype") == "success":
-                end = COMPLETED
+            end = self.read_end(result)
             if end in (COMPLETED, STOPPED) and result.get("is_error") is not False:
                 end = FAILED
             if end in (COMPLETED, STOPPED) and exit_code not in (0, None):
                 end, error = FAILED, f"exit {exit_code} after its result"
         if end not in (COMPLETED, STOPPED):
-            error = error or self._describe_error()
-            limit = None if end == OVERFLOWED else self._limit(error or "")
+            error = error or self.describe_error()
+            limit = None if end == OVERFLOWED else self.read_limit(error or "")
             if limit is not None and result is not None:
                 end = LIMITED
         result = result or {}
@@ -138,35 +146,44 @@ class _Reader:
             end,
             exit_code,
             session_id=self._session_id,
-            reason=_text(result.get("terminal_reason") or result.get("subtype"), 100),
-            last_text=_text(result.get("result"), MAX_TEXT_CHARS) or self._text[:MAX_TEXT_CHARS],
+            reason=as_text(result.get("terminal_reason") or result.get("subtype"), 100),
+            last_text=as_text(result.get("result"), MAX_TEXT_CHARS) or self._text[:MAX_TEXT_CHARS],
             error=error,
             limit=limit if end == LIMITED else None,
             refused=tuple(self._refused.values())[:MAX_REFUSED],
             refused_count=len(self._refused),
             retries=self._retries,
-            spent=_spent(result.get("modelUsage")),
-            cost_usd=_number(result.get("total_cost_usd")),
+            spent=self.read_spent(result),
+            is_session_sum=self.is_session_sum,
+            cost_usd=as_number(result.get("total_cost_usd")),
             skipped_lines=skipped,
         )
 
-    def _describe_error(self) -> str | None:
-        result = self._result or {}
+    def read_end(self, result: dict[str, Any]) -> str:
+        """Return how the last turn ended, by its own words."""
+        # Clients before 2.1 give no reason.
+        if "terminal_reason" not in result and result.get("subtype") == "success":
+            return COMPLETED
+        return _ENDS.get(str(result.get("terminal_reason")), FAILED)
+
+    def describe_error(self) -> str | None:
+        """Return what went wrong, in the client's words; None where it says nothing."""
+        result = self.result or {}
         errors = result.get("errors")
         words = [one for one in errors if isinstance(one, str)] if isinstance(errors, list) else []
         if result.get("is_error") is not False:
-            words.append(_text(result.get("result"), MAX_TEXT_CHARS))
+            words.append(as_text(result.get("result"), MAX_TEXT_CHARS))
         if self._error is not None and not any(words):
             words.append(self._text)
         text = "; ".join(word for word in words if word)
-        if not text and self._result is not None:
-            text = _text(result.get("terminal_reason") or result.get("subtype"), 100) or "unknown"
+        if not text and self.result is not None:
+            text = as_text(result.get("terminal_reason") or result.get("subtype"), 100) or "unknown"
         return text[:MAX_TEXT_CHARS] or None
 
-    def _limit(self, error: str) -> ProviderLimit | None:
+    def read_limit(self, error: str) -> ProviderLimit | None:
         """Return the limit that ended the session; None = it ended for another reason."""
         told = self._error or {}
-        status = told.get("api_error_status") or (self._result or {}).get("api_error_status")
+        status = told.get("api_error_status") or (self.result or {}).get("api_error_status")
         if status == 429 or told.get("error") == "rate_limit":
             found = _ENDS_AT.search(error)
             if found is not None:
@@ -176,30 +193,15 @@ class _Reader:
             return ProviderLimit(OVERLOADED)
         return None
 
+    def read_spent(self, result: dict[str, Any]) -> SpentTokens:
+        """Return the sum over all models of a session, those of subagents too."""
+        names = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
+        models = [as_object(one) for one in as_object(result.get("modelUsage")).values()]
+        return SpentTokens(*(sum(as_count(one.get(name)) for one in models) for name in names))
+
 
 def _request(asked: dict[str, Any]) -> str:
     for name in _MAIN_INPUTS:
         if isinstance(asked.get(name), str):
-            return _text(asked[name], MAX_REQUEST_CHARS)
+            return as_text(asked[name], MAX_REQUEST_CHARS)
     return json.dumps(asked)[:MAX_REQUEST_CHARS] if asked else ""
-
-
-def _spent(used: object) -> SpentTokens:
-    """Return the sum over all models of a session, those of subagents too."""
-    names = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
-    models = [_object(one) for one in _object(used).values()]
-    return SpentTokens(*(sum(int(_number(one.get(name)) or 0) for one in models) for name in names))
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object, max_chars: int) -> str:
-    return value[:max_chars] if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number that is not negative, else None."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < 1e15 else None  # type: ignore[operator,arg-type]

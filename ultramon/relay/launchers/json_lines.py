@@ -1,4 +1,4 @@
-"""The output of a client that prints one JSON object a line."""
+"""The output of a client that prints one JSON object a line, of which nothing is certain."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ class JsonLines:
                 yield entry
             else:
                 self.skipped += 1
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return an object, empty where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_text(value: object, max_chars: int) -> str:
+    """Return the beginning of a text, empty where it is none."""
+    return value[:max_chars] if isinstance(value, str) else ""
+
+
+def as_number(value: object) -> float | None:
+    """Return a finite number that is not negative, else None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e15 else None  # type: ignore[operator,arg-type]
+
+
+def as_count(value: object) -> int:
+    """Return a number of tokens, 0 where it is none."""
+    return int(as_number(value) or 0)

@@ -18,6 +18,8 @@ CUT_OFF = "cut_off"
 """The output ends without a result: the process was killed, or broke down."""
 
 RATE, USAGE, OVERLOADED = "rate", "usage", "overloaded"
+MAX_REQUEST_CHARS = 200
+MAX_REFUSED = 100
 MAX_TEXT_CHARS = 8000
 """The last text is what a successor gets as notes."""
 
