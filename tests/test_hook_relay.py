@@ -6,7 +6,8 @@ import pytest
 from helpers.hooked_session import HookedSession, tokens_at
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts.hook_program import RELAY_FOLDER, stands_down
+from ultramon.hosts.hook_program import RELAY_FOLDER, RELAY_SESSION, stands_down
+from ultramon.hosts.installed_choices import InstalledChoices
 from ultramon.relay.prompts import RelayGoal, first_prompt
 
 
@@ -44,6 +45,21 @@ def test_the_hook_of_another_relay_stands_down(relayed):
     """One run inside another counts for the inner one only."""
     assert relayed.tool(tokens_at(20), env={"ULTRAMON_RELAY": "view"}).stdout == b""
     assert relayed.ids() == []
+
+
+def test_an_installed_hook_serves_a_relay_whose_client_takes_no_others(session):
+    """By the choices of the run, and for the session of the context alone."""
+    folder = session.state / RELAY_FOLDER / "review"
+    folder.mkdir(parents=True)
+    choices = InstalledChoices(str(folder / "claude-code.json"))
+    choices.context_limit_tokens = 50_000
+    choices.save()
+    inside = {"ULTRAMON_RELAY": "review", "ULTRAMON_STATE_DIR": str(session.state)}
+    others = {**inside, RELAY_SESSION: "another"}
+    assert session.tool(tokens_at(70), env=others).stdout == b""
+    assert session.ids() == []
+    assert "50,000" in session.tool(tokens_at(70), env={**inside, RELAY_SESSION: "session"}).text
+    assert session.ids() == ["session"]
 
 
 @pytest.mark.parametrize(

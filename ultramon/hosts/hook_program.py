@@ -24,6 +24,8 @@ _TAIL_BYTES = 4 * 1024
 INPUT_SECONDS = 2.0
 RELAY_FOLDER = "relay"
 """Folder of the state directory with one folder for each relay, which holds its choices."""
+RELAY_SESSION = "ULTRAMON_RELAY_SESSION"
+"""The session that a relay runs, of a client whose sessions inherit the hooks of the relay."""
 
 
 def run(
@@ -46,8 +48,12 @@ def run(
     Returns:
         0.
     """
-    if is_off(environ) or stands_down(environ, choices_path):
+    if is_off(environ):
         return 0
+    chosen = choices_here(environ, choices_path)
+    if chosen is None:
+        return 0
+    choices_path = chosen
     directory = state_directory(environ, choices_path)
     name = agent_id = ""
     try:
@@ -61,6 +67,8 @@ def run(
         payload, tail = read_payload(0, unanswered)
         event = host.read_event(payload, environ, tail)
         name, agent_id = event.name, event.session_id
+        if event.session_id != environ.get(RELAY_SESSION, event.session_id):
+            return 0  # the agent itself has begun it
         now = time.time()
         store = HookStore(host, directory, choices_path, environ, event=name, now=now)
         store.began_at = started_at_boot_seconds(process_started_at(os.getpid()))
@@ -131,6 +139,23 @@ def stands_down(environ: Mapping[str, str], choices_path: str) -> bool:
     run = environ.get("ULTRAMON_RELAY")
     folder = os.sep.join(("", RELAY_FOLDER, run or ""))
     return bool(run) and not os.path.dirname(choices_path).endswith(folder)
+
+
+def choices_here(environ: Mapping[str, str], choices_path: str) -> str | None:
+    """Return the choices that a call is handled by; None = the hook stands down.
+
+    In a relay whose client takes hooks from an installation only, they serve the relay.
+
+    Args:
+        environ: The client's environment.
+        choices_path: Those that the hook was installed with.
+    """
+    if not stands_down(environ, choices_path):
+        return choices_path
+    if RELAY_SESSION not in environ:
+        return None
+    run, name = environ["ULTRAMON_RELAY"], os.path.basename(choices_path)
+    return os.path.join(state_directory(environ, choices_path), RELAY_FOLDER, run, name)
 
 
 def read_payload(fd: int, begun: Unanswered | None = None) -> tuple[dict[str, Any], bytes]:
