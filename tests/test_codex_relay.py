@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from helpers.client_relay import SETTINGS, ClientRelay, plan, touch
 from helpers.codex_client import Client, Step
-from helpers.codex_relay import SETTINGS, CodexRelay, plan, touch
 from helpers.program import as_a_process
 from helpers.relayed import finish
 
@@ -22,7 +22,7 @@ SECONDS = 300
 @pytest.fixture
 def relay(tmp_path):
     """A project, and a client into which nothing is installed."""
-    return CodexRelay(Client(tmp_path / "client"), tmp_path)
+    return ClientRelay(Client(tmp_path / "client"), tmp_path)
 
 
 def test_a_job_is_carried_into_a_second_context(relay):
@@ -114,7 +114,7 @@ def test_a_rate_limit_pauses_a_run(relay):
     ]
     choices = RelayChoices(
         "Write every file.", str(relay.path), items=("a",), verify=CHECK[1], agent="codex",
-        arguments=SETTINGS,
+        arguments=SETTINGS["codex"],
     )  # fmt: skip
     told = []
     with relay.client.api({"MAIN": steps}) as api, as_a_process(relay.environ()):

@@ -12,6 +12,11 @@ from helpers.scripted_model import ScriptedModel, Step
 VERSION = "0.61.0"
 MODEL = "gemini-2.5-pro"
 WINDOW = 1_048_576
+HEADLESS = {
+    "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+    "general": {"enableAutoUpdate": False},
+}
+"""Settings with which it runs anywhere and asks nobody for a key."""
 SUMMARY = "<state_snapshot><overall_goal>[[MAIN]] so far</overall_goal></state_snapshot>"
 TOO_LONG = {
     "code": 400,
@@ -85,7 +90,11 @@ class Client(HostClient):
         self.program = modules / ".bin" / "gemini"
         self.settings = self.configuration / "settings.json"
         (self.project / "a.txt").write_text("alpha\n")
-        self.variables["GEMINI_CLI_HOME"] = str(self.home)
+        self.variables |= {
+            "GEMINI_CLI_HOME": str(self.home),
+            "GEMINI_API_KEY": "none", "GEMINI_CLI_NO_RELAUNCH": "true",
+            "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost",
+        }  # fmt: skip
 
     def api(self, steps):
         """Serve a scripted model; the client is run inside."""
@@ -95,8 +104,4 @@ class Client(HostClient):
 
     def run(self, *arguments):
         """Run ``gemini`` without a terminal to its end; return the process."""
-        return self.run_command(
-            self.program, "-m", MODEL, "--yolo", *arguments,
-            GEMINI_API_KEY="none", GEMINI_CLI_NO_RELAUNCH="true",
-            HTTPS_PROXY="http://127.0.0.1:9", NO_PROXY="127.0.0.1,localhost",
-        )  # fmt: skip
+        return self.run_command(self.program, "-m", MODEL, "--yolo", *arguments)

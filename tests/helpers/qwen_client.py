@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 from helpers.host_client import HostClient
 from helpers.npm_client import install_client
@@ -95,6 +96,10 @@ class Client(HostClient):
     def __init__(self, path, version):
         super().__init__(path, "qwen", ".qwen")
         self.command = find_client(version)
+        self.program = path / "bin" / "qwen"
+        self.program.parent.mkdir()
+        self.program.write_text(f'#!/bin/sh\nexec {shlex.join(self.command)} "$@"\n')
+        self.program.chmod(0o755)
         self.settings = self.configuration / "settings.json"
 
     def api(self, steps, compact=None):

@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 
 from helpers.codex_client import Api, Step
-from helpers.codex_relay import plan
+from helpers.client_relay import plan
 
 _ITEMS = re.compile(r"^## Items\b[^\n]*\n((?:- [^\n]+(?:\n|\Z))+)", re.MULTILINE)
 _WROTE = re.compile(r"> 'notes/([^']+)\.md'")

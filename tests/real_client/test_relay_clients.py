@@ -6,7 +6,7 @@ import time
 
 import pytest
 from helpers import codex_client
-from helpers.codex_relay import SETTINGS
+from helpers.client_relay import SETTINGS
 from helpers.program import PROGRAM, as_a_process
 
 from real_client.api import TURN, Refusal
@@ -73,7 +73,7 @@ def play(directory, seed, *, items, limits, order="claude,codex", limit_seconds=
             environ = codex.environ() | claude.environment(
                 PATH=path, CLAUDE_CODE_MAX_RETRIES="0", ULTRAMON_STATE_DIR=str(directory / "state")
             )
-            arguments = {"claude": ("--model", MODEL), "codex": SETTINGS}
+            arguments = {"claude": ("--model", MODEL), "codex": SETTINGS["codex"]}
             first, second = (arguments[name] for name in order.split(","))
             choices = RelayChoices(
                 GOAL, str(job.directory), RULES, tuple(job.items), job.check_command,

@@ -1,0 +1,76 @@
+"""`ultramon relay` with a real client: as a program, in a project under git."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from helpers.program import PROGRAM
+from helpers.relayed import RelayedProject
+
+SETTINGS = {
+    "codex": ("--dangerously-bypass-approvals-and-sandbox",),
+    "gemini": ("--yolo", "-m", "gemini-2.5-pro"),
+    "qwen": ("--yolo",),
+}
+"""Arguments of each client: the stand-in for its model decides what is run."""
+
+
+class ClientRelay(RelayedProject):
+    """A project under git, and relays of it by a client.
+
+    Args:
+        client: The client, a `helpers.host_client.HostClient` that is no Claude Code.
+        directory: For states and lists.
+    """
+
+    def __init__(self, client, directory):
+        super().__init__(directory)
+        self.client, self.agent = client, client.host
+        client.states = self.state
+        client.variables["ULTRAMON_STATE_DIR"] = str(self.state)
+
+    def begin(self, *arguments, run="job", goal="Write every file.", **environ):
+        """Start a new run of that name."""
+        given = (goal, "--agent", self.agent, "--run", run, *arguments)
+        return self.relay(*given, **environ)
+
+    def relay(self, *arguments, extra=None, **environ):
+        """Start a relay; `extra` comes last, and is what the client is given where it is None."""
+        extra = ("--", *SETTINGS[self.agent]) if extra is None else extra
+        return subprocess.Popen(
+            [PROGRAM, "relay", *arguments, "--state-dir", str(self.state), "--json", *extra],
+            cwd=self.path,
+            env=self.environ(**environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def environ(self, **more):
+        """The environment of a relay that finds the client."""
+        folders = (os.path.dirname(PROGRAM), str(self.client.program.parent), os.environ["PATH"])
+        return self.client.environ() | {"PATH": os.pathsep.join(folders), **more}
+
+
+PLANS = {
+    "codex": ("update_plan", "plan", "step"),
+    "gemini": ("write_todos", "todos", "description"),
+    "qwen": ("todo_write", "todos", "content"),
+}
+"""Of each client the tool of its task list, the list in it, and the name of an entry."""
+
+
+def plan(*steps, agent="codex"):
+    """A call that keeps steps, each with its status, as the plan."""
+    tool, entries, name = PLANS[agent]
+    kept = [{name: step, "status": status} for step, status in steps]
+    if agent == "qwen":
+        kept = [{"id": str(number)} | entry for number, entry in enumerate(kept)]
+    return tool, {entries: kept}
+
+
+def touch(*names):
+    """A call that makes files."""
+    return " && ".join(f"touch -- '{name}'" for name in names)
