@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILE = "relay.json"
-CLAUDE, CODEX, COMMAND = "claude", "codex", "command"
-CLIENTS = (CLAUDE, CODEX)
+CLAUDE, CODEX, GEMINI, QWEN, COMMAND = "claude", "codex", "gemini", "qwen", "command"
+CLIENTS = (CLAUDE, CODEX, GEMINI, QWEN)
 NEXT_ARGUMENTS = "--"
 """Between the arguments of one client and those of the next one."""
 LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
@@ -40,7 +40,7 @@ class RelayChoices:
         verify: The command that checks an item, with ``{item}`` for it; None = nobody checks.
         verify_seconds: After these the check has failed.
         agent: ``command``, or one or more clients in the order in which they are preferred, with
-            commas: ``claude``, ``codex``.
+            commas: ``claude``, ``codex``, ``gemini``, ``qwen``.
         arguments: Of the client; or the command with its arguments. Those of several clients are
             apart by `NEXT_ARGUMENTS`.
         hand_over_at: ``warning`` or ``critical``.

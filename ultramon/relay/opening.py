@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 
 from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError
-from ultramon.relay.choices import CLAUDE, CODEX, LEVELS, RelayChoices, is_run
+from ultramon.relay.choices import (
+    CLAUDE,
+    CODEX,
+    GEMINI,
+    LEVELS,
+    QWEN,
+    RelayChoices,
+    is_run,
+)
 from ultramon.relay.clients import Clients
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
+from ultramon.relay.launchers.gemini import GeminiLauncher
+from ultramon.relay.launchers.qwen import QwenLauncher
 from ultramon.relay.prompts import hand_over_note
 from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
 from ultramon.relay.result import counted, duration, millions
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
 _CLIENTS: dict[str, type[HookedClientLauncher]] = {
     CLAUDE: ClaudeCodeLauncher,
     CODEX: CodexLauncher,
+    GEMINI: GeminiLauncher,
+    QWEN: QwenLauncher,
 }
 _LIMITS = {
     "trigger": " (the client's compaction trigger)",

@@ -64,7 +64,8 @@ class _Command(click.Command):
     "--agent",
     default="claude",
     metavar="NAMES",
-    help="`claude`, `codex`, both with a comma, or `command`: a program that uses the SDK.",
+    help="`claude`, `codex`, `gemini`, `qwen`, several with commas, or `command`: any program "
+    "that uses the SDK.",
 )
 @click.option(
     "--items",

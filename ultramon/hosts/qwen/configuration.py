@@ -13,6 +13,9 @@ HOME_VARIABLE = "QWEN_HOME"
 RUNTIME_VARIABLE = "QWEN_RUNTIME_DIR"
 SESSION_VARIABLE = "QWEN_CODE_SESSION_ID"
 """Set for hooks by newer clients; version 0.15 sets none of its kind."""
+DEFAULTS_VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
+_SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
+_SYSTEM_SETTINGS = "/etc/qwen-code/settings.json"
 FOLDER = ".qwen"
 SETTINGS_NAME = "settings.json"
 
@@ -26,6 +29,13 @@ _RESERVE_TOKENS = 33_000
 def home_directory(environ: Mapping[str, str]) -> str:
     """Return the directory of the user's settings: ``QWEN_HOME``, else ``~/.qwen``."""
     return environ.get(HOME_VARIABLE) or os.path.join(os.path.expanduser("~"), FOLDER)
+
+
+def system_defaults_path(environ: Mapping[str, str]) -> str:
+    """Return the machine's file of defaults, which all other settings outrank, on Linux."""
+    beside = environ.get(_SYSTEM_VARIABLE) or _SYSTEM_SETTINGS
+    own = os.path.join(os.path.dirname(beside), "system-defaults.json")
+    return environ.get(DEFAULTS_VARIABLE) or own
 
 
 def sessions_directory(environ: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """What holds for every client that ultramon's hooks report: `AgentLauncher` but for its words.
 
-Nothing is installed anywhere: the hooks of a run are on the client's command line.
+Nothing is installed anywhere: a subclass says how the client gets the hooks of a run.
 """
 
 from __future__ import annotations
@@ -170,6 +170,8 @@ class HookedClientLauncher:
         record.model, record.host = model, self.name
         window = window_for_model(model, self.name)
         trigger, refusal = self.host.compaction_limits(environ, cwd, model, window)
+        if self.host.prompts_before_compaction > 1:
+            trigger = None  # a context has one prompt
         resolve_limit(
             record,
             explicit_limit_tokens=choices.context_limit_tokens,
@@ -245,12 +247,17 @@ class HookedClientLauncher:
         given["ULTRAMON_STATE_DIR"] = self._state_directory
         # The user of a relay wants the agent warned, whatever the project says of other sessions.
         given["ULTRAMON_AUDIENCE"] = AGENT if self._warns else NOBODY
+        given.update(self.variables(session_id))
         arguments = self.arguments(data.decode(), session_id, resumes=resumes)
         return ContextCommand((self._program, *arguments), given, cwd)
 
     def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
         """Return the arguments of the client, those of the user among them."""
         raise NotImplementedError
+
+    def variables(self, session_id: str) -> Mapping[str, str]:
+        """Return what else the client is started with in its environment."""
+        return {}
 
     def end_session(
         self, agent_id: str, environ: Mapping[str, str], failed_with: str | None = None
