@@ -175,6 +175,15 @@ def test_a_session_that_overflows_has_failed_or_is_lost(client, form, is_active,
 
 
 @pytest.mark.exhaustive
+def test_a_session_whose_first_request_fails_has_failed(client):
+    """The client takes the request out of the conversation again."""
+    with client.api({"MAIN": [Step(0, error=TOO_LONG)]}):
+        assert client.run("-p", "[[MAIN]] work").returncode != 0
+    (record,) = client.records()
+    assert (record.outcome, record.estimated_tokens) == ("failed", 0)
+
+
+@pytest.mark.exhaustive
 def test_a_subagent_that_overflows_fails(client):
     """The tool that launched it says why."""
     asked = {"agent_name": "codebase_investigator", "prompt": "[[SUB]] look"}

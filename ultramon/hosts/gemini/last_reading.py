@@ -67,10 +67,24 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 def lacks_reply(path: str) -> bool:
     """Return whether the last request of a session has got no reply: its file names no error."""
     try:
-        entries = objects_from_end(*open_transcript(path), (b'"type"',))
+        return unanswered_request(path) is not None
     except (OSError, ValueError):
         return False
-    return next((entry for entry, _ in entries), {}).get("type") == "user"
+
+
+def unanswered_request(path: str) -> dict[str, Any] | None:
+    """Return the line of the last request of a session if no reply follows it.
+
+    Where the first request of a prompt fails, the client writes the conversation before it anew.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: It is no regular file.
+    """
+    for entry, _ in objects_from_end(*open_transcript(path), (b'"user"', b'"gemini"')):
+        if entry.get("type") in ("user", "gemini"):
+            return entry if entry["type"] == "user" else None
+    return None
 
 
 def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] | None]:
