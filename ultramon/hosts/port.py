@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.jsonl import TranscriptReader
-    from ultramon.hosts.records import LastReading, Report, TranscriptIdentity
+    from ultramon.hosts.records import LastReading, Report, SessionEnd, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.hosts.task_list import TaskReport
     from ultramon.system.findings import Finding
@@ -275,6 +275,22 @@ class Host:
         where they show that all its calls have; raises as `read_last_reading`.
         """
         return []
+
+    def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
+        """Return how a session ended of which no hook has reported the end; None = unknown.
+
+        Asked when the client's process is gone. Only what it wrote down before it ended counts: a
+        session that was killed says nothing, and is lost.
+
+        Args:
+            path: The transcript of the session.
+            environ: What is kept of the client's environment, see `environment_variables`.
+
+        Raises:
+            OSError: A file cannot be opened; it says nothing then.
+            ValueError: It is no regular file but, for example, a link.
+        """
+        return None
 
     def read_token_budget(self, path: str) -> int | None:
         """Return the tokens that the client last wrote into the conversation as a budget."""

@@ -189,6 +189,19 @@ class TranscriptIdentity(Record):
         return self.session_id if self.agent_id is None else f"{self.session_id}.{self.agent_id}"
 
 
+class SessionEnd(Record):
+    """How a session ended whose client is gone.
+
+    Attributes:
+        at: Epoch seconds.
+        error: What its last turn failed with, `OVERFLOW` or the host's name for the kind; empty =
+            it ended well.
+    """
+
+    at: float
+    error: str = ""
+
+
 class LastReading:
     """What the end of a transcript says.
 

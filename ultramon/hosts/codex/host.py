@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.records import SessionEnd
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
@@ -85,6 +86,15 @@ class Codex(Host):
         from ultramon.hosts.codex.rollouts import find_rollout
 
         return find_rollout(path, str(subagent_id))
+
+    def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
+        """Return what the last turn failed with; one that ends well ends a session by its hook."""
+        reading = last_reading.read_last_reading(path, is_subagent=False)
+        if reading.error is None or reading.stopped_at is None:
+            return None
+        from ultramon.hosts.records import SessionEnd
+
+        return SessionEnd(reading.stopped_at, reading.error)
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HOME_VARIABLE = "GEMINI_CLI_HOME"
+TEMPORARY_VARIABLE = "TMPDIR"
 FOLDER = ".gemini"
 DEFAULT_THRESHOLD_RATIO = 0.5
 """Of the window, where no settings say otherwise."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.gemini.subagent_files import SubagentFile
     from ultramon.hosts.jsonl import TranscriptReader
     from ultramon.hosts.port import HookEvent
-    from ultramon.hosts.records import TranscriptIdentity
+    from ultramon.hosts.records import SessionEnd, TranscriptIdentity
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
@@ -74,9 +74,9 @@ class Gemini(Host):
 
     def environment_variables(self) -> tuple[str, ...]:
         """Return the variables that a hook asks for."""
-        from ultramon.hosts.gemini.configuration import HOME_VARIABLE
+        from ultramon.hosts.gemini.configuration import HOME_VARIABLE, TEMPORARY_VARIABLE
 
-        return HOME_VARIABLE, "GEMINI_PROJECT_DIR"
+        return HOME_VARIABLE, TEMPORARY_VARIABLE, "GEMINI_PROJECT_DIR"
 
     def compaction_limits(
         self,
@@ -103,6 +103,12 @@ class Gemini(Host):
         from ultramon.hosts.gemini.subagent_files import SUFFIX, folder_of
 
         return os.path.join(folder_of(path, session_id), f"{subagent_id}{SUFFIX}")
+
+    def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
+        """Return what the last request failed with, as the client's report of it says."""
+        from ultramon.hosts.gemini.session_end import read_session_end
+
+        return read_session_end(path, environ)
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ultramon.hosts.doctor import DoctorContext
     from ultramon.hosts.jsonl import TranscriptReader
+    from ultramon.hosts.records import SessionEnd
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
@@ -118,6 +119,12 @@ class QwenCode(Host):
 
         session_id, _ = os.path.splitext(os.path.basename(path))
         return files_below(_subagents_folder(os.path.abspath(path), session_id), ".jsonl")
+
+    def read_session_end(self, path: str, environ: Mapping[str, str]) -> SessionEnd | None:
+        """Return how a session ended, as its file and the client's record of exits say."""
+        from ultramon.hosts.qwen.session_end import read_session_end
+
+        return read_session_end(path, environ)
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)

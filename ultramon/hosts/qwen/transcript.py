@@ -231,16 +231,23 @@ def _read_system(entry: dict[str, Any], at: float | None) -> Iterable[Record]:
         text = text_of(payload.get("compressedHistory"), ("parts", *_TEXT_KEYS))
         if text:
             yield Content(text, "summary", at, counted=bool(tokens))
-    elif entry.get("subtype") == "ui_telemetry" and _has_overflowed(payload.get("uiEvent")):
+    elif has_overflowed(refusal_in(entry)):
         yield Overflow(at)
 
 
-def _has_overflowed(event: object) -> bool:
-    """Tell that a request of the session itself, no subagent's, was refused as too large."""
+def refusal_in(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the refusal in a line, of a request of the session itself and no subagent's."""
+    payload = entry.get("systemPayload")
+    event = payload.get("uiEvent") if isinstance(payload, dict) else None
     if not isinstance(event, dict) or event.get("event.name") != _API_ERROR:
-        return False
-    message = text_or_none(event.get("error_message"))
-    if message is None or event.get("subagent_name"):
+        return None
+    return None if event.get("subagent_name") else event
+
+
+def has_overflowed(refusal: dict[str, Any] | None) -> bool:
+    """Tell that a request was refused as too large."""
+    message = None if refusal is None else text_or_none(refusal.get("error_message"))
+    if message is None:
         return False
     from ultramon.context.limits import parse_overflow
 
