@@ -14,8 +14,10 @@ from helpers.program import run
 from helpers.qwen_session import QwenSession
 
 from ultramon.backends.local.backend import LocalBackend
+from ultramon.fleet.fleet import Fleet
 from ultramon.hosts.gone_sessions import GoneSessions, end_session
 from ultramon.system.timestamps import format_time, parse_time
+from ultramon.web.agent_reader import AgentReader
 
 SESSION = "c0ffee00-1111-2222-3333-444455556666"
 TOO_LONG = "Prompt is too long"
@@ -222,6 +224,19 @@ def test_the_context_of_a_relay_is_left_to_it(lost):
     assert lost.look().active
 
 
+@pytest.mark.parametrize("word", ["status", "resume", "explain"])
+def test_every_command_that_shows_a_session_ends_it(lost, word):
+    """The next look, whichever it is; the way back is still shown."""
+    lost.write()
+    arguments = {"status": ["--all"], "resume": [], "explain": [SESSION]}[word]
+    done = run(word, *arguments, "--state-dir", lost.session.state)
+    assert done.returncode == 0, done.stderr
+    assert lost.session.record(SESSION).outcome == "failed"
+    assert {"status": "failed", "resume": f"codex resume {SESSION}", "explain": "ended: failed"}[
+        word
+    ] in done.stdout
+
+
 def test_the_report_of_another_session_says_nothing_of_this_one(tmp_path):
     """Two sessions of Gemini may fail at the same time."""
     client = gemini(tmp_path)
@@ -232,6 +247,36 @@ def test_the_report_of_another_session_says_nothing_of_this_one(tmp_path):
     report["context"][-1]["parts"] = [{"text": "another request"}]
     path.write_text(json.dumps(report))
     assert client.look().active
+
+
+def test_the_web_page_shows_the_end(lost):
+    """At its first look."""
+    lost.write()
+    backend = LocalBackend(str(lost.session.state))
+    (shown,) = AgentReader(backend).look(None, 9, with_ended=True).shown
+    backend.close()
+    assert (shown.liveness.verdict, shown.record.outcome) == ("ended", "failed")
+
+
+def test_json_has_the_end(lost):
+    """At the look that finds it."""
+    arguments = "status", "--all", "--json", "--state-dir", lost.session.state
+    assert json.loads(run(*arguments).stdout)["agents"][0]["liveness"] == "lost"
+    lost.write()
+    (shown,) = json.loads(run(*arguments).stdout)["agents"]
+    assert (shown["liveness"], shown["outcome"]) == ("ended", "failed")
+
+
+def test_a_fleet_learns_that_it_failed_and_never_that_it_was_lost(lost):
+    """The end is in the journal before a verdict would be."""
+    lost.write()
+    backend = LocalBackend(str(lost.session.state))
+    fleet = Fleet("codex", backend=backend)
+    names = [(event.name, event.outcome) for event in fleet.poll()]
+    fleet.close()
+    backend.close()
+    assert ("ended", "failed") in names
+    assert "lost" not in [name for name, _ in names]
 
 
 def test_its_subagents_end_with_it(lost):

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "tokens": STORES,
     "routing": STORES | {"signals"},
     "monitor": STORES | {"routing", "signals"},
-    "fleet": STORES | {"routing", "signals", "monitor.handoff", "metrics"},
+    "fleet": STORES | {"routing", "signals", "monitor.handoff", "metrics", "hosts.gone_sessions"},
     "hosts": GROUND | {"backends.local"},
     "transcripts": GROUND | {"hosts"},
     "pictures": {"system"},

@@ -11,6 +11,7 @@ from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
 from ultramon.cli.output import json_item
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
+from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import (
     ObservedAgent,
@@ -96,6 +97,7 @@ class AgentList:
         self._current = CurrentAgents(
             backend, run, clock=SYSTEM_CLOCK, index=index, with_ended=show_all
         )
+        self._gone = GoneSessions(backend)
         self._everyone: list[ObservedAgent] = []
         self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
 
@@ -196,6 +198,8 @@ class AgentList:
     def _present(self, limit: int | None) -> tuple[Iterable[ObservedAgent | Unreadable], int]:
         """Return the agents that may be shown, most urgent first, and their number."""
         self._everyone, self.unreadable = self._current.look(whole=self._with_news)
+        if self._gone.end(one.record for one in self._everyone if one.liveness.is_gone):
+            self._everyone, self.unreadable = self._current.look(whole=self._with_news)
         present = self._everyone if self._show_all else without_ended(self._everyone)
         self.hidden = len(self._everyone) - len(present)
         self.verdicts = Counter(one.liveness.verdict for one in present)

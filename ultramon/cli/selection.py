@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -12,7 +11,10 @@ from click.core import ParameterSource
 
 from ultramon.cli.output import SeveralFound
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
+from ultramon.hosts.gone_sessions import GoneSessions
+from ultramon.state.observed import ObservedAgent
 from ultramon.state.record import short_id
+from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.terminal_text import first_of, sanitize
 
 if TYPE_CHECKING:
@@ -101,10 +103,23 @@ def find_agent(backend: Backend, name: str) -> StoredAgent:
         SeveralFound: Several fit.
         StateCorruptError: Its state cannot be read.
     """
-    with suppress(AgentNotFoundError, InvalidAgentIdError):
-        return backend.load(name)
-    # Loading raises what is wrong with a state that the list only mentions.
-    return backend.load(find_agent_id(backend, name))
+    try:
+        found = backend.load(name)
+    except (AgentNotFoundError, InvalidAgentIdError):
+        # Loading raises what is wrong with a state that the list only mentions.
+        found = backend.load(find_agent_id(backend, name))
+    return end_gone(backend, [found])[0]
+
+
+def end_gone(backend: Backend, agents: list[StoredAgent]) -> list[StoredAgent]:
+    """Return agents as they are once the sessions have ended whose client said so and is gone."""
+    from ultramon.backends.toolkit import observe_stored
+
+    seen = observe_stored(agents, SYSTEM_CLOCK.now(), whole=False)
+    observed = [one for one in seen if isinstance(one, ObservedAgent)]
+    if not GoneSessions(backend).end(one.record for one in observed if one.liveness.is_gone):
+        return agents
+    return [backend.load(one.agent_id) for one in agents]
 
 
 def find_agent_id(backend: Backend, name: str) -> str:

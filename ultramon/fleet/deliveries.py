@@ -19,6 +19,7 @@ from ultramon.fleet.events import FleetEvent, names_of
 from ultramon.fleet.failure_detector import FailureDetector
 from ultramon.fleet.run_view import RunView
 from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, next_in_thread
+from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.events import HandoffEvent, parse_event
 from ultramon.state.models import is_whole, state_of
@@ -83,6 +84,7 @@ class Deliveries:
             run, f"fleet:{consumer}", clock, max_generations_without_progress
         )
         self.assignments = Assignments(backend, run)
+        self._gone = GoneSessions(backend)
         self.stopping = threading.Event()
         self._backend = backend
         self._run = run
@@ -190,6 +192,7 @@ class Deliveries:
         with agents.lock:
             events = self._judge()
             if self.detector.in_doubt:
+                self._gone.end(agents.records[one] for one in self.detector.gone_agents)
                 events = self._judge()
             unstarted = list(agents.processes.without_agent())
             ended = agents.processes.take_ended()

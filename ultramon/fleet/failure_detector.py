@@ -67,6 +67,11 @@ class FailureDetector:
         self._jumped_at: float | None = None
         self._gone: set[tuple[str, int]] = set()
 
+    @property
+    def gone_agents(self) -> list[str]:
+        """The agents whose process `judge` has seen gone."""
+        return sorted(agent_id for agent_id, _ in self._gone)
+
     def remember(self, memory: dict[str, Any]) -> None:
         """Continue from the memory acknowledged last under this consumer name."""
         for part in self.memory:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
+from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.agent_rows import Summary, summarize
 from ultramon.state.liveness import ENDED
 from ultramon.state.observed import (
@@ -66,6 +67,7 @@ class AgentReader:
         self._clock = clock
         self._lock = threading.Lock()
         self._current = CurrentAgents(backend, None, clock=clock)
+        self._gone = GoneSessions(backend)
         self._everyone: list[ObservedAgent] = []
         self._unreadable: list[Unreadable] = []
         self._at = 0.0
@@ -117,6 +119,8 @@ class AgentReader:
         if began < self._next_at:
             return
         self._everyone, self._unreadable = self._current.look(whole=False)
+        if self._gone.end(one.record for one in self._everyone if one.liveness.is_gone):
+            self._everyone, self._unreadable = self._current.look(whole=False)
         self._at = self._clock.now()
         self._next_at = began + FRESH_SECONDS
 

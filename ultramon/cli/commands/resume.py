@@ -9,7 +9,7 @@ import click
 
 from ultramon.cli.agent_list import look_at
 from ultramon.cli.output import age, field, percent, print_result, say
-from ultramon.cli.selection import find_agent, open_store, store_options
+from ultramon.cli.selection import end_gone, find_agent, open_store, store_options
 from ultramon.state.liveness import ALIVE, ENDED
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: b
     command that resumes it. AGENT, an id, the beginning of one, or a label, shows one session.
     """
     backend = open_store(state_dir)
-    stored = backend.list_agents() if agent is None else [find_agent(backend, agent)]
+    stored = (
+        end_gone(backend, list(backend.list_agents()))
+        if agent is None
+        else [find_agent(backend, agent)]
+    )
     seen, _ = look_at(stored)
     sessions = [
         one for one in seen if is_session(one.record) and (agent or _is_cut_off(one, show_all))
@@ -49,7 +53,8 @@ def is_session(record: StateRecord) -> bool:
 
 def _is_cut_off(one: ObservedAgent, show_all: bool) -> bool:
     verdict = one.liveness.verdict
-    return verdict != ALIVE and (show_all or verdict != ENDED)
+    was_cut = verdict != ENDED or one.record.outcome == "failed"
+    return verdict != ALIVE and (show_all or was_cut)
 
 
 def resume_command(record: StateRecord) -> str:
