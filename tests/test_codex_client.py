@@ -86,6 +86,25 @@ def test_a_subagent_that_overflows_fails(client):
 
 
 @pytest.mark.exhaustive
+def test_a_session_that_overflows_has_failed_and_one_that_is_killed_is_lost(client):
+    """No hook reports either; the rollout tells them apart."""
+    refusal = {"code": "context_length_exceeded", "message": "too long"}
+    with client.api({"MAIN": [Step(240_000, "true"), Step(0, error=refusal)]}):
+        assert client.run("[[MAIN]] work").returncode != 0
+    (record,) = client.records()
+    assert record.active
+    assert "failed" in client.ultramon("status", "--all").stdout
+    (record,) = client.records()
+    assert (record.outcome, record.exit["error"]) == ("failed", "Prompt is too long")
+    assert record.estimated_tokens == 240_000
+    with client.api({"MAIN": [Step(30_000, "true"), Step(31_000, until=client.kill)]}):
+        client.run("resume", "--last", "go on")
+    assert "LOST" in client.ultramon("status").stdout
+    (record,) = client.records()
+    assert (record.generation, record.outcome) == (2, None)
+
+
+@pytest.mark.exhaustive
 def test_a_compaction_starts_an_epoch_and_is_said_once(client):
     """What was read before is no longer told, and the next crossing is."""
     config = "model_auto_compact_token_limit = 190000"

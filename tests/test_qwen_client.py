@@ -121,12 +121,36 @@ def test_a_resumed_session_is_the_same_agent(client):
 
 @pytest.mark.exhaustive
 @BOTH
-def test_an_overflow_is_in_the_replay(client):
+def test_a_session_that_overflows_has_failed_and_the_replay_shows_it(client):
     """No hook reports it; the session's file says so."""
     refusal = {"code": "context_length_exceeded", "message": "prompt is too long: 9 tokens > 8"}
     with client.api({"MAIN": [Step(30_000, "true"), Step(0, error=refusal)]}):
         client.run("[[MAIN]] work")
+    assert "failed" in client.ultramon("status", "--all").stdout
     (record,) = client.records()
-    assert record.estimated_tokens == 30_000
+    assert (record.outcome, record.estimated_tokens) == ("failed", 30_000)
+    assert record.exit["error"] == "Prompt is too long"
     found = json.loads(client.ultramon("report", "--json").stdout)
     assert (found["sessions"], found["overflows"]) == (1, 1)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("client", [NEW], indirect=True)
+def test_a_run_of_one_prompt_without_its_option_completes(client):
+    """No hook reports its end; the client keeps a record of the sessions that it has closed."""
+    with client.api({"MAIN": [Step(30_000, "true"), Step(31_000)]}):
+        assert client.run_command(*client.command, "[[MAIN]] work", "--yolo").returncode == 0
+    (record,) = client.records()
+    assert record.active
+    assert "completed" in client.ultramon("status", "--all").stdout
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_a_session_that_is_killed_is_lost(client):
+    """In the middle of a turn."""
+    with client.api({"MAIN": [Step(30_000, "true"), Step(31_000, until=client.kill)]}):
+        client.run("[[MAIN]] work")
+    assert "LOST" in client.ultramon("status").stdout
+    (record,) = client.records()
+    assert (record.active, record.estimated_tokens) == (True, 30_000)

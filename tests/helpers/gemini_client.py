@@ -91,10 +91,11 @@ class Client(HostClient):
         self.settings = self.configuration / "settings.json"
         (self.project / "a.txt").write_text("alpha\n")
         self.variables |= {
-            "GEMINI_CLI_HOME": str(self.home),
+            "GEMINI_CLI_HOME": str(self.home), "TMPDIR": str(path / "tmp"),
             "GEMINI_API_KEY": "none", "GEMINI_CLI_NO_RELAUNCH": "true",
             "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1,localhost",
         }  # fmt: skip
+        (path / "tmp").mkdir()
 
     def api(self, steps):
         """Serve a scripted model; the client is run inside."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from contextlib import contextmanager
 
@@ -64,6 +65,12 @@ class HostClient:
             check=False,
             timeout=self.run_seconds,
         )
+
+    def kill(self):
+        """Kill the client that runs the only session; return true."""
+        (record,) = self.records()
+        os.kill(record.pid, signal.SIGKILL)
+        return True
 
     def records(self):
         """The states of all agents, sessions first."""
