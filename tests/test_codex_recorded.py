@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.codex.last_reading import is_last_turn, read_last_reading, read_last_replies
+from ultramon.hosts.pins import Pin, Pins
 from ultramon.system.timestamps import format_time
 
 OVERFLOWED = DATA / "captures" / "codex-0.169.0" / "rollout_overflow.jsonl"
@@ -101,6 +102,19 @@ def test_subagents_have_readings_of_their_own(tmp_path):
     for agent_id in (SUBA, SUBB):
         record = run.record(agent_id)
         assert (record.parent_id, record.active, record.outcome) == (SUBAGENTS, False, "completed")
+
+
+def test_a_compacted_subagent_gets_its_pins_with_its_next_tool(tmp_path):
+    """No SessionStart follows the compaction of a subagent."""
+    session = CodexSession(tmp_path)
+    session.choose(pins=True)
+    Pins(str(session.state)).add(Pin(str(tmp_path), "Never deploy.", None), is_session=False)
+    base = {"session_id": "main", "agent_id": "child", "cwd": str(tmp_path)}
+    for event in ("SubagentStart", "PreCompact", "PostCompact"):
+        assert session.run(base | {"hook_event_name": event}).stdout == b""
+    told = [session.run(base | {"hook_event_name": "PostToolUse"}).text for _ in range(2)]
+    assert "1. Never deploy.\nContext window compacted at " in told[0]
+    assert told[1] == ""
 
 
 def overflowed(session, **payload):

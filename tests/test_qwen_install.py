@@ -13,7 +13,6 @@ from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.qwen.configuration import SESSION_VARIABLE, compaction_tokens
 from ultramon.hosts.qwen.host import QWEN
 from ultramon.hosts.qwen.setup import EVENTS, settings
-from ultramon.hosts.setup import Choices
 from ultramon.system.findings import OK, PROBLEM
 from ultramon.system.timestamps import format_time
 
@@ -49,10 +48,9 @@ def test_what_the_client_adds_stays(home):
 
 
 def test_what_qwen_code_has_not_is_refused(home):
-    """Nothing is written: what is given back after a compaction would get nowhere."""
-    for asked in ({"choices": Choices(pins=True)}, {"layer": "project"}):
-        with pytest.raises(ConfigurationError):
-            QWEN.plan_installation(home.request(force=True, **asked))
+    """Nothing is written."""
+    with pytest.raises(ConfigurationError):
+        QWEN.plan_installation(home.request(force=True, layer="project"))
     home.hooks.write_text('{"hooks": {"Stop": 5}}')
     with pytest.raises(StateCorruptError):
         home.install()

@@ -23,6 +23,9 @@ from ultramon.system.timestamps import format_time
 
 BOTH = pytest.mark.parametrize("version", [OLD, NEW])
 SUBA, SUBB = "general-purpose-call_3", "general-purpose-call_4"
+RETURNED = """The user's last instruction, word for word:
+[[MAIN]] do the work
+Context window compacted at """
 
 
 def session_of(run):
@@ -59,14 +62,18 @@ def test_the_old_client_works_with_a_window_of_its_own(tmp_path):
 
 @BOTH
 def test_a_compaction_begins_one_epoch(tmp_path, version):
-    """Of PostCompact and SessionStart one counts, in either order; the client drops an answer."""
+    """Of PostCompact and SessionStart one counts; what it left out comes with the next tool."""
     run = QwenRun(tmp_path, version, "compact")
+    run.choose(pins=True)
     seen, told = run.readings()
     name = session_of(run)
     after = (9_000, 41_000) if version == OLD else (41_000,)
     assert seen[name] == [*in_epoch(1, 30_000, 60_000, 75_000), *in_epoch(2, *after)]
     assert len(run.events("context_epoch_started")) == 1
-    assert [event for event, _ in told[name]] == ["PostToolUse"]
+    assert {event for event, _ in told[name]} == {"PostToolUse"}
+    _, *given = [text for _, text in told[name]]
+    # In the recording of the newer client no tool has run after the compaction.
+    assert [RETURNED in text for text in given] == [True] * (version == OLD)
     assert run.record(name).context_limit == (70_000 if version == OLD else 67_000)
 
 

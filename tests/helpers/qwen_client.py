@@ -14,7 +14,7 @@ from helpers.scripted_model import ScriptedModel, Step
 from ultramon.system.ids import random_hex
 
 MODEL = "qwen3-coder-plus"
-_WORDS = re.compile(r"^(?:Context window|\[ultramon\]).*", re.MULTILINE)
+_WORDS = re.compile(r"^(?:Context window|\[ultramon\]|The user's last).*", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
 
 

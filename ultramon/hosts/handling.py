@@ -143,7 +143,7 @@ class HookCall:
 
         Returns:
             After a compaction a text for the agent: the summary may repeat earlier warnings, and
-            lack what a person has pinned.
+            lack what a person has pinned. Where nobody reads the answer, the next call has it.
         """
         event = self._event
 
@@ -152,6 +152,8 @@ class HookCall:
             agent.set_model(agent.record.model or event.model)
             if event.source == port.COMPACT:
                 agent.compacted(event.name)
+                if event.can_answer:
+                    agent.memory.pop(IS_COMPACTED, None)
                 return
             agent.resume()
             if event.source == port.RESUME:
@@ -174,7 +176,9 @@ class HookCall:
         if event.source == port.RESUME:
             # A power cut may have taken the flag of what was queued durably.
             raise_flag(self._store.directory.path, self.agent_id)
-        return self._give_back(agent) if agent and event.source == port.COMPACT else None
+        if agent is None or event.source != port.COMPACT or not event.can_answer:
+            return None
+        return self._give_back(agent)
 
     def _give_back(self, agent: HostedAgent) -> str:
         """Return what an agent reads after its compaction, empty for nothing."""

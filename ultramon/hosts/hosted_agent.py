@@ -54,7 +54,7 @@ HEEDED_REQUEST = "heededRequest"
 SILENT_CALLS = 5
 """So many tool calls pass between two warnings of the same level."""
 IS_COMPACTED = "isCompacted"
-"""Set until the agent has read of a compaction that only its transcript shows."""
+"""Set until the agent has read of a compaction."""
 _COMPACTION_ID = "compactionId"
 _PROMPTS = "prompts"
 """How many the conversation holds, counted no further than the client needs to compact it."""
@@ -431,11 +431,11 @@ class HostedAgent:
         if self.record.measured_at is not None:
             self.memory.pop("highestTokens", None)
             self._begin_window(reading.compacted_at)
-            self.memory[IS_COMPACTED] = True
 
     def _begin_window(self, at: float | None) -> None:
         self.memory.pop("warned", None)
         self.memory.pop("isLagging", None)
+        self.memory[IS_COMPACTED] = True
         self.gauge.begin_epoch("compaction", at=at)
 
     def compacting(self) -> None:

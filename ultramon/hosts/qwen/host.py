@@ -51,6 +51,8 @@ class QwenCode(Host):
         event.call_id = checked_text(payload, "tool_call_id") or event.call_id
         event.last_text = text_in(payload, "last_assistant_message")
         event.model = event.model or environ.get(_MODEL_VARIABLE) or None
+        # The old client drops such an answer, the new one keeps it in its instructions for ever.
+        event.can_answer = event.source != port.COMPACT
         if _is_of_unnamed_subagent(event, payload, environ):
             event.kind = ""
         elif event.kind == port.PROMPT:
@@ -69,8 +71,8 @@ class QwenCode(Host):
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print; nothing after a compaction, where the client drops the answer."""
-        return b"" if event.source == port.COMPACT else write_context(event, text)
+        """Return what to print; see `Host.write_answer`."""
+        return write_context(event, text)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook."""

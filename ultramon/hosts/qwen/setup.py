@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from ultramon.errors import ConfigurationError
 from ultramon.hosts import user_hooks
 from ultramon.hosts.hook_commands import HookScript
 from ultramon.hosts.hook_settings import HookSettings
@@ -62,9 +61,6 @@ def is_off(settings: HookSettings) -> bool:
 
 def plan_installation(request: SetupRequest) -> Installation:
     """Plan an installation; see `user_hooks.plan_installation`."""
-    if request.choices.pins:
-        allowed = "a host that gives texts back after a compaction; Qwen Code drops them"
-        raise ConfigurationError("pins", True, allowed)
     own = settings()
     plan = user_hooks.plan_installation(own, NAME, request, timeout=MILLISECONDS)
     if is_off(own):
