@@ -7,6 +7,10 @@ import pytest
 from helpers.gemini_client import TOO_LONG, WINDOW, Client
 from helpers.scripted_model import COMPACT, RUN_SECONDS, Step
 
+from ultramon.hosts.enforcement import REPLIES_TO_RETURN
+from ultramon.hosts.hosted_agent import NOT_RETURNED
+
+RULE = "a hook ends this turn after 3 more replies"
 SETTINGS = {
     "hooks": {"AfterAgent": [{"hooks": [{"type": "command", "command": "true"}]}]},
     "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
@@ -42,6 +46,11 @@ def compress_early(client):
     settings = json.loads(client.settings.read_text())
     settings["model"]["compressionThreshold"] = 0.01
     client.settings.write_text(json.dumps(settings))
+
+
+def pairs(tokens):
+    """Replies that each call two tools: never the same, which the client takes for a loop."""
+    return [Step(one, f"echo {one}", f"echo b{one}") for one in tokens]
 
 
 def tokens_at(percent):
@@ -89,6 +98,57 @@ def test_a_subagent_is_warned_of_its_own_number(client):
     assert (sub.parent_id, sub.outcome, sub.active) == (main.agent_id, "completed", False)
     # The session reads how its subagent ended, and no number as its own.
     assert all("Context window:" not in text for told in api.told("MAIN") for text in told)
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("form", ["text", "stream-json"])
+def test_a_session_that_does_not_return_is_ended(client, form):
+    """The client asks its model no more and exits well; resumed, it is not ended again."""
+    client.enforce(100_000)
+    steps = [Step(30_000, "true"), *pairs(range(80_000, 80_009))]
+    with client.api({"MAIN": steps}) as api:
+        done = client.run("-o", form, "-p", "[[MAIN]] work")
+    assert done.returncode == 0, done.stderr
+    assert ("ended this turn" in done.stderr) is (form == "text")
+    assert api.replies_after("MAIN", RULE) == REPLIES_TO_RETURN
+    (record,) = client.records()
+    assert (record.active, record.outcome) == (False, "cancelled")
+    assert record.exit == {"reason": NOT_RETURNED}
+    assert client.was_ended(record)
+    steps = [*pairs(range(82_000, 82_007)), Step(83_000)]
+    with client.api({"MAIN": steps}) as api:
+        done = client.run("--resume", "latest", "-p", "go on")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    (record,) = client.records()
+    assert (record.outcome, record.generation) == ("completed", 2)
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("last", "outcome", "said"), [(END, "completed", "ended"), (READ, "failed", "failed")]
+)
+def test_a_subagent_that_does_not_return_has_one_last_request(client, last, outcome, said):
+    """In which the client tells it to complete its task; its session goes on in both cases."""
+    client.enforce(100_000)
+    asked = {"agent_name": "codebase_investigator", "prompt": "[[SUB]] look"}
+    full = [Step(80_000 + number, READ) for number in range(1 + REPLIES_TO_RETURN)]
+    steps = {
+        "MAIN": [Step(20_000, ("invoke_agent", asked)), Step(22_000, "true"), Step(23_000)],
+        "SUB": [*full, Step(81_000, last)],
+    }
+    with client.api(steps) as api:
+        done = client.run("-p", "[[MAIN]] work")
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    assert [agent for agent, _ in api.requests].count("SUB") == len(steps["SUB"])
+    assert "You have one final chance" in api.prompts[-3][-1]
+    main, sub = client.records()
+    assert (main.outcome, sub.active, sub.outcome) == ("completed", False, outcome)
+    assert client.was_ended(sub)
+    (text,) = (text for told in api.told("MAIN") for text in told)
+    assert f" {said}" in text
+    assert "The working tree at its end is kept as" in text
     assert client.failures() == []
 
 

@@ -13,7 +13,7 @@ from helpers.host_home import HostHome
 from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.hosts.gemini.configuration import compression_ratio
 from ultramon.hosts.gemini.host import GEMINI
-from ultramon.hosts.gemini.setup import EVENTS, hooks
+from ultramon.hosts.gemini.setup import ENFORCING_EVENTS, EVENTS, hooks
 from ultramon.hosts.setup import Choices
 from ultramon.system.findings import OK, PROBLEM, WARNING
 from ultramon.system.timestamps import format_time
@@ -46,6 +46,24 @@ def test_every_file_comes_back_to_the_byte(home, shape):
     home.uninstall()
     assert home.hooks.read_bytes() == before
     assert not home.states.exists()
+
+
+def test_enforcement_needs_one_more_hook(home):
+    """Which goes with it; the doctor finds it missing, and a dry run needs it too."""
+    (warning,) = home.install(enforce="critical").warnings
+    assert "--context-limit" in warning
+    assert [hook.event for hook in hooks().our_hooks()] == [*EVENTS, *ENFORCING_EVENTS]
+    assert home.install(context_limit_tokens=100_000).warnings == []
+    assert not GEMINI.plan_installation(home.request(force=True)).changes
+    document = json.loads(home.hooks.read_text())
+    del document["hooks"]["BeforeModel"]
+    home.hooks.write_text(json.dumps(document))
+    assert "BeforeModel" in home.findings()["gemini hooks", WARNING].message
+    home.install(enforce="critical", enforce_dry_run=True)
+    assert "BeforeModel" in json.loads(home.hooks.read_text())["hooks"]
+    home.install(enforce="none")
+    assert [hook.event for hook in hooks().our_hooks()] == list(EVENTS)
+    assert ("gemini hooks", OK) in home.findings()
 
 
 def test_a_hook_has_a_name_and_milliseconds(home):

@@ -90,6 +90,8 @@ HOSTILE = [
     {"session_id": "..", "hook_event_name": "AfterTool", "transcript_path": "/tmp/x.jsonl"},
     {"session_id": "s", "hook_event_name": "AfterTool", "transcript_path": "/dev/zero"},
     {"session_id": "s", "hook_event_name": "SessionEnd", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "BeforeModel", "transcript_path": "/dev/zero"},
+    {"session_id": "s", "hook_event_name": "BeforeModel", "llm_request": 5},
     {"session_id": "s", "hook_event_name": "BeforeAgent", "prompt": ["<hook_context>"]},
     {"session_id": "s", "hook_event_name": "AfterTool", "tool_name": "write_todos",
      "tool_input": {"todos": [5, {"description": 5}, {"description": "a", "status": []}]}},

@@ -7,6 +7,10 @@ from helpers.qwen_client import Client
 from helpers.qwen_session import NEW, OLD
 from helpers.scripted_model import Step
 
+from ultramon.hosts.enforcement import REPLIES_TO_RETURN
+from ultramon.hosts.hosted_agent import NOT_RETURNED
+
+RULE = "a hook ends this turn after 3 more replies"
 pytestmark = pytest.mark.timeout(600)  # each round of tools starts several processes
 
 SETTINGS = {
@@ -82,6 +86,27 @@ def test_subagents_are_warned_of_their_own_numbers(client):
     assert (main.estimated_tokens, sub.estimated_tokens) == (22_000, 620_000)
     assert (sub.parent_id, sub.outcome, sub.active) == (main.agent_id, "completed", False)
     assert sub.context_window == 1_000_000
+    assert client.failures() == []
+
+
+@pytest.mark.exhaustive
+@BOTH
+def test_a_session_that_does_not_return_is_ended(client):
+    """The client asks its model no more and exits; resumed, it is not ended again."""
+    client.enforce(100_000)
+    with client.api({"MAIN": calls(30_000, *range(80_000, 81_000, 100))}) as api:
+        done = client.run("[[MAIN]] work")
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+    assert api.replies_after("MAIN", RULE) == REPLIES_TO_RETURN
+    (record,) = client.records()
+    assert (record.active, record.outcome) == (False, "cancelled")
+    assert record.exit == {"reason": NOT_RETURNED}
+    assert client.was_ended(record)
+    with client.api({"MAIN": [*calls(*range(82_000, 82_700, 100)), Step(83_000)]}) as api:
+        done = client.run("go on", "--resume", record.agent_id)
+    assert (done.returncode, api.left()) == (0, {}), done.stderr
+    (record,) = client.records()
+    assert (record.active, record.outcome, record.generation) == (False, "completed", 2)
     assert client.failures() == []
 
 

@@ -11,6 +11,7 @@ from helpers.program import run_process
 from helpers.scripted_model import RUN_SECONDS
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
+from ultramon.hosts.enforcement import REFS
 
 
 class HostClient:
@@ -39,6 +40,20 @@ class HostClient:
     def ultramon(self, *arguments):
         """Run ultramon beside the client."""
         return run_process(*arguments, **self.variables)
+
+    def enforce(self, limit_tokens):
+        """Install once more, so that who does not return is ended, in a repository of git."""
+        chosen = ("--enforce", "critical", "--context-limit", str(limit_tokens))
+        done = self.ultramon("install", self.host, "--force", *chosen)
+        assert done.returncode == 0, done.stderr
+        subprocess.run(["git", "init", "-q"], cwd=self.project, check=True)
+
+    def was_ended(self, record):
+        """Whether a hook has ended an agent, with its handoff and a checkpoint."""
+        ref = f"{REFS}/{record.agent_id.replace('.', '-')}"
+        command = ["git", "rev-parse", "--verify", "-q", ref]
+        done = subprocess.run(command, cwd=self.project, check=False, capture_output=True)
+        return done.returncode == 0 and record.handoff is not None
 
     @contextmanager
     def serve(self, api):

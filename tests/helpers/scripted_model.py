@@ -135,6 +135,11 @@ class ScriptedModel:
         left = {name: len(own) - self._played[name] for name, own in self._steps.items()}
         return {name: count for name, count in left.items() if count > 0}
 
+    def replies_after(self, name, words):
+        """How many replies an agent has made since it first read some words of a hook."""
+        mine = [" ".join(injected) for agent, injected in self.requests if agent == name]
+        return sum(words in text for text in mine)
+
     def told(self, name):
         """What hooks have put before each request of an agent, beyond what was there before."""
         mine = [injected for agent, injected in self.requests if agent == name]

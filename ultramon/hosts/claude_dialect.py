@@ -90,3 +90,13 @@ def write_context(event: HookEvent, text: str) -> bytes:
     """
     answer = {"hookEventName": event.name, "additionalContext": text}
     return compact_json.dumps({"hookSpecificOutput": answer}).encode("ascii")
+
+
+def write_end(event: HookEvent, reason: str) -> bytes:
+    """Return what to print so that the client ends the agent's turn; see `Host.write_end`."""
+    return compact_json.dumps({"continue": False, "stopReason": reason}).encode("ascii")
+
+
+def write_user_note(event: HookEvent, text: str) -> bytes:
+    """Return what to print so that the client shows the user a text."""
+    return compact_json.dumps({"systemMessage": text}).encode("ascii")

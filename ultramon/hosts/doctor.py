@@ -255,7 +255,7 @@ def check_enforcement(context: DoctorContext, host: Host) -> Iterator[Finding]:
     choices, _ = context.choices(host.name)
     if choices is None or choices.enforce is None:
         return
-    name = "enforcement"
+    name = f"{host.name} enforcement"
     try:
         reason = why_off(context.state_directory, host.name)
     except (StateError, OSError) as error:

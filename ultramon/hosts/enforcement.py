@@ -24,6 +24,7 @@ from ultramon.hosts.hosted_agent import (
     this_process,
 )
 from ultramon.hosts.installed_choices import OFF_SUFFIX
+from ultramon.hosts.port import TOOLS_ENDED
 from ultramon.state.liveness import LOST_AFTER_SECONDS
 from ultramon.system import compact_json
 from ultramon.system.files import open_private, read_private_file, replace_file
@@ -139,6 +140,8 @@ class Enforcement:
 
     def _is_last_call(self, agent: HostedAgent) -> bool:
         """Return whether all calls of this reply have ended: the client would run the rest."""
+        if self._event.kind == TOOLS_ENDED:
+            return True
         is_subagent = self._called.parent_id is not None
         try:
             replies = self._store.host.read_last_replies(self._path or "", is_subagent=is_subagent)
@@ -222,6 +225,8 @@ class Enforcement:
             # Its turn is over. Where nobody can begin another one, the client ends the session.
             memory[TURN_ENDED] = True
             agent.wait()
+            if self._event.ends_session:
+                agent.finish("")
         else:
             agent.end("cancelled", NOT_RETURNED)
             if self._last_text:

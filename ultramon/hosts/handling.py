@@ -306,6 +306,8 @@ class HookCall:
         return text
 
     def _after_calls(self) -> str:
+        if not self._event.can_answer and self._store.installed.enforce is None:
+            return ""  # there is nothing but a turn that could be ended
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
 
     def _prompt(self) -> str:
@@ -320,7 +322,10 @@ class HookCall:
     def _measure(self, act: Callable[[HostedAgent], None], *, is_call: bool) -> str:
         """Take the reading; return what the agent is to read: notices, ends, then a warning."""
         event = self._event
-        audience = self._audience() if event.can_answer else NOBODY
+        audience = self._audience()
+        can_end = event.can_end and audience in (AGENT, BOTH)
+        if not event.can_answer:
+            audience = NOBODY
         warns = audience in (AGENT, BOTH)
         warning = ""
         ends: list[str] = []
@@ -335,7 +340,7 @@ class HookCall:
             act(agent)
             agent.memory["isLagging"] = event.call_id is not None and not reading.is_current
             agent.take(reading.report)
-            must_end = warns and event.can_end and self._must_end(agent, reading)
+            must_end = can_end and self._must_end(agent, reading)
             if must_end:
                 return  # it reads nothing more
             is_compacted = audience != NOBODY and agent.memory.pop(IS_COMPACTED, False)
@@ -400,10 +405,12 @@ class HookCall:
         assert self._enforcement is not None
         ended = self._enforcement.end()
         if ended is None:
+            if not self._event.can_answer:
+                return ""
             from ultramon.hosts.warning_text import write_warning
 
             return write_warning(self._store, agent, self._readings.path)
-        if not ended.record.active:
+        if self._called.parent_id is not None:
             self._ended = ended
             try:
                 self._subagents().give_back_tasks(ended)

@@ -52,6 +52,7 @@ class HookSettings:
         secrets: Texts in it that are not to be shown.
         script: What ultramon's hooks run.
         events: Those that ultramon needs, in the order in which an installation writes them.
+        enforcing_events: Those that it needs beyond them where returns are enforced.
         own_keys: Members of the document, beside ``hooks``, that may not be there twice.
 
     Args:
@@ -65,6 +66,7 @@ class HookSettings:
 
     script: HookScript
     events: tuple[str, ...]
+    enforcing_events: tuple[str, ...] = ()
     own_keys: tuple[str, ...] = ()
 
     def __init__(self, path: str, data: bytes | None = None) -> None:

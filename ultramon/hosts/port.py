@@ -92,6 +92,7 @@ class HookEvent(Record):
         call_id: The tool call, where the transcript names it too; None = no reading to wait for.
         can_answer: Whether the client puts the answer to this event into the conversation.
         can_end: Whether the client ends the agent's turn where the answer to this event says so.
+        ends_session: Whether the client then ends too, without a further event.
         model: The model: where a session starts, and where the transcript does not name it beside
             each reply; or None.
         source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
@@ -120,6 +121,7 @@ class HookEvent(Record):
     call_id: str | None = None
     can_answer: bool = True
     can_end: bool = False
+    ends_session: bool = False
     model: str | None = None
     source: str = ""
     reason: str = ""

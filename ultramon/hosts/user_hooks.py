@@ -53,6 +53,8 @@ def plan_installation(
     interpreter = lasting_interpreter(request.cwd, force=request.force)
     plan = Installation.begin(settings, host, request, interpreter)
     command = command_line(interpreter, script_path(settings.script), plan.installed.path)
+    if plan.installed.enforce is not None:
+        settings.events += settings.enforcing_events
     hook = {"type": "command", "command": command, **members}
     settings.put_entries({event: {"hooks": [hook]} for event in settings.events})
     plan.after = settings.data

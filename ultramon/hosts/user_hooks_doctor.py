@@ -60,7 +60,10 @@ def examine_user_hooks(
         if stored is not None:
             yield problem(name, f"{hooks.path}: ultramon's hooks are gone", install)
         return
-    missing = [event for event in hooks.events if event not in {hook.event for hook in ours}]
+    needed = hooks.events
+    if stored is not None and stored.enforce is not None:
+        needed += hooks.enforcing_events
+    missing = [event for event in needed if event not in {hook.event for hook in ours}]
     if missing:
         yield warning(name, f"{hooks.path}: no hook for {', '.join(missing)}", install)
     else:

@@ -5,7 +5,7 @@ Standard library only: every hook call loads it.
 
 from __future__ import annotations
 
-from ultramon.hosts import port
+from ultramon.hosts import claude_dialect, port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
 from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
@@ -13,7 +13,6 @@ from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.payload import MAX_FIELD_CHARS, text_in
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
 from ultramon.state.record import ANSWER, PERMISSION
-from ultramon.system import compact_json
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -99,13 +98,8 @@ class ClaudeCode(Host):
             return text.encode("utf-8", "replace") + b"\n"
         return write_context(event, text)
 
-    def write_end(self, event: HookEvent, reason: str) -> bytes:
-        """Return what to print; see `Host.write_end`."""
-        return compact_json.dumps({"continue": False, "stopReason": reason}).encode("ascii")
-
-    def write_user_note(self, event: HookEvent, text: str) -> bytes:
-        """Return what to print; see `Host.write_user_note`."""
-        return compact_json.dumps({"systemMessage": text}).encode("ascii")
+    write_end = staticmethod(claude_dialect.write_end)
+    write_user_note = staticmethod(claude_dialect.write_user_note)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the client's process, which it names for commands but not for requests."""

@@ -5,7 +5,7 @@ Standard library only: every hook call loads it.
 
 from __future__ import annotations
 
-from ultramon.hosts import port
+from ultramon.hosts import claude_dialect, port
 from ultramon.hosts.claude_dialect import event_of, write_context
 from ultramon.hosts.gemini import NAME, last_reading, transcript
 from ultramon.hosts.payload import text_in
@@ -29,6 +29,7 @@ _KINDS = {
     "SessionStart": port.SESSION_STARTED,
     "BeforeAgent": port.PROMPT,
     "AfterTool": port.TOOL_ENDED,
+    "BeforeModel": port.TOOLS_ENDED,
     "AfterAgent": port.WAITING,
     "SessionEnd": port.SESSION_ENDED,
 }
@@ -41,6 +42,7 @@ class Gemini(Host):
     """Gemini CLI, learnt from version 0.61.0."""
 
     name = NAME
+    own_options = ("enforce", "enforce_dry_run")
     prompts_before_compaction = 2
 
     def read_event(
@@ -58,11 +60,16 @@ class Gemini(Host):
             event.error = ""
         elif event.kind == port.TOOL_ENDED:
             _read_tool(event, payload)
+        elif event.kind == port.TOOLS_ENDED:
+            _read_request(event)
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:
         """Return what to print; see `Host.write_answer`."""
         return write_context(event, text)
+
+    write_end = staticmethod(claude_dialect.write_end)
+    write_user_note = staticmethod(claude_dialect.write_user_note)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook: its shell has become the hook."""
@@ -191,6 +198,25 @@ def _read_tool(event: HookEvent, payload: dict[str, Any]) -> None:
         from ultramon.hosts.listed_plan import read_report
 
         event.tasks = read_report(payload, "todos", "description", event.subagent_id)
+
+
+def _read_request(event: HookEvent) -> None:
+    """Tell whose tools have all run; a request that follows no tools is nobody's event.
+
+    While a session waits for its tools, a subagent of it is who asks the model.
+    """
+    event.can_answer, event.can_end = False, True
+    path = event.transcript_path
+    last = {} if path is None else last_reading.last_message(path)
+    if transcript.holds_results(last):
+        return
+    event.kind = ""
+    if path is not None and transcript.waits_for_tools(last):
+        from ultramon.hosts.gemini.subagent_files import subagents_of_call
+
+        running = [one for one in subagents_of_call(path, event.session_id) if not one.is_over]
+        if len(running) == 1 and running[0].has_run_tools:
+            event.kind, event.subagent_id = port.TOOLS_ENDED, running[0].subagent_id
 
 
 def _read_caller(event: HookEvent, found: list[SubagentFile]) -> None:

@@ -66,25 +66,37 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
 
 def lacks_reply(path: str) -> bool:
     """Return whether the last request of a session has got no reply: its file names no error."""
+    return last_message(path).get("type") == "user"
+
+
+def last_message(path: str) -> dict[str, Any]:
+    """Return the last line of a file that is a message; empty where there is none."""
     try:
-        return unanswered_request(path) is not None
+        return _find_last_message(path)
     except (OSError, ValueError):
-        return False
+        return {}
 
 
 def unanswered_request(path: str) -> dict[str, Any] | None:
     """Return the line of the last request of a session if no reply follows it.
 
-    Where the first request of a prompt fails, the client writes the conversation before it anew.
-
     Raises:
         OSError: The file cannot be opened.
         ValueError: It is no regular file.
     """
+    last = _find_last_message(path)
+    return last if last.get("type") == "user" else None
+
+
+def _find_last_message(path: str) -> dict[str, Any]:
+    """Return the last message, as `last_message`, or raise why the file cannot be read.
+
+    Where the first request of a prompt fails, the client writes the conversation before it anew.
+    """
     for entry, _ in objects_from_end(*open_transcript(path), (b'"user"', b'"gemini"')):
         if entry.get("type") in ("user", "gemini"):
-            return entry if entry["type"] == "user" else None
-    return None
+            return entry
+    return {}
 
 
 def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] | None]:

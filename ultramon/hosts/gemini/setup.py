@@ -20,8 +20,14 @@ HOOK = HookScript("gemini", "hook.py", ("hook", NAME))
 EVENTS = ("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd")
 """What ultramon needs to hear of. The client waits for each hook; one for every piece of a reply
 would be called six times as often."""
+ENFORCING_EVENTS = ("BeforeModel",)
+"""The one event by which the client ends a turn when all tools of a reply have run."""
 HOOK_NAME = "ultramon"
 MILLISECONDS = 10_000
+_LIMIT = (
+    "Gemini does not report its window: a session of a single prompt, and a subagent, is ended only"
+    " where you state a limit with --context-limit"
+)
 
 
 class GeminiHooks(HookSettings):
@@ -29,6 +35,7 @@ class GeminiHooks(HookSettings):
 
     script = HOOK
     events = EVENTS
+    enforcing_events = ENFORCING_EVENTS
 
 
 def hooks() -> GeminiHooks:
@@ -44,9 +51,12 @@ def hooks() -> GeminiHooks:
 def plan_installation(request: SetupRequest) -> Installation:
     """Plan an installation; see `user_hooks.plan_installation`."""
     refuse_handoff_note(NAME, request)
-    return user_hooks.plan_installation(
+    plan = user_hooks.plan_installation(
         hooks(), NAME, request, name=HOOK_NAME, timeout=MILLISECONDS
     )
+    if plan.installed.enforce is not None and plan.installed.context_limit_tokens is None:
+        plan.warnings.append(_LIMIT)
+    return plan
 
 
 def plan_removal(request: SetupRequest) -> Removal:

@@ -6,7 +6,7 @@ writes ``<session id>/<its id>.jsonl`` beside the session's own file.
 
 from __future__ import annotations
 
-from ultramon.hosts.gemini.transcript import result_of
+from ultramon.hosts.gemini.transcript import holds_results, result_of, waits_for_tools
 from ultramon.hosts.jsonl import decode_object, open_transcript, text_of
 from ultramon.hosts.records import Record
 from ultramon.hosts.transcript_tail import objects_from_end
@@ -32,6 +32,7 @@ class SubagentFile(Record):
         is_over: Whether its result is written down.
         has_result: Whether that is a text.
         is_in_tool: Whether a reply of it waits for its tools.
+        has_run_tools: Whether the tools of its last reply have run, and nothing else has happened.
     """
 
     subagent_id: str
@@ -39,6 +40,7 @@ class SubagentFile(Record):
     is_over: bool
     has_result: bool
     is_in_tool: bool
+    has_run_tools: bool
 
 
 def folder_of(session_path: str, session_id: str) -> str:
@@ -108,11 +110,11 @@ def _read(path: str, since: float) -> SubagentFile | None:
 
 def _described(name: str, task: str, last: dict[str, Any] | None) -> SubagentFile:
     result = None if last is None else result_of(last)
-    is_reply = last is not None and last.get("type") == "gemini"
     return SubagentFile(
         subagent_id=name,
         task=task,
         is_over=result is not None,
         has_result=bool(result),
-        is_in_tool=is_reply and "toolCalls" not in (last or {}),
+        is_in_tool=waits_for_tools(last or {}),
+        has_run_tools=holds_results(last or {}),
     )

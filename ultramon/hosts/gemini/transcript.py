@@ -90,6 +90,23 @@ def looks_like_transcript(head: bytes) -> bool:
     return all(isinstance(entry.get(name), str) for name in ("sessionId", "projectHash", "kind"))
 
 
+def waits_for_tools(entry: dict[str, Any]) -> bool:
+    """Tell whether a line is a reply whose tools, if it has any, have not all run."""
+    return entry.get("type") == "gemini" and "toolCalls" not in entry
+
+
+def holds_results(entry: dict[str, Any]) -> bool:
+    """Tell whether a line holds what the tools of a reply have answered, and nothing else."""
+    parts = entry.get("content")
+    if entry.get("type") != "user":
+        return entry.get("type") == "gemini" and "toolCalls" in entry
+    return (
+        isinstance(parts, list)
+        and bool(parts)
+        and all(isinstance(part, dict) and "functionResponse" in part for part in parts)
+    )
+
+
 def report_of(entry: dict[str, Any]) -> Report | None:
     """Return the count of the reply in a line; None for other lines and replies without one.
 

@@ -5,7 +5,7 @@ Standard library only: every hook call loads it.
 
 from __future__ import annotations
 
-from ultramon.hosts import port
+from ultramon.hosts import claude_dialect, port
 from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
 from ultramon.hosts.payload import checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host
@@ -42,6 +42,7 @@ class QwenCode(Host):
     """Qwen Code, learnt from versions 0.15.10 and 0.24.4."""
 
     name = NAME
+    own_options = ("enforce", "enforce_dry_run")
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -58,7 +59,7 @@ class QwenCode(Host):
         elif event.kind == port.PROMPT:
             read_prompt(event, text_in(payload, "prompt"))
             if not (event.prompt or event.returned):
-                event.kind = ""  # the client reports every round of tools as an empty prompt
+                _read_round(event, payload)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "todo_write":
             from ultramon.hosts.listed_plan import read_report
 
@@ -73,6 +74,9 @@ class QwenCode(Host):
     def write_answer(self, event: HookEvent, text: str) -> bytes:
         """Return what to print; see `Host.write_answer`."""
         return write_context(event, text)
+
+    write_end = staticmethod(claude_dialect.write_end)
+    write_user_note = staticmethod(claude_dialect.write_user_note)
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook."""
@@ -193,6 +197,18 @@ def _is_of_unnamed_subagent(
     compacts = event.kind in (port.COMPACTING, port.COMPACTED) or event.source == port.COMPACT
     path = event.transcript_path
     return (is_tool or compacts) and path is not None and last_reading.may_run_subagent(path)
+
+
+def _read_round(event: HookEvent, payload: dict[str, Any]) -> None:
+    """Tell a round of tools, which the client reports as an empty prompt, from its own texts.
+
+    The next request to the model is the only thing that an answer can prevent.
+    """
+    if text_in(payload, "prompt").strip():
+        event.kind = ""
+        return
+    event.kind, event.can_answer, event.can_end = port.TOOLS_ENDED, False, True
+    event.ends_session = _runs_one_prompt()
 
 
 def _is_last_turn(payload: dict[str, Any]) -> bool:
