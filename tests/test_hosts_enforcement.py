@@ -14,6 +14,10 @@ from ultramon.system.timestamps import format_time
 
 FULL = 160_000
 CHOICES = {"enforce": "critical", "context_limit_tokens": 200_000}
+NUDGE = (
+    "[System: You successfully executed a tool but returned an empty response. Please analyze the"
+    " tool output and explain your progress or final answer.]"
+)
 RULE = "a hook ends this turn after 3 more replies"
 
 
@@ -205,6 +209,25 @@ def test_where_several_subagents_of_gemini_run_none_is_ended(tmp_path):
         player.call("AfterTool", tool_name="read_file", tool_input={}, tool_response={})
         assert [player.end(*one).stdout for one in replies] == [b"", b""]
     assert player.session.record("main.first").estimated_tokens >= FULL
+
+
+def test_what_gemini_asks_by_itself_after_the_end_is_ended_too(tmp_path):
+    """On a terminal it would go on; a person's prompt is answered, and none of its own is kept."""
+    player = GeminiPlayer(tmp_path, CHOICES)
+
+    def ask(prompt):
+        assert player.call("BeforeAgent", prompt=prompt).stdout == b""
+        player.write(player.path, {"type": "user", "content": [{"text": prompt}]})
+        return is_end(player.call("BeforeModel").value)
+
+    assert not ask("work")
+    player.go_on(REPLIES_TO_RETURN)
+    assert not ask(NUDGE)  # no turn was ended
+    assert is_end(player.play(FULL + REPLIES_TO_RETURN)[1].value)
+    assert [ask(NUDGE), ask(NUDGE)] == [True, True]
+    assert (player.record().phase, player.record().current_task) == ("waiting", "work")
+    assert not ask("go on")
+    assert (player.record().phase, player.record().current_task) == ("working", "go on")
 
 
 @pytest.mark.parametrize("content", ["go on", [{"text": "go on"}], [], [5]])

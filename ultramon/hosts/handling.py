@@ -15,7 +15,9 @@ from ultramon.hosts.hosted_agent import (
     HEEDED_REQUEST,
     IS_CLEARED,
     IS_COMPACTED,
+    NOT_RETURNED,
     PENDING_ENDS,
+    TURN_ENDED,
     LateStartError,
 )
 from ultramon.hosts.installed_choices import AGENT, AUDIENCES, BOTH, NOBODY
@@ -77,6 +79,7 @@ class HookCall:
         self._child_ends: ChildEnds | None = None
         self._ended: HostedAgent | None = None
         self._enforcement: Enforcement | None = None
+        self._is_over = False
 
     def _subagents(self) -> Subagents:
         # Most calls have to do with none.
@@ -95,6 +98,8 @@ class HookCall:
         if self._ended is not None and self._warns():
             self._subagents().announce_end(self._ended)
         host, enforcement = self._store.host, self._enforcement
+        if self._is_over:
+            return host.write_end(self._event, NOT_RETURNED)
         if enforcement is not None and enforcement.stop_reason:
             return host.write_end(self._event, enforcement.stop_reason)
         if enforcement is not None and enforcement.user_note:
@@ -310,6 +315,11 @@ class HookCall:
             return ""  # there is nothing but a turn that could be ended
         return self._measure(lambda agent: agent.begin_turn(""), is_call=False)
 
+    def _nudge(self) -> None:
+        """Keep a turn ended that the client would go on with by itself."""
+        record = self._store.find(self.agent_id)
+        self._is_over = record is not None and TURN_ENDED in self._store.hosted(record).memory
+
     def _prompt(self) -> str:
         event = self._event
 
@@ -501,6 +511,7 @@ _ACTS: dict[str, Callable[[HookCall], str | None]] = {
     port.TOOL_STARTED: HookCall._before_call,
     port.TOOL_ENDED: HookCall._after_call,
     port.TOOLS_ENDED: HookCall._after_calls,
+    port.NUDGED: HookCall._nudge,
     port.WAITING: HookCall._wait,
     port.COMPACTING: HookCall._before_compaction,
     port.COMPACTED: HookCall._after_compaction,

@@ -56,6 +56,8 @@ class Gemini(Host):
                 event.error = _UNANSWERED
         elif event.kind == port.PROMPT:
             event.prompt = transcript.without_hook_texts(text_in(payload, "prompt"))
+            if transcript.is_nudge(event.prompt):
+                event.kind = ""
         elif event.kind == port.WAITING:
             event.error = ""
         elif event.kind == port.TOOL_ENDED:
@@ -210,7 +212,7 @@ def _read_request(event: HookEvent) -> None:
     last = {} if path is None else last_reading.last_message(path)
     if transcript.holds_results(last):
         return
-    event.kind = ""
+    event.kind = port.NUDGED if transcript.is_nudge(last.get("content")) else ""
     if path is not None and transcript.waits_for_tools(last):
         from ultramon.hosts.gemini.subagent_files import subagents_of_call
 

@@ -35,6 +35,7 @@ SUMMARY_TAG = "<state_snapshot>"
 _HOOK_TAG, _HOOK_END = "<hook_context>", "</hook_context>"
 _FOLDERS = "**Workspace Directories:**\n  - "
 _SUBAGENT = "subagent"
+_NUDGE = "[System: You successfully executed a tool but returned an empty response."
 
 
 def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
@@ -88,6 +89,11 @@ def looks_like_transcript(head: bytes) -> bool:
     except ValueError:
         return False
     return all(isinstance(entry.get(name), str) for name in ("sessionId", "projectHash", "kind"))
+
+
+def is_nudge(content: object) -> bool:
+    """Tell whether a prompt is the client's own, after tools whose turn gave no text."""
+    return text_of(content, ("text",)).startswith(_NUDGE)
 
 
 def waits_for_tools(entry: dict[str, Any]) -> bool:
