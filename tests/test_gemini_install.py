@@ -24,6 +24,13 @@ SETTINGS = """{
 }
 """
 """As older clients wrote it: a list of names among the events."""
+COMMENTED = """// mine
+{
+  "security": {"auth": {"selectedType": "gemini-api-key"}}, // the key is in the environment
+  "model": {"compressionThreshold": 0.3 /* early */}
+  // "hooks": {}
+}
+"""
 HUGE = '{"model": {"compressionThreshold": 1e999}}'
 
 
@@ -33,10 +40,10 @@ def home(tmp_path, monkeypatch):
     return HostHome(GEMINI, tmp_path / ".gemini" / "settings.json", tmp_path / "states")
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, "settings"])
+@pytest.mark.parametrize("shape", [*SHAPES, "settings", "comments"])
 def test_every_file_comes_back_to_the_byte(home, shape):
     """Foreign hooks and settings stay where they are meanwhile, and nothing else is left."""
-    before = SHAPES.get(shape, SETTINGS.encode())
+    before = {**SHAPES, "settings": SETTINGS.encode(), "comments": COMMENTED.encode()}[shape]
     home.hooks.write_bytes(before)
     others = hooks().other_commands()
     home.install()
@@ -66,6 +73,16 @@ def test_enforcement_needs_one_more_hook(home):
     assert ("gemini hooks", OK) in home.findings()
 
 
+def test_a_comment_written_since_stays(home):
+    """The backup lacks it, so that ultramon's entries are taken out instead."""
+    home.hooks.write_text(COMMENTED)
+    home.install()
+    with home.hooks.open("a") as stream:
+        stream.write("// since\n")
+    home.uninstall()
+    assert home.hooks.read_text() == COMMENTED + "// since\n"
+
+
 def test_a_hook_has_a_name_and_milliseconds(home):
     """By its name the client's user switches it off."""
     home.path.rmdir()
@@ -78,12 +95,12 @@ def test_a_hook_has_a_name_and_milliseconds(home):
 
 
 def test_what_gemini_has_not_is_refused(home):
-    """Nothing is written: no text reaches a compression, and comments cannot be kept."""
+    """Nothing is written: no text reaches a compression, and the client takes no such comment."""
     for asked in ({"choices": Choices(handoff_note="keep")}, {"layer": "project"}):
         with pytest.raises(ConfigurationError):
             GEMINI.plan_installation(home.request(force=True, **asked))
-    home.hooks.write_text("// mine\n{}")
-    with pytest.raises(StateCorruptError):
+    home.hooks.write_text("{}\n# mine")
+    with pytest.raises(StateCorruptError, match="line 2 column 1"):
         home.install()
     assert not home.states.exists()
 
@@ -128,7 +145,8 @@ def test_the_doctor_finds_sessions_that_never_called_a_hook(home):
 @pytest.mark.parametrize(
     ("user", "project", "ratio"),
     [
-        (None, None, 0.5), ({"model": {"compressionThreshold": 0.3}}, None, 0.3),
+        (None, None, 0.5), (COMMENTED, None, 0.3), ("[]", None, 0.5),
+        ({"model": {"compressionThreshold": 0.3}}, None, 0.3),
         ({"model": {"compressionThreshold": 0.3}}, {"model": {"compressionThreshold": 0.7}}, 0.7),
         ({"model": {"compressionThreshold": "x"}}, {"model": []}, 0.5), ("{", [], 0.5),
         ({"model": {"compressionThreshold": 0.4}}, HUGE, 0.4), (HUGE, None, 0.5),

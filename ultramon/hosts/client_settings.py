@@ -15,15 +15,23 @@ _MOST = 1e15
 """Beyond this, or infinite, a number is no setting."""
 
 
-def read_layers(paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+def read_layers(
+    paths: Iterable[str], *, may_have_comments: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield the objects in those files that can be read.
 
     Args:
         paths: JSON files, in the order in which one outranks those before it.
+        may_have_comments: Whether the client skips comments in them.
     """
     for path in paths:
         try:
-            settings = compact_json.loads(read_start(path, _MAX_BYTES))
+            data = read_start(path, _MAX_BYTES)
+            if may_have_comments and b"/" in data:
+                from ultramon.system.json_comments import without_comments
+
+                data = without_comments(data.decode("utf-8")).encode("utf-8")
+            settings = compact_json.loads(data)
         except (OSError, ValueError):
             continue
         if isinstance(settings, dict):

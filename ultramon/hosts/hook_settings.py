@@ -54,6 +54,7 @@ class HookSettings:
         events: Those that ultramon needs, in the order in which an installation writes them.
         enforcing_events: Those that it needs beyond them where returns are enforced.
         own_keys: Members of the document, beside ``hooks``, that may not be there twice.
+        may_have_comments: Whether the client skips comments in it; they stay.
 
     Args:
         path: The settings file; it may be missing.
@@ -68,6 +69,7 @@ class HookSettings:
     events: tuple[str, ...]
     enforcing_events: tuple[str, ...] = ()
     own_keys: tuple[str, ...] = ()
+    may_have_comments = False
 
     def __init__(self, path: str, data: bytes | None = None) -> None:
         self.path = os.path.abspath(path)
@@ -105,7 +107,8 @@ class HookSettings:
             mark = _BOM if text.startswith(_BOM) else ""
             text = text.removeprefix(_BOM)
             # The client takes an empty file for an empty object.
-            return mark, JsonText(text if text.strip() else "{}\n")
+            text = text if text.strip() else "{}\n"
+            return mark, JsonText(text, has_comments=self.may_have_comments)
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             reason = f"line {line}: not UTF-8"
@@ -286,7 +289,11 @@ class HookSettings:
     def says_the_same_as(self, data: bytes) -> bool:
         """Return whether the document means what these bytes mean, however they are written."""
         _, other = self._decode(data)
-        return comparable(self.document.text) == comparable(other.text)
+        mine, others = (
+            comparable(one.text, has_comments=self.may_have_comments)
+            for one in (self.document, other)
+        )
+        return mine == others
 
     def save(self, data: bytes) -> None:
         """Replace the file atomically; links to it and its mode stay. Missing folders are made.

@@ -31,7 +31,7 @@ def compression_ratio(environ: Mapping[str, str], project: str | None) -> float:
     paths = [os.path.join(home_directory(environ), SETTINGS_NAME)]
     if project:
         paths.append(os.path.join(project, FOLDER, SETTINGS_NAME))
-    for settings in read_layers(paths):
+    for settings in read_layers(paths, may_have_comments=True):
         found = number_in(settings, "model", "compressionThreshold")
         if found is not None and found > 0:
             ratio = found

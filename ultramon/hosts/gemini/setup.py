@@ -36,6 +36,7 @@ class GeminiHooks(HookSettings):
     script = HOOK
     events = EVENTS
     enforcing_events = ENFORCING_EVENTS
+    may_have_comments = True
 
 
 def hooks() -> GeminiHooks:

@@ -73,7 +73,8 @@ def _share(
     folders = [home_directory(environ)]
     if project:
         folders.append(os.path.join(project, FOLDER))
-    for settings in read_layers(os.path.join(folder, SETTINGS_NAME) for folder in folders):
+    paths = [os.path.join(folder, SETTINGS_NAME) for folder in folders]
+    for settings in read_layers(paths, may_have_comments=True):
         value = number_in(settings, *path)
         if value is not None and value <= 1:
             share = max(0.0, value)

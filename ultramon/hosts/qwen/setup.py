@@ -42,6 +42,7 @@ class QwenSettings(HookSettings):
 
     script = HOOK
     events = EVENTS
+    may_have_comments = True
 
 
 def settings() -> QwenSettings:
