@@ -10,10 +10,8 @@ import fcntl
 import importlib.util
 import json
 import os
-import shlex
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from helpers.requirements import missing, require_tool
+from helpers.requirements import missing
+from helpers.terminal import Terminal
 
 from real_client.api import Api
 
@@ -161,7 +160,7 @@ class Client:
     def terminal(self, *arguments: str, **environment: str) -> Iterator[Terminal]:
         """Give an interactive session on a terminal, killed when the block is left."""
         command = [str(self.program), "--model", MODEL, *arguments]
-        terminal = Terminal(command, self.project, self.environment(**environment))
+        terminal = Terminal(command, self.project, self.environment(**environment), RUN_SECONDS)
         try:
             yield terminal
         finally:
@@ -179,69 +178,6 @@ def finish(process: subprocess.Popen[str], seconds: float = RUN_SECONDS) -> Sess
     # A client that was killed may have left half a line.
     lines = [json.loads(line) for line in output.split("\n")[:-1]]
     return Session(process.returncode, lines, errors)
-
-
-class Terminal:
-    """A client under tmux.
-
-    Args:
-        command: What runs on the terminal.
-        directory: Where it runs.
-        environment: All that it sees of the environment, beside what tmux tells about the pane.
-    """
-
-    def __init__(self, command: list[str], directory: Path, environment: dict[str, str]) -> None:
-        self._tmux = require_tool("tmux")
-        # The path of a socket is short, the directory of a test is not.
-        self._sockets = tempfile.TemporaryDirectory(prefix="tmux-")
-        told = [f"{name}={value}" for name, value in environment.items()]
-        line = shlex.join(["timeout", "-k", "5", str(RUN_SECONDS), "env", "-i", *told])
-        line += ' TMUX="$TMUX" TMUX_PANE="$TMUX_PANE" ' + shlex.join(command)
-        self._do("-f", "/dev/null", "new-session", "-d", "-x", "160", "-y", "45",
-                 "-c", str(directory), line)  # fmt: skip
-
-    def _do(self, *arguments: str) -> str:
-        socket = str(Path(self._sockets.name) / "socket")
-        done = subprocess.run(
-            [self._tmux, "-S", socket, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-        return done.stdout
-
-    @property
-    def screen(self) -> str:
-        """What the terminal shows now."""
-        return self._do("capture-pane", "-p")
-
-    def wait_for(self, text: str) -> None:
-        """Return when the screen shows a text."""
-        deadline = time.monotonic() + 20
-        while text not in self.screen:
-            assert time.monotonic() < deadline, f"no {text!r} on the screen:\n{self.screen}"
-            threading.Event().wait(0.05)
-
-    def enter(self, text: str) -> None:
-        """Type a line, and send it when the client shows it."""
-        self._do("send-keys", "-l", text)
-        self.wait_for(text)
-        self.press("Enter")
-
-    def press(self, key: str) -> None:
-        """Press one key."""
-        self._do("send-keys", key)
-
-    def close(self) -> None:
-        """Kill what runs on the terminal."""
-        subprocess.run(
-            [self._tmux, "-S", str(Path(self._sockets.name) / "socket"), "kill-server"],
-            check=False,
-            capture_output=True,
-            timeout=10,
-        )
-        self._sockets.cleanup()
 
 
 @contextmanager
