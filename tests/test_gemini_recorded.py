@@ -83,6 +83,27 @@ def test_a_session_without_a_reply_to_its_last_request_has_failed(tmp_path, answ
     assert run.record(PLAIN).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked", "waits_for"),
+    [("ToolPermission", "exec", "permission"), ("ToolPermission", "ask_user", "answer"),
+     ("ToolPermission", None, "permission"), ("Other", "exec", None)],
+)  # fmt: skip
+def test_a_question_is_a_wait_until_the_tool_has_run(tmp_path, kind, asked, waits_for):
+    """As recorded; the client calls no hook when the person answers."""
+    session = GeminiSession(tmp_path)
+    base = {"session_id": "s", "cwd": "/home/dev/project"}
+    session.run(base | {"hook_event_name": "BeforeAgent", "prompt": "go"})
+    note = {"message": "Tool Confirm Shell Command requires execution", "notification_type": kind}
+    note["details"] = {"type": asked, "title": "Confirm Shell Command", "command": "touch made"}
+    session.run(base | note | {"hook_event_name": "Notification"})
+    record = session.record("s")
+    expected = ("waiting", waits_for) if waits_for else ("working", None)
+    assert (record.phase, record.extra["gemini"].get("waitsFor")) == expected
+    session.run(base | {"hook_event_name": "AfterTool", "tool_name": "run_shell_command"})
+    record = session.record("s")
+    assert (record.phase, record.extra["gemini"].get("waitsFor")) == ("working", None)
+
+
 HOSTILE = [
     *HOSTILE_BYTES,
     {"session_id": "../x", "hook_event_name": "AfterAgent"},
@@ -93,6 +114,8 @@ HOSTILE = [
     {"session_id": "s", "hook_event_name": "BeforeModel", "transcript_path": "/dev/zero"},
     {"session_id": "s", "hook_event_name": "BeforeModel", "llm_request": 5},
     {"session_id": "s", "hook_event_name": "BeforeAgent", "prompt": ["<hook_context>"]},
+    {"session_id": "s", "hook_event_name": "Notification", "notification_type": "ToolPermission",
+     "details": [], "transcript_path": "/dev/zero"},
     {"session_id": "s", "hook_event_name": "AfterTool", "tool_name": "write_todos",
      "tool_input": {"todos": [5, {"description": 5}, {"description": "a", "status": []}]}},
     {"session_id": "s", "hook_event_name": "AfterTool", "tool_name": "invoke_agent",

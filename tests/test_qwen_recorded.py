@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.handling import HookCall
+from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.port import SESSION_ENDED, WAITING
 from ultramon.hosts.qwen.host import QwenCode
 from ultramon.hosts.qwen.last_reading import (
@@ -156,6 +157,47 @@ def test_a_session_on_a_terminal_waits_after_its_turn(tmp_path):
     assert (session.record("s").active, session.record("s").phase) == (True, "waiting")
     session.run(base | {"hook_event_name": "SessionEnd", "reason": "prompt_input_exit"})
     assert (session.record("s").active, session.record("s").outcome) == (False, "completed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "waits_for"),
+    [
+        ("permission_prompt", "waiting", "permission"), ("idle_prompt", "waiting", None),
+        ("auth_success", "working", None),
+    ],
+)  # fmt: skip
+def test_a_notification_says_what_a_person_is_asked_for(tmp_path, kind, phase, waits_for):
+    """Escape at a question and in a turn is reported by an idle prompt alone."""
+    session = QwenSession(tmp_path)
+    base = {"session_id": "s", "cwd": "/home/user/project"}
+    session.run(base | {"hook_event_name": "UserPromptSubmit", "prompt": "go"})
+    # As recorded from 0.24.4; 0.15.10 sends the same members.
+    note = {"message": "Qwen Code needs your permission to use run_shell_command"}
+    note |= {"hook_event_name": "Notification", "notification_type": kind, "title": "x"}
+    session.run(base | note)
+    record = session.record("s")
+    assert (record.phase, record.extra["qwen"].get("waitsFor")) == (phase, waits_for)
+    session.run(base | {"hook_event_name": "PostToolUse", "tool_name": "read_file"})
+    record = session.record("s")
+    assert (record.phase, record.extra["qwen"].get("waitsFor")) == ("working", None)
+
+
+def test_a_notification_that_comes_late_says_nothing(tmp_path):
+    """The client waits for no notification: the next prompt may have begun meanwhile."""
+    session = QwenSession(tmp_path)
+    base = {"session_id": "s", "cwd": "/home/user/project"}
+    session.run(base | {"hook_event_name": "UserPromptSubmit", "prompt": "go"})
+    path = choices_path(str(session.state), "qwen")
+    event = QwenCode().read_event(
+        base | {"hook_event_name": "Notification", "notification_type": "idle_prompt"}, {}
+    )
+    environ = dict(session.environ)
+    store = HookStore(QwenCode(), str(session.state), path, environ, event="x", now=time.time())
+    now = store.began_at
+    for began_at, phase in ((now - 3600, "working"), (now, "waiting")):
+        store.began_at = began_at
+        HookCall(event, store).answer()
+        assert session.record("s").phase == phase
 
 
 def test_a_plan_is_that_of_the_agent_that_keeps_it(tmp_path):

@@ -106,3 +106,7 @@ class Client(HostClient):
     def run(self, *arguments):
         """Run ``gemini`` without a terminal to its end; return the process."""
         return self.run_command(self.program, "-m", MODEL, "--yolo", *arguments)
+
+    def terminal(self, *arguments):
+        """Run ``gemini`` on a terminal, where it asks before it runs a command."""
+        return self.on_terminal([str(self.program), "-m", MODEL, *arguments])

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from helpers.program import run_process
 from helpers.scripted_model import RUN_SECONDS
+from helpers.terminal import Terminal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 from ultramon.hosts.enforcement import REFS
@@ -86,6 +87,25 @@ class HostClient:
         (record,) = self.records()
         os.kill(record.pid, signal.SIGKILL)
         return True
+
+    @contextmanager
+    def on_terminal(self, command, **variables):
+        """Run a command of the client on a terminal, closed at the end; give the terminal."""
+        environ = self.environ(**{"TERM": "xterm-256color", "LANG": "C.UTF-8"} | variables)
+        seconds = self.run_seconds
+        terminal = Terminal(command, self.project, environ, seconds, wait_seconds=seconds / 2)
+        try:
+            yield terminal
+        finally:
+            terminal.close()
+
+    def state_of(self, agent):
+        """Phase of an agent and what it waits for, by its place among all; None = not there yet."""
+        records = self.records()
+        if agent >= len(records):
+            return None
+        record = records[agent]
+        return record.phase, record.extra[self.host].get("waitsFor")
 
     def records(self):
         """The states of all agents, sessions first."""

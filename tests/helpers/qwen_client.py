@@ -114,6 +114,10 @@ class Client(HostClient):
         # With a proxy in its environment the client does not reach loopback.
         return self.run_command(*self.command, "-p", prompt, "--yolo", *arguments)
 
+    def terminal(self, *arguments):
+        """Run the client on a terminal, where it asks before it runs a command."""
+        return self.on_terminal([*self.command, "--approval-mode", "default", *arguments])
+
     def have_children_ended(self):
         """Whether the hooks have seen every subagent end."""
         children = [record for record in self.records() if record.parent_id]

@@ -9,6 +9,7 @@ from ultramon.hosts import port
 from ultramon.hosts.jsonl import text_or_none
 from ultramon.hosts.payload import call_id_at_end, checked_text, text_in
 from ultramon.hosts.port import HookEvent, ReturnedSubagent
+from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -28,6 +29,14 @@ KINDS = {
     "Stop": port.WAITING,
 }
 """The events that all these clients have."""
+# Of notifications these ask the person for something; old clients have no types, and notify only
+# then.
+_QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
+_WAITS_FOR = {
+    "permission_prompt": PERMISSION,
+    "elicitation_dialog": ANSWER,
+    "agent_needs_input": ANSWER,
+}
 _TASK_NEWS = "<task-notification>"
 
 
@@ -81,6 +90,15 @@ def returned_by_news(prompt: str) -> list[tuple[str, bool]]:
 
 def _element(text: str, name: str) -> str:
     return text.partition(f"<{name}>")[2].partition(f"</{name}>")[0].strip()
+
+
+def read_notification(event: HookEvent, payload: dict[str, Any]) -> None:
+    """Tell what a notification asks a person for; one that asks for nothing is no event."""
+    kind = text_in(payload, "notification_type")
+    if kind not in _QUESTIONS:
+        event.kind = ""
+    is_old = not kind and "permission" in text_in(payload, "message")
+    event.waits_for = PERMISSION if is_old else _WAITS_FOR.get(kind, "")
 
 
 def write_context(event: HookEvent, text: str) -> bytes:

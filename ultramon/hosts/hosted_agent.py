@@ -339,8 +339,16 @@ class HostedAgent:
         self.record.phase = IN_TOOL if running else WORKING
 
     def wait(self, waits_for: str = "") -> None:
-        """The client waits: for what `HookEvent.waits_for` names, else for the next prompt."""
-        if self.record.active:
+        """The client waits: for what `HookEvent.waits_for` names, else for the next prompt.
+
+        Some clients do not wait for the hook that says so: what has begun since counts.
+        """
+        latest = boot_seconds()
+        is_over = any(
+            self._call.began_at < self.memory.get(name, 0.0) <= latest
+            for name in (_RUNS_NOTHING_SINCE, _CALL_ENDED_AT)
+        )
+        if self.record.active and not is_over:
             self._run_nothing(WAITING)
             if waits_for:
                 self.memory[WAITS_FOR] = waits_for

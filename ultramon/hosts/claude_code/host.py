@@ -8,11 +8,17 @@ from __future__ import annotations
 from ultramon.hosts import claude_dialect, port
 from ultramon.hosts.claude_code import MOST_VARIABLE, NAME, SMALL_VARIABLE
 from ultramon.hosts.claude_code.transcripts import last_reading, reader
-from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
+from ultramon.hosts.claude_dialect import (
+    KINDS,
+    event_of,
+    read_notification,
+    read_prompt,
+    write_context,
+)
 from ultramon.hosts.jsonl import optional_token_count, text_or_none
 from ultramon.hosts.payload import MAX_FIELD_CHARS, text_in
 from ultramon.hosts.port import HookEvent, Host, LaunchedSubagent, ReturnedSubagent
-from ultramon.state.record import ANSWER, PERMISSION
+from ultramon.state.record import PERMISSION
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -33,14 +39,6 @@ _KINDS = {
     "Notification": port.WAITING,
     "PermissionRequest": port.WAITING,
     "PostToolBatch": port.TOOLS_ENDED,
-}
-# Of notifications these ask the person for something; old clients have no types, and notify only
-# then.
-_QUESTIONS = ("", "permission_prompt", "idle_prompt", "elicitation_dialog", "agent_needs_input")
-_WAITS_FOR = {
-    "permission_prompt": PERMISSION,
-    "elicitation_dialog": ANSWER,
-    "agent_needs_input": ANSWER,
 }
 _TASK_TOOLS = ("TaskCreate", "TaskUpdate", "TaskList")
 _TERMINAL = "cli"
@@ -85,11 +83,7 @@ class ClaudeCode(Host):
         elif name == "PermissionRequest":
             event.waits_for = PERMISSION
         elif name == "Notification":
-            kind = text_in(payload, "notification_type")
-            if kind not in _QUESTIONS:
-                event.kind = ""
-            is_old = not kind and "permission" in text_in(payload, "message")
-            event.waits_for = PERMISSION if is_old else _WAITS_FOR.get(kind, "")
+            read_notification(event, payload)
         return event
 
     def write_answer(self, event: HookEvent, text: str) -> bytes:

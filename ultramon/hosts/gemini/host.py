@@ -10,6 +10,7 @@ from ultramon.hosts.claude_dialect import event_of, write_context
 from ultramon.hosts.gemini import NAME, last_reading, transcript
 from ultramon.hosts.payload import text_in
 from ultramon.hosts.port import Host
+from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -30,10 +31,12 @@ _KINDS = {
     "BeforeAgent": port.PROMPT,
     "AfterTool": port.TOOL_ENDED,
     "BeforeModel": port.TOOLS_ENDED,
+    "Notification": port.WAITING,
     "AfterAgent": port.WAITING,
     "SessionEnd": port.SESSION_ENDED,
 }
 _INVOKE = "invoke_agent"
+_ASKS_TOOL = "ToolPermission"
 _UNANSWERED = "no reply to its last request"
 _FOLDER_MARK = f"{os.sep}chats{os.sep}"
 
@@ -58,6 +61,8 @@ class Gemini(Host):
             event.prompt = transcript.without_hook_texts(text_in(payload, "prompt"))
             if transcript.is_nudge(event.prompt):
                 event.kind = ""
+        elif event.name == "Notification":
+            _read_question(event, payload)
         elif event.kind == port.WAITING:
             event.error = ""
         elif event.kind == port.TOOL_ENDED:
@@ -221,10 +226,25 @@ def _read_request(event: HookEvent) -> None:
             event.kind, event.subagent_id = port.TOOLS_ENDED, running[0].subagent_id
 
 
+def _read_question(event: HookEvent, payload: dict[str, Any]) -> None:
+    """Tell what a person is asked for, and by whom: of several subagents the session asks."""
+    if payload.get("notification_type") != _ASKS_TOOL:
+        event.kind = ""
+        return
+    details = payload.get("details")
+    is_question = isinstance(details, dict) and details.get("type") == "ask_user"
+    event.waits_for = ANSWER if is_question else PERMISSION
+    if event.transcript_path is not None:
+        from ultramon.hosts.gemini.subagent_files import subagents_of_call
+
+        _read_caller(event, subagents_of_call(event.transcript_path, event.session_id))
+
+
 def _read_caller(event: HookEvent, found: list[SubagentFile]) -> None:
     running = [one for one in found if not one.is_over]
-    callers = tuple(one.subagent_id for one in running if one.is_in_tool)
+    callers = [one for one in running if one.is_in_tool]
     if callers and len(running) == 1:
-        event.subagent_id = callers[0]
+        event.subagent_id, event.subagent_type = callers[0].subagent_id, callers[0].objective
     elif callers:
-        event.candidates, event.can_answer = callers, False
+        event.candidates = tuple(one.subagent_id for one in callers)
+        event.can_answer = False

@@ -17,7 +17,9 @@ from ultramon.hosts.setup import SetupRequest
 from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
 
 HOOK = HookScript("gemini", "hook.py", ("hook", NAME))
-EVENTS = ("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd")
+EVENTS = (
+    "SessionStart", "BeforeAgent", "AfterTool", "Notification", "AfterAgent", "SessionEnd",
+)  # fmt: skip
 """What ultramon needs to hear of. The client waits for each hook; one for every piece of a reply
 would be called six times as often."""
 ENFORCING_EVENTS = ("BeforeModel",)

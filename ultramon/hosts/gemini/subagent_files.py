@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SUFFIX = ".jsonl"
 _HEAD_BYTES = 64 * 1024
 _MARKS = (b'"type"', b'"summary"')
+_OBJECTIVE = "objective"
+"""The element in which some kinds of subagents get their task, within words of the client."""
 _MAX_FILES = 256
 
 
@@ -41,6 +43,12 @@ class SubagentFile(Record):
     has_result: bool
     is_in_tool: bool
     has_run_tools: bool
+
+    @property
+    def objective(self) -> str:
+        """The task alone, as its launcher worded it."""
+        _, _, inner = self.task.partition(f"<{_OBJECTIVE}>")
+        return inner.partition(f"</{_OBJECTIVE}>")[0].strip() or self.task
 
 
 def folder_of(session_path: str, session_id: str) -> str:

@@ -6,7 +6,13 @@ Standard library only: every hook call loads it.
 from __future__ import annotations
 
 from ultramon.hosts import claude_dialect, port
-from ultramon.hosts.claude_dialect import KINDS, event_of, read_prompt, write_context
+from ultramon.hosts.claude_dialect import (
+    KINDS,
+    event_of,
+    read_notification,
+    read_prompt,
+    write_context,
+)
 from ultramon.hosts.payload import checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host
 from ultramon.hosts.qwen import NAME, configuration, last_reading, transcript
@@ -28,7 +34,9 @@ _KINDS = {
     "SessionEnd": port.SESSION_ENDED,
     "PostToolUseFailure": port.TOOL_ENDED,
     "StopFailure": port.WAITING,
+    "Notification": port.WAITING,
 }
+_NOTIFICATION = "Notification"
 _MODEL_VARIABLE = "QWEN_CODE_MODEL"
 _PROJECT_VARIABLE = "QWEN_PROJECT_DIR"
 _RUNNING = "running"
@@ -54,6 +62,8 @@ class QwenCode(Host):
         event.model = event.model or environ.get(_MODEL_VARIABLE) or None
         # The old client drops such an answer, the new one keeps it in its instructions for ever.
         event.can_answer = event.source != port.COMPACT
+        if event.name == _NOTIFICATION:
+            read_notification(event, payload)
         if _is_of_unnamed_subagent(event, payload, environ):
             event.kind = ""
         elif event.kind == port.PROMPT:
@@ -64,7 +74,7 @@ class QwenCode(Host):
             from ultramon.hosts.listed_plan import read_report
 
             event.tasks = read_report(payload, "todos", "content", event.subagent_id)
-        elif event.kind == port.WAITING:
+        elif event.kind == port.WAITING and event.name != _NOTIFICATION:
             event.error = text_in(payload, "error")
             if event.subagent_id is None and not event.error and _is_last_turn(payload):
                 # The client has no event for the end of such a run.
@@ -186,12 +196,12 @@ def _is_of_unnamed_subagent(
 ) -> bool:
     """Tell that an event may be a subagent's although it names the session only.
 
-    Version 0.15 does not say who compacts, and whose tool has run; nobody must read the answer to
-    what another one did.
+    Version 0.15 does not say who compacts, whose tool has run, and for whose a person is asked;
+    nobody must read the answer to what another one did.
     """
     if configuration.SESSION_VARIABLE in environ or event.subagent_id is not None:
         return False
-    is_tool = event.kind == port.TOOL_ENDED
+    is_tool = event.kind == port.TOOL_ENDED or event.waits_for != ""
     if is_tool and payload.get("tool_name") == last_reading.LAUNCH_TOOL:
         return False
     compacts = event.kind in (port.COMPACTING, port.COMPACTED) or event.source == port.COMPACT

@@ -29,9 +29,11 @@ EVENTS = (
     "PostCompact",
     "Stop",
     "StopFailure",
+    "Notification",
 )
-"""What ultramon needs to hear of. The client waits for each, so those that say nothing which these
-do not say, such as PreToolUse and PostToolBatch, are left out."""
+"""What ultramon needs to hear of. The client waits for nearly each, so those that say nothing which
+these do not say, such as PreToolUse and PostToolBatch, are left out; so is PermissionRequest, which
+comes also where nobody is asked: for a subagent in the background, which is refused."""
 MILLISECONDS = 10_000
 """Version 0.15 counts in these; newer ones count in seconds, and take 1,000 and more for these."""
 OFF = "disableAllHooks"
