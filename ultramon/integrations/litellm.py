@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ultramon.integrations.adapter import Adapter, missing_extra, only_reads
+from ultramon.integrations.adapter import missing_extra
+from ultramon.integrations.reading_adapter import ReadingAdapter
 
 try:
     from litellm import model_cost
@@ -41,10 +42,8 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
-        only_reads("a logger", choices)
         super().__init__()
-        self.adapter = Adapter("LiteLLM", monitor, **choices)
-        self._own_id: str | None = None
+        self.adapter = ReadingAdapter("a logger", "LiteLLM", monitor, **choices)
 
     def log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
@@ -71,8 +70,4 @@ class ContextLogger(CustomLogger):  # type: ignore[misc, unused-ignore]
 
     def _agent(self, kwargs: dict[str, Any]) -> WatchedAgent:
         metadata = (kwargs.get("litellm_params") or {}).get("metadata") or {}
-        given = metadata.get("agent_id")
-        agent = self.adapter.begin(given or self._own_id, parent_id=metadata.get("parent_id"))
-        if given is None and agent.monitor is not None:
-            self._own_id = agent.monitor.agent_id
-        return agent
+        return self.adapter.agent_of_call(metadata.get("agent_id"), metadata.get("parent_id"))

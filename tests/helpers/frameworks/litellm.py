@@ -22,23 +22,36 @@ WAIT_SECONDS = 100
 
 
 class Logged(CustomLogger):
-    """Says when the loggers before it have seen a call: LiteLLM calls them behind the caller."""
+    """Says when the loggers before it have seen so many calls: LiteLLM calls them behind callers."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: int = 1) -> None:
         super().__init__()
         self.event = threading.Event()
+        self._left = threading.Semaphore(calls - 1)
 
     def log_success_event(self, **_given: Any) -> None:
-        self.event.set()
+        if not self._left.acquire(blocking=False):
+            self.event.set()
 
-    def log_failure_event(self, **_given: Any) -> None:
-        self.event.set()
+    log_failure_event = log_success_event
 
     async def async_log_success_event(self, **_given: Any) -> None:
-        self.event.set()
+        self.log_success_event()
 
-    async def async_log_failure_event(self, **_given: Any) -> None:
-        self.event.set()
+    async_log_failure_event = async_log_success_event
+
+
+def arguments(url: str, **metadata: str) -> Any:
+    """Return the arguments of one call."""
+    return {
+        "model": f"openai/{MODEL}",
+        "messages": [{"role": "user", "content": "Go."}],
+        "api_base": url,
+        "api_key": "none",
+        "metadata": metadata,
+        "num_retries": 0,
+        "max_retries": 0,
+    }
 
 
 class Caller:
@@ -51,15 +64,7 @@ class Caller:
 
     def call(self, url: str, **metadata: str) -> str:
         """Call once, as the mode wants it; return the text."""
-        given: Any = {
-            "model": f"openai/{MODEL}",
-            "messages": [{"role": "user", "content": "Go."}],
-            "api_base": url,
-            "api_key": "none",
-            "metadata": dict(metadata),  # LiteLLM adds to it
-            "num_retries": 0,
-            "max_retries": 0,
-        }
+        given = arguments(url, **metadata)
         self.logged.event.clear()
         if self.run.mode == "streaming":
             parts = litellm.completion(stream=True, stream_options=self.stream_options, **given)
