@@ -6,7 +6,9 @@ import asyncio
 import json
 import threading
 import tracemalloc
+from base64 import b64encode
 from importlib.util import find_spec
+from zlib import crc32
 
 import anthropic
 import httpx
@@ -15,7 +17,14 @@ import openai
 import pytest
 from google import genai
 from helpers.frameworks import TURNS, Run
-from helpers.provider_api import MODEL, Answer, ProviderApi
+from helpers.provider_api import (
+    MODEL,
+    Answer,
+    ProviderApi,
+    anthropic_events,
+    anthropic_whole,
+    cut,
+)
 
 from ultramon import ConfigurationError, ContextConfig, create_context_monitor
 from ultramon.integrations import load
@@ -139,12 +148,15 @@ def test_a_stream_reads_as_the_whole_answer(name, api, ultramon_backend):
     assert states[0][1] == "anchored"
 
 
-def test_a_chat_stream_without_usage_leaves_the_reading_as_it_was(api, monitor):
+def test_a_chat_stream_without_usage_leaves_the_reading_and_says_so_once(api, monitor, caplog):
     """OpenAI counts a stream only with `include_usage`."""
     with ContextReader(monitor).watch(gpt(api.url)) as client:
         client.chat.completions.create(**CHAT)
-        assert len(list(client.chat.completions.create(**CHAT, stream=True))) == 2
+        for _number in range(2):
+            assert len(list(client.chat.completions.create(**CHAT, stream=True))) == 2
     assert reading(monitor) == (TURNS[0][0], "reported")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "include_usage" in said
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -228,6 +240,135 @@ def test_only_answers_that_fill_the_window_are_read(library, api, monitor):
     with ContextReader(monitor).watch(library.Client()) as client:
         client.post(f"{api.url}/v1/images/generations", json={})
     assert monitor.get_state().measured_at is None
+
+
+def frame(event):
+    """Pack an event as Amazon's streams do: lengths and checksums around headers and a payload."""
+    inner = b64encode(json.dumps(event).encode()).decode()
+    payload = json.dumps({"bytes": inner, "p": "abc"}).encode()
+    headers = b""
+    for name, value in (
+        (b":event-type", b"chunk"),
+        (b":content-type", b"application/json"),
+        (b":message-type", b"event"),
+    ):
+        headers += bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2) + value
+    head = (16 + len(headers) + len(payload)).to_bytes(4) + len(headers).to_bytes(4)
+    packed = head + crc32(head).to_bytes(4) + headers + payload
+    return packed + crc32(packed).to_bytes(4)
+
+
+def bedrock(url):
+    pytest.importorskip("botocore", reason="pip install anthropic[bedrock]")
+    keys = {"aws_access_key": "none", "aws_secret_key": "none", "aws_region": "us-east-1"}
+    return anthropic.AnthropicBedrock(base_url=url, max_retries=0, **keys)
+
+
+def vertex(url):
+    pytest.importorskip("google.auth", reason="pip install anthropic[vertex]")
+    where = {"region": "us-east5", "project_id": "p", "access_token": "none"}
+    return anthropic.AnthropicVertex(base_url=url, max_retries=0, **where)
+
+
+def azure(url):
+    named = {"api_key": "none", "api_version": "2024-10-21"}
+    return openai.AzureOpenAI(azure_endpoint=url, max_retries=0, **named)
+
+
+def claude_answer(*, streamed, binary=False):
+    """Serve the first turn with Anthropic's shapes, in pieces."""
+    counted = ("go on", *TURNS[0])
+    if not streamed:
+        return Answer([json.dumps(anthropic_whole(*counted)).encode()])
+    events = list(anthropic_events(*counted))
+    if binary:
+        data = b"".join(frame(event) for _kind, event in events)
+        return Answer(cut(data), "application/vnd.amazon.eventstream")
+    lines = "".join(f"event: {kind}\ndata: {json.dumps(event)}\n\n" for kind, event in events)
+    return Answer(cut(lines.encode()), "text/event-stream")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("make", [bedrock, vertex])
+def test_the_messages_of_other_clouds_are_read(make, streamed, api, monitor):
+    """Their paths differ, and Amazon's stream is binary."""
+    api.answer = claude_answer(streamed=streamed, binary=make is bedrock)
+    with ContextReader(monitor).watch(make(api.url)) as client:
+        answer = client.messages.create(**CLAUDE, stream=streamed)
+        assert "go on" in str(list(answer) if streamed else answer)
+    assert reading(monitor) == (TURNS[0][0], "reported")
+
+
+def test_a_count_of_tokens_is_no_call(api, monitor, caplog):
+    """On Vertex it has a path as a call has."""
+    client = ContextReader(monitor).watch(vertex(api.url))
+    api.answer = Answer([b'{"input_tokens": 5}'])
+    assert client.messages.count_tokens(model=MODEL, messages=MESSAGES).input_tokens == 5
+    assert monitor.get_state().measured_at is None
+    assert caplog.text == ""
+
+
+def test_azures_path_is_read(api, monitor):
+    """It names the deployment, and has a query behind it."""
+    api.answer = Answer([chat_event(7).removeprefix(b"data: ")])
+    with ContextReader(monitor).watch(azure(api.url)) as client:
+        client.chat.completions.create(**CHAT)
+    assert reading(monitor) == (7, "reported")
+
+
+@pytest.mark.parametrize("data", [b"\0" * 99, b"\xff" * 99, frame([])[:40] + frame({"usage": 5})])
+def test_broken_frames_change_nothing(data, api, monitor):
+    """They arrive byte for byte, and no reading comes of them."""
+    api.answer = Answer(cut(data), "application/vnd.amazon.eventstream")
+    with ContextReader(monitor).watch(httpx2.Client()) as client:
+        path = "model/served/invoke-with-response-stream"
+        assert client.post(f"{api.url}/{path}", json={}).content == data
+    assert monitor.get_state().measured_at is None
+
+
+def interaction(**counts):
+    """Return what Google answers to `client.interactions.create`."""
+    step = {"type": "model_output", "content": [{"type": "text", "text": "go on"}]}
+    usage = {"total_input_tokens": 10_000, "total_output_tokens": 50, "total_tokens": 10_050}
+    times = dict.fromkeys(("created", "updated"), "2026-01-01T00:00:00Z")
+    named = {"id": "v1", "object": "interaction", "status": "completed", "model": MODEL}
+    return named | times | {"steps": [step], "usage": usage | counts}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_an_interaction_is_read_but_not_the_sum_of_a_loop(streamed, api, monitor, caplog):
+    """Where Google runs tools itself, only the sum of its requests is known; this is said."""
+    client = ContextReader(monitor).watch(gemini(api.url))
+    caplog.clear()
+    for total_tokens in (10_000, 30_000):
+        whole = interaction(initial_input_tokens=10_000, total_input_tokens=total_tokens)
+        api.answer = Answer([json.dumps(whole).encode()])
+        if streamed:
+            event = {"event_type": "interaction.completed", "interaction": whole}
+            data = f"event: interaction.completed\ndata: {json.dumps(event)}\n\n".encode()
+            api.answer = Answer([data, b"event: done\ndata: [DONE]\n\n"], "text/event-stream")
+        answer = client.interactions.create(model=MODEL, input="Go.", stream=streamed)
+        assert "completed" in str(list(answer) if streamed else answer)
+        assert reading(monitor) == (10_000, "reported")
+        assert ("did not say what the window holds" in caplog.text) is (total_tokens == 30_000)
+
+
+@pytest.mark.parametrize("sdk", [openai, anthropic])
+def test_calls_of_an_aiohttp_client_are_read(sdk, api, monitor):
+    """What an SDK calls so is a client of httpx with another transport."""
+    pytest.importorskip("aiohttp", reason="pip install openai[aiohttp]")
+
+    async def call_once():
+        http = sdk.DefaultAioHttpClient()
+        if sdk is openai:
+            client = openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none", http_client=http)
+        else:
+            client = anthropic.AsyncAnthropic(base_url=api.url, api_key="none", http_client=http)
+        async with ContextReader(monitor).watch(client):
+            await send("chat" if sdk is openai else "anthropic", client)
+
+    asyncio.run(call_once())
+    assert reading(monitor) == (TURNS[0][0], "reported")
 
 
 def chat_event(tokens):
@@ -333,13 +474,6 @@ def test_a_client_is_watched_once_by_a_reader(monitor):
     client = reader.watch(gpt("http://127.0.0.1:9"))
     reader.watch(client.with_options(timeout=5))
     assert len(client._client.event_hooks["response"]) == 1
-
-
-@pytest.mark.parametrize("choice", [{"tell": True}, {"on_return": "stop"}])
-def test_a_reader_only_reads(choice):
-    """It cannot add to a call and cannot end a run, and says so at once."""
-    with pytest.raises(ConfigurationError, match="a reader only reads"):
-        ContextReader(**choice)
 
 
 @pytest.mark.parametrize("client", [None, "client", object(), anthropic])

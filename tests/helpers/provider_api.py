@@ -81,8 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
         text = "go on" if goes_on else "done"
         counted = (text, tokens, output_tokens)
         if self.path.endswith("/messages"):
-            events = list(_anthropic(*counted))
-            whole: Any = _anthropic_whole(*counted)
+            events = list(anthropic_events(*counted))
+            whole: Any = anthropic_whole(*counted)
         elif self.path.endswith("/responses"):
             whole = _response(*counted)
             events = list(_response_events(whole))
@@ -96,10 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
             events = [("", _gemini(*counted) | {"usageMetadata": None}), ("", whole)]
         if body.get("stream") or "stream" in self.path.lower():
             lines = [(f"event: {kind}\n" if kind else "") + _data(event) for kind, event in events]
-            self._send(_cut("".join(lines).encode()), "text/event-stream")
+            self._send(cut("".join(lines).encode()), "text/event-stream")
         else:
             data = json.dumps(whole).encode()
-            self._send(_cut(gzip.compress(data)), "application/json", encoding="gzip")
+            self._send(cut(gzip.compress(data)), "application/json", encoding="gzip")
 
     def _send(
         self, parts: Iterable[bytes], kind: str, status: int = 200, encoding: str = "identity"
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
-def _cut(data: bytes) -> Iterator[bytes]:
+def cut(data: bytes) -> Iterator[bytes]:
     """Cut where it hurts: in the middle of lines, and of characters."""
     for start in range(0, len(data), 37):
         yield data[start : start + 37]
@@ -192,7 +192,7 @@ def _response_events(whole: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield kind, {"type": kind, "sequence_number": number, "response": response}
 
 
-def _anthropic_whole(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
+def anthropic_whole(text: str, tokens: int, output_tokens: int) -> dict[str, Any]:
     return {
         "id": "msg_1",
         "type": "message",
@@ -210,8 +210,8 @@ def _anthropic_whole(text: str, tokens: int, output_tokens: int) -> dict[str, An
     }
 
 
-def _anthropic(text: str, tokens: int, output_tokens: int) -> Iterator[tuple[str, Any]]:
-    whole = _anthropic_whole(text, tokens, output_tokens)
+def anthropic_events(text: str, tokens: int, output_tokens: int) -> Iterator[tuple[str, Any]]:
+    whole = anthropic_whole(text, tokens, output_tokens)
     begun = whole | {"content": [], "stop_reason": None}
     begun["usage"] = whole["usage"] | {"output_tokens": 1}
     block = {"index": 0, "content_block": {"type": "text", "text": ""}}

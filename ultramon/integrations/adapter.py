@@ -426,21 +426,6 @@ def _close_all() -> None:
         adapter.close()
 
 
-def only_reads(what: str, choices: Choices) -> None:
-    """Refuse ``tell`` and ``on_return`` where nothing can be added to a call and no run be ended.
-
-    Args:
-        what: What its user has made, for the message, e.g. ``a logger``.
-        choices: What it was given.
-
-    Raises:
-        ConfigurationError: One of the two is among the choices.
-    """
-    for name in ("tell", "on_return"):
-        if choices.get(name):
-            raise ConfigurationError(name, choices[name], f"not given: {what} only reads")
-
-
 def missing_extra(error: ModuleNotFoundError, module: str, extra: str) -> ImportError:
     """Return the error for a framework that is not installed; any other one as it is.
 

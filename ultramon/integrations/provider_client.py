@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
+from base64 import b64decode
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.context.provider_usage import usage_from_response
 from ultramon.errors import ConfigurationError
-from ultramon.integrations.adapter import Adapter, only_reads
+from ultramon.integrations.reading_adapter import ReadingAdapter
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from typing import Unpack
 
     from ultramon.integrations.adapter import Choices, WatchedAgent
@@ -32,8 +32,14 @@ _ENDPOINTS = (
     "/messages",
     "/chat/completions",
     "/responses",
+    "/interactions",
     ":generateContent",
     ":streamGenerateContent",
+    # Anthropic's messages on Amazon Bedrock and Google Vertex
+    "/invoke",
+    "/invoke-with-response-stream",
+    ":rawPredict",
+    ":streamRawPredict",
 )
 """Ends of the paths whose answers fill the window; the usage of others is of images or audio."""
 
@@ -59,10 +65,8 @@ class ContextReader:
     """
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
-        only_reads("a reader", choices)
-        self.adapter = Adapter("a provider's SDK", monitor, **choices)
-        self._own_id: str | None = None
-        self._lock = threading.Lock()
+        self.adapter = ReadingAdapter("a reader", "a provider's SDK", monitor, **choices)
+        self._has_warned = False
 
     def watch(self, client: _Client) -> _Client:
         """Read what the calls of a client use from now on; return the client.
@@ -99,25 +103,29 @@ class ContextReader:
 
     def _on_response(self, response: Any) -> None:
         if _is_answer(response):
-            answer = _Answer(response, self._agent())
+            answer = _Answer(response, self.adapter.agent_of_call(), self._unread)
             response.iter_bytes, response.close = answer.iter_bytes, answer.close
 
     async def _on_async_response(self, response: Any) -> None:
         if _is_answer(response):
-            known = self.adapter.get(self._own_id or "")
-            if known is None or not known.active:
+            if self.adapter.nameless is None:
                 from anyio.to_thread import run_sync
 
-                await run_sync(self._agent)
-            answer = _Answer(response, self._agent())
+                await run_sync(self.adapter.agent_of_call)
+            answer = _Answer(response, self.adapter.agent_of_call(), self._unread)
             response.aiter_bytes, response.aclose = answer.aiter_bytes, answer.aclose
 
-    def _agent(self) -> WatchedAgent:
-        with self._lock:
-            agent = self.adapter.begin(self._own_id)
-            if agent.monitor is not None:
-                self._own_id = agent.monitor.agent_id
-        return agent
+    def _unread(self, path: str) -> None:
+        """Say once that an answer which fills the window did not say by how much."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        hint = (
+            "; OpenAI counts a chat stream only with stream_options={'include_usage': True}"
+            if path.endswith("/chat/completions")
+            else ""
+        )
+        _log.warning("%s did not say what the window holds: the reading is old%s", path, hint)
 
 
 def _http_clients(client: Any) -> Iterator[Any]:
@@ -132,7 +140,11 @@ def _http_clients(client: Any) -> Iterator[Any]:
 
 def _is_answer(response: Any) -> bool:
     path: str = response.request.url.path
-    return response.request.method == "POST" and path.endswith(_ENDPOINTS)
+    return (
+        response.request.method == "POST"
+        and path.endswith(_ENDPOINTS)
+        and "/count-tokens:" not in path
+    )
 
 
 class _Answer:
@@ -141,12 +153,15 @@ class _Answer:
     A chunk is looked at when the caller asks for the next one or closes the response.
     """
 
-    def __init__(self, response: Any, agent: WatchedAgent) -> None:
-        self._response, self._agent = response, agent
+    def __init__(self, response: Any, agent: WatchedAgent, unread: Callable[[str], None]) -> None:
+        self._response, self._agent, self._unread = response, agent, unread
         self._iter_bytes = response.iter_bytes
         self._aiter_bytes = response.aiter_bytes
         self._close, self._aclose = response.close, response.aclose
-        self._is_stream = "event-stream" in response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "")
+        self._is_stream = "event-stream" in kind
+        self._is_binary = "amazon.eventstream" in kind
+        self._has_ended = False
         self._passed_on: bytes | None = None
         self._held = bytearray()
         self._answer: dict[str, Any] = {}
@@ -158,6 +173,7 @@ class _Answer:
             self._passed_on = chunk
             yield chunk
             self._look()
+        self._has_ended = True
         self._end()
 
     async def aiter_bytes(self, *given: Any, **named: Any) -> AsyncIterator[bytes]:
@@ -165,6 +181,7 @@ class _Answer:
             self._passed_on = chunk
             yield chunk
             self._look()
+        self._has_ended = True
         self._end()
 
     def close(self) -> None:
@@ -179,24 +196,41 @@ class _Answer:
 
     def _look(self) -> None:
         chunk, self._passed_on = self._passed_on or b"", None
+        if self._is_binary:
+            self._held += chunk
+            self._take_frames()
+            return
         *lines, rest = chunk.split(b"\n") if self._is_stream else (chunk,)
         for line in lines:
             self._held += line
-            self._take_event()
+            self._take_line()
             self._held.clear()
         self._held += rest
         del self._held[MAX_HELD_BYTES:]
 
-    def _take_event(self) -> None:
-        if self._held.startswith(b"data:") and _COUNTS.search(self._held):
-            self._take(5)
+    def _take_line(self) -> None:
+        if self._held.startswith(b"data:") and len(self._held) < MAX_HELD_BYTES:
+            if _COUNTS.search(self._held):
+                self._take(self._held[5:])
+            self._has_ended = self._held.endswith(b"[DONE]")
 
-    def _take(self, start: int = 0) -> None:
-        if len(self._held) >= MAX_HELD_BYTES:
-            return
+    def _take_frames(self) -> None:
+        """Take what is whole of Amazon's stream: lengths of frame and headers, headers, payload."""
+        while len(self._held) >= 12:
+            size, headers = int.from_bytes(self._held[:4]), int.from_bytes(self._held[4:8])
+            if not 16 <= size < MAX_HELD_BYTES:
+                self._held.clear()
+            if len(self._held) < size:
+                return
+            self._take(self._held[12 + headers : size - 4])
+            del self._held[:size]
+
+    def _take(self, data: bytearray) -> None:
         try:
-            event = compact_json.loads(self._held[start:].decode())
-        except ValueError:
+            event = compact_json.loads(data.decode())
+            if self._is_binary:
+                event = compact_json.loads(b64decode(event["bytes"]))
+        except (ValueError, TypeError, LookupError):
             return
         match event:
             case {"type": "message_start", "message": {"usage": dict()} as message}:
@@ -208,8 +242,26 @@ class _Answer:
                     begun.update({key: value for key, value in counts.items() if value is not None})
             case {"type": "response.failed", "response": {"error": {"message": str(message)}}}:
                 self._refusal = message
+            case {"interaction": dict(interaction)}:
+                self._take_interaction(interaction)
+            case {"usage": {"total_input_tokens": _}}:
+                self._take_interaction(event)
             case dict() if usage_from_response(event) is not None:
                 self._answer = event
+            case _:
+                pass
+
+    def _take_interaction(self, interaction: dict[str, Any]) -> None:
+        match interaction.get("usage"):
+            # A loop on Google's side adds up its requests: no window holds the sum.
+            case {"total_input_tokens": tokens, **counts} if (
+                counts.get("initial_input_tokens", tokens) == tokens
+            ):
+                self._answer = {
+                    "model": interaction.get("model"),
+                    "promptTokenCount": tokens,
+                    "candidatesTokenCount": counts.get("total_output_tokens"),
+                }
             case _:
                 pass
 
@@ -223,12 +275,14 @@ class _Answer:
         if self._response.status_code >= 400:
             self._refusal = self._held.decode("utf-8", "replace")
         elif self._is_stream:
-            self._take_event()
-        else:
-            self._take()
+            self._take_line()
+        elif not self._is_binary and len(self._held) < MAX_HELD_BYTES:
+            self._take(self._held)
         monitor, usage = self._agent.active, usage_from_response(self._answer)
         if monitor is not None and self._refusal:
             monitor.report_overflow(self._refusal)
         elif usage is not None:
             self._agent.uses_model(usage.model)
             self._agent.after_call(self._answer)
+        elif self._has_ended:
+            self._unread(self._response.request.url.path)
