@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ultramon import ContextConfig
+from ultramon import ConfigurationError, ContextConfig
 from ultramon.integrations import adapter, current_monitor
 from ultramon.integrations.adapter import IDLE_SECONDS, SILENT_SECONDS, Adapter
 
@@ -105,3 +105,10 @@ def test_a_given_monitor_must_be_active(choices, ultramon_monitor, caplog):
     monitor.stop()
     assert Adapter("Test", monitor).begin().monitor is None
     assert "<ContextMonitor mine ended>" in caplog.text
+
+
+@pytest.mark.parametrize("given", [ContextConfig(), "agent-1", Adapter])
+def test_only_a_monitor_is_taken_as_the_monitor(given):
+    """The first argument is easily taken for the configuration or an id."""
+    with pytest.raises(ConfigurationError, match=r"monitor='.*' .* must be a ContextMonitor"):
+        Adapter("a framework", given, label="scout")

@@ -219,3 +219,9 @@ def test_callbacks_end_a_run_by_an_error(run):
     assert state.outcome == "returned"
     with pytest.raises(ConfigurationError, match="callbacks only read"):
         ContextCallbackHandler(tell=True)
+
+
+def test_what_is_no_summarisation_is_refused():
+    """The error says what ``beside`` is for."""
+    with pytest.raises(ConfigurationError, match=r"beside=.* must be the agent's Summarization"):
+        ContextMiddleware(beside=("tokens", 40_000))

@@ -12,6 +12,7 @@ from helpers.frameworks import NOTE, Run, Script
 from helpers.frameworks.openai_agents import ServedModel, make_agent
 from openai.types.responses import ResponseFunctionToolCall
 
+from ultramon import ConfigurationError
 from ultramon.integrations.openai_agents import ContextHooks
 
 QUIET = RunConfig(tracing_disabled=True)
@@ -122,3 +123,23 @@ def test_a_run_that_failed_in_a_call_ends_as_failed_when_closed(run):
     assert [state.active for state in run.states()] == [True]
     watched.adapter.close()
     assert [state.outcome for state in run.states()] == ["failed"]
+
+
+async def run_streamed(agent, question, **given):
+    result = Runner.run_streamed(agent, question, **given)
+    return [event async for event in result.stream_events()]
+
+
+@pytest.mark.parametrize("given", ["hooks", "run_config"])
+@pytest.mark.parametrize("run_method", [Runner.run, run_streamed])
+def test_hooks_and_run_config_without_each_other_are_refused(given, run_method, run):
+    """One half would read nothing, or say nothing; the error names the other half."""
+    watched = ContextHooks(**run.adapter_choices())
+    options = watched.options(QUIET)
+    half = {"run_config": QUIET, given: options[given]}
+    (missing,) = set(options) - {given}
+    agent = make_agent(run, run.outer, None)
+    with pytest.raises(ConfigurationError, match=f"{missing}=None .* options") as caught:
+        asyncio.run(run_method(agent, "Go.", **half))
+    assert caught.value.name == missing
+    watched.adapter.close()

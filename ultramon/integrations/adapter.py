@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from ultramon.context.limits import window_for_model
 from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
 from ultramon.monitor.handoff import HandoffRecord
-from ultramon.monitor.monitor import create_context_monitor
+from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled
 from ultramon.system.ids import generate_agent_id
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.context.config import ContextConfig
     from ultramon.context.levels import ThresholdAction
-    from ultramon.monitor.monitor import ContextMonitor
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.integrations")
@@ -264,6 +263,8 @@ class Adapter:
         self.on_return = choices.pop("on_return", None)
         if not (self.on_return in (None, STOP) or callable(self.on_return)):
             raise ConfigurationError("on_return", self.on_return, "None, 'stop' or a function")
+        if not (monitor is None or isinstance(monitor, ContextMonitor)):
+            raise ConfigurationError("monitor", type(monitor).__name__, "a ContextMonitor")
         for name in choices:
             if name not in Choices.__annotations__:
                 allowed = f"one of {', '.join(Choices.__annotations__)}"

@@ -71,6 +71,8 @@ class ContextMiddleware(AgentMiddleware[WatchedState, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
+        if not (beside is None or hasattr(beside, "trigger")):
+            raise ConfigurationError("beside", beside, "the agent's SummarizationMiddleware")
         trigger = None if beside is None else trigger_tokens(beside)
         self.adapter = Adapter("LangChain", monitor, trigger_tokens=trigger, **choices)
         if beside is not None and not beside.trigger:

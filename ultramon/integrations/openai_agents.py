@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import HandedOffError
+from ultramon.errors import ConfigurationError, HandedOffError
 from ultramon.integrations.adapter import Adapter, current_agent, missing_extra
 
 try:
@@ -115,12 +115,14 @@ class _Run(RunHooks[Any]):
         self._model = config.model
         self._conversation = conversation
         self._agents: dict[str, WatchedAgent] = {}
+        self._awaits_hooks = False
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """Add the facts to what is sent, or end the run before it.
 
         Raises:
             HandedOffError: The agent should return, and its user wants the run to end then.
+            ConfigurationError: The run was not given the hooks too.
         """
         sent = data.model_data
         if self._own_filter is not None:
@@ -128,6 +130,9 @@ class _Run(RunHooks[Any]):
             sent = given if isinstance(given, ModelInputData) else await given
         if current_agent() in self._agents.values():
             return sent  # a tool that is an agent, and is not watched, inherits this filter
+        if self._awaits_hooks:
+            raise ConfigurationError("hooks", None, "those of options(), with its run_config")
+        self._awaits_hooks = True
         agent = await self._agent(data.agent.name)
         agent.running_tools = 0
         # The tools of this turn run in copies of this context.
@@ -143,6 +148,18 @@ class _Run(RunHooks[Any]):
         if note is None:
             return sent
         return replace(sent, input=[*sent.input, {"role": "developer", "content": note}])
+
+    async def on_llm_start(
+        self, context: Any, agent: Agent[Any], system_prompt: str | None, items: list[Any]
+    ) -> None:
+        """Note that the run has these hooks; the SDK calls the filter before them.
+
+        Raises:
+            ConfigurationError: The run was not given the configuration too.
+        """
+        if agent.name not in self._agents:
+            raise ConfigurationError("run_config", None, "that of options(), with its hooks")
+        self._awaits_hooks = False
 
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
