@@ -9,7 +9,7 @@ from typing import Any
 from google.adk.agents import LlmAgent, RunConfig
 from google.adk.agents.run_config import StreamingMode
 from google.adk.apps import App
-from google.adk.models import BaseLlm, LlmCapabilities, LlmResponse
+from google.adk.models import BaseLlm, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.agent_tool import AgentTool
 from google.genai.types import Content, GenerateContentResponseUsageMetadata, Part
@@ -31,7 +31,9 @@ class ServedModel(BaseLlm):
     arguments: dict[str, Any] = Field(default_factory=lambda: {"inner": {"request": "Go."}})
 
     @property
-    def capabilities(self) -> LlmCapabilities:
+    def capabilities(self) -> Any:
+        from google.adk.models import LlmCapabilities  # older versions have none, and do not ask
+
         return LlmCapabilities()
 
     async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
