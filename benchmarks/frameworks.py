@@ -1,10 +1,12 @@
 """What an adapter costs each model call of its framework, against the bare framework.
 
     nice -n 10 .venv/bin/python benchmarks/frameworks.py
+    nice -n 10 .venv/bin/python benchmarks/frameworks.py langchain
 
 Both run in turn in one process on models that answer at once, saving to files as by default. Short
 and long runs tell what a call costs apart from the start and the end of an agent; medians of the
-CPU time of pairs are printed, in microseconds.
+CPU time of pairs are printed. A framework that is not installed here runs in the environment that
+`make frameworks` makes for its newest version.
 """
 
 from __future__ import annotations
@@ -12,88 +14,190 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from agents import RunConfig, Runner
-from helpers.frameworks import Run, Script, langchain, openai_agents, pydantic_ai
-from pydantic_ai import Agent
+from helpers import ROOT
+from helpers.frameworks import Run, Script
 
 from ultramon import ContextConfig
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.integrations.langchain import ContextMiddleware
-from ultramon.integrations.openai_agents import ContextHooks
-from ultramon.integrations.pydantic_ai import ContextCapability
+from ultramon.integrations import load
 
 SHORT, LONG = 10, 40
 """Model calls of a run."""
-QUIET = RunConfig(tracing_disabled=True)
 
 
 def new_run(calls: int) -> tuple[Run, Script]:
     run = Run("async")
-    script = Script(turns=tuple((1_000 + 100 * number, 50) for number in range(calls)))
-    script.look = lambda: "seen"  # the same tool in both
-    return run, script
+    run.outer.turns = tuple((1_000 + 100 * number, 50) for number in range(calls))
+    run.outer.look = lambda: "seen"  # the same tool in both
+    return run, run.outer
 
 
-async def run_langchain(choices: dict | None, calls: int) -> None:
-    run, script = new_run(calls)
-    watched = None if choices is None else ContextMiddleware(**choices)
-    agent = langchain.make_agent(run, script, watched)
+async def run_langchain(watched: Any, calls: int) -> None:
+    from helpers.frameworks.langchain import make_agent
+
+    agent = make_agent(*new_run(calls), watched)
     await agent.ainvoke({"messages": [("user", "Go.")]}, {"recursion_limit": 500})
 
 
-async def run_openai_agents(choices: dict | None, calls: int) -> None:
-    run, script = new_run(calls)
-    watched = None if choices is None else ContextHooks(**choices)
-    options = {"run_config": QUIET} if watched is None else watched.options(QUIET)
-    agent = openai_agents.make_agent(run, script, watched)
-    await Runner.run(agent, "Go.", max_turns=calls + 1, **options)
+async def run_openai_agents(watched: Any, calls: int) -> None:
+    from agents import RunConfig, Runner
+    from helpers.frameworks.openai_agents import make_agent
+
+    quiet = RunConfig(tracing_disabled=True)
+    options = {"run_config": quiet} if watched is None else watched.options(quiet)
+    await Runner.run(make_agent(*new_run(calls), watched), "Go.", max_turns=calls + 1, **options)
 
 
-async def run_pydantic_ai(choices: dict | None, calls: int) -> None:
+async def run_pydantic_ai(watched: Any, calls: int) -> None:
+    from helpers.frameworks.pydantic_ai import ServedModel
+    from pydantic_ai import Agent
+
     _run, script = new_run(calls)
-    capabilities = [] if choices is None else [ContextCapability(**choices)]
-    agent = Agent(pydantic_ai.ServedModel(script), name="helper", capabilities=capabilities)
+    capabilities = [] if watched is None else [watched]
+    agent = Agent(ServedModel(script), name="helper", capabilities=capabilities)
     agent.tool_plain(script.look, name="look")
     await agent.run("Go.")
 
 
-def cpu_seconds(work: object) -> float:
+async def run_google_adk(watched: Any, calls: int) -> None:
+    from google.adk.apps import App
+    from google.adk.runners import InMemoryRunner
+    from helpers.frameworks.google_adk import GO, make_agent
+
+    plugins = [] if watched is None else [watched]
+    app = App(name="tests", root_agent=make_agent(*new_run(calls)), plugins=plugins)
+    runner = InMemoryRunner(app=app)
+    named = {"user_id": "u", "session_id": "s"}
+    await runner.session_service.create_session(app_name="tests", **named)
+    async for _event in runner.run_async(new_message=GO, **named):
+        pass
+    await runner.close()
+
+
+async def run_litellm(watched: Any, calls: int) -> None:
+    import litellm
+    from helpers.frameworks.litellm import WAIT_SECONDS, Logged
+
+    logged = Logged(calls)
+    litellm.callbacks = [logged] if watched is None else [watched, logged]
+    given = {"model": "openai/served-1", "messages": [{"role": "user", "content": "Go."}]}
+    for _number in range(calls):
+        await litellm.acompletion(mock_response="seen", **given)
+    assert await asyncio.to_thread(logged.event.wait, WAIT_SECONDS)
+    litellm.logging_callback_manager._reset_all_callbacks()
+    if watched is not None:
+        watched.adapter.close()
+
+
+async def run_claude_agent_sdk(watched: Any, calls: int) -> None:
+    from claude_agent_sdk import query
+    from helpers.frameworks.claude_agent_sdk import session
+    from real_client.api import marked
+
+    run, _script = new_run(calls)
+    with session(run) as options:
+        ask = query if watched is None else watched.query
+        async for _message in ask(prompt=marked("Go."), options=options):
+            pass
+
+
+RUNS = {
+    "langchain": run_langchain,
+    "openai-agents": run_openai_agents,
+    "pydantic-ai": run_pydantic_ai,
+    "google-adk": run_google_adk,
+    "litellm": run_litellm,
+    "claude-agent-sdk": run_claude_agent_sdk,
+}
+MODULES = {"openai-agents": "agents", "google-adk": "google.adk"}
+PAIRS = {"claude-agent-sdk": 5}
+"""Where a run starts a process of the client, which takes seconds; else `--pairs`."""
+
+
+def cpu_seconds(work: Any) -> tuple[float, float]:
+    """Return the CPU time of this process, and that of the processes that it waited for."""
+    before = os.times()
     begun = time.process_time()
     asyncio.run(work)
-    return time.process_time() - begun
+    own, after = time.process_time() - begun, os.times()
+    children = after.children_user + after.children_system
+    return own, children - before.children_user - before.children_system
+
+
+def row(title: str, taken: dict[tuple[bool, int], list[float]]) -> str:
+    """Return a line of the table from the seconds of bare and watched, short and long runs."""
+    medians = {which: statistics.median(runs) for which, runs in taken.items()}
+    more = {calls: medians[True, calls] - medians[False, calls] for calls in (SHORT, LONG)}
+    a_call = (more[LONG] - more[SHORT]) / (LONG - SHORT)
+    numbers = (medians[False, LONG] / LONG, a_call, more[SHORT] - SHORT * a_call)
+    return " | ".join((f"| {title}", *(f"{seconds * 1e6:,.0f}" for seconds in numbers))) + " |"
+
+
+def measure(name: str, pairs: int) -> None:
+    """Print the rows of one framework."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    own: dict[tuple[bool, int], list[float]] = {}
+    children: dict[tuple[bool, int], list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        config = ContextConfig(context_window_tokens=100_000)
+        choices = {"config": config, "backend": LocalBackend(directory)}
+        for number in range(pairs + 1):
+            for calls in (SHORT, LONG):
+                for is_watched in (False, True):
+                    watched = load(name)(**choices) if is_watched else None
+                    seconds = cpu_seconds(RUNS[name](watched, calls))
+                    if number:  # the first ones load what they need
+                        own.setdefault((is_watched, calls), []).append(seconds[0])
+                        children.setdefault((is_watched, calls), []).append(seconds[1])
+    print(row(name, own))
+    if all(map(all, children.values())):
+        print(row("the client's own process", children))
+
+
+def find_python(name: str) -> Path:
+    """Return a Python that has a framework."""
+    try:
+        if find_spec(MODULES.get(name, name.replace("-", "_"))):
+            return Path(sys.executable)
+    except ModuleNotFoundError:
+        pass
+    # This file has the same name.
+    spec = spec_from_file_location("environments", ROOT / "scripts" / "frameworks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    frameworks = module_from_spec(spec)
+    spec.loader.exec_module(frameworks)
+    package, _oldest = frameworks.find_requirement(name)
+    return frameworks.prepare(name, package, frameworks.FRAMEWORKS[name].newest, ())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=30, help="pairs of runs (default: 30)")
-    pairs = parser.parse_args().pairs
-    logging.disable(logging.WARNING)
-    print(f"{'framework':<16}{'bare call':>12}{'more a call':>12}{'more a run':>12}   µs of CPU")
-    with tempfile.TemporaryDirectory() as directory:
-        config = ContextConfig(context_window_tokens=100_000)
-        choices = {"config": config, "backend": LocalBackend(directory)}
-        for work in (run_langchain, run_openai_agents, run_pydantic_ai):
-            taken: dict[tuple[bool, int], list[float]] = {}
-            for number in range(pairs + 1):
-                for calls in (SHORT, LONG):
-                    for given in (None, choices):
-                        seconds = cpu_seconds(work(given, calls))
-                        if number:  # the first ones load what they need
-                            taken.setdefault((given is None, calls), []).append(seconds)
-            medians = {which: statistics.median(runs) for which, runs in taken.items()}
-            more = {calls: medians[False, calls] - medians[True, calls] for calls in (SHORT, LONG)}
-            a_call = (more[LONG] - more[SHORT]) / (LONG - SHORT)
-            row = (medians[True, LONG] / LONG, a_call, more[SHORT] - SHORT * a_call)
-            numbers = "".join(f"{seconds * 1e6:>12,.0f}" for seconds in row)
-            print(f"{work.__name__.removeprefix('run_'):<16}{numbers}")
+    parser.add_argument("framework", nargs="?", choices=RUNS)
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of runs (default: 12)")
+    given = parser.parse_args()
+    if given.framework:
+        measure(given.framework, PAIRS.get(given.framework, given.pairs))
+        return
+    print("CPU time in µs; a run begins and ends an agent.\n")
+    print("| framework | a bare call | more a call | more a run |\n|---|---|---|---|", flush=True)
+    for name in RUNS:
+        command = [find_python(name), __file__, name, "--pairs", str(given.pairs)]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

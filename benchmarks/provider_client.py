@@ -98,7 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=20, help="pairs of runs (default: 20)")
     pairs = parser.parse_args().pairs
-    print(f"{'call':<16}{'bare':>10}{'more':>10}   µs of CPU")
+    print(f"CPU time in µs; a stream has {STREAMED_CHUNKS} chunks.\n")
+    print("| call of `openai` | bare | more |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
         config = ContextConfig(context_window_tokens=100_000)
         with create_context_monitor(config=config, backend=LocalBackend(directory)) as monitor:
@@ -114,7 +115,7 @@ def main() -> None:
                     ][1:]
                     more = statistics.median(seconds - base for base, seconds in taken)
                     base = statistics.median(base for base, _seconds in taken)
-                    print(f"{kind + name:<16}{base * 1e6:>10,.0f}{more * 1e6:>10,.0f}")
+                    print(f"| {kind}{name} | {base * 1e6:,.0f} | {more * 1e6:,.0f} |")
             assert monitor.get_state().estimated_tokens == USAGE["prompt_tokens"]
 
 

@@ -35,6 +35,8 @@ PARTS = [
     ("Server", "server.py", []),
     ("Page", "web_page.py", []),
     ("Metrics", "metrics.py", []),
+    ("Frameworks", "frameworks.py", []),
+    ("Provider SDKs", "provider_client.py", []),
     ("PostgreSQL", "postgres.py", []),
     ("Monitors over PostgreSQL", "postgres_monitors.py", []),
 ]

@@ -22,7 +22,7 @@ WAIT_SECONDS = 100
 
 
 class Logged(CustomLogger):
-    """Says when the loggers before it have seen so many calls: LiteLLM calls them behind callers."""
+    """Says when the loggers before it have seen so many calls, which comes behind the callers."""
 
     def __init__(self, calls: int = 1) -> None:
         super().__init__()
