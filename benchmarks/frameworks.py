@@ -165,7 +165,7 @@ def measure(name: str, pairs: int) -> None:
                         children.setdefault((is_watched, calls), []).append(seconds[1])
     print(row(name, own))
     if all(map(all, children.values())):
-        print(row("the client's own process", children))
+        print(row("the client's process, in ticks of 10 ms", children))
 
 
 def find_python(name: str) -> Path:

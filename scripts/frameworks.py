@@ -51,8 +51,9 @@ class Result(NamedTuple):
 
 
 def adapter_tests(module: str) -> tuple[str, ...]:
-    """Return the tests of an adapter: those of every adapter, and its own."""
-    return ("tests/test_frameworks.py", f"tests/test_integration_{module}.py", "-k", module)
+    """Return the tests of an adapter: those of every adapter, its own, and its example."""
+    own = f"tests/test_integration_{module}.py"
+    return ("tests/test_frameworks.py", own, "tests/test_docs.py", "-k", module)
 
 
 FRAMEWORKS = {
