@@ -212,7 +212,7 @@ class _Answer:
         if self._held.startswith(b"data:") and len(self._held) < MAX_HELD_BYTES:
             if _COUNTS.search(self._held):
                 self._take(self._held[5:])
-            self._has_ended = self._held.endswith(b"[DONE]")
+            self._has_ended |= self._held.endswith(b"[DONE]")
 
     def _take_frames(self) -> None:
         """Take what is whole of Amazon's stream: lengths of frame and headers, headers, payload."""
@@ -284,5 +284,5 @@ class _Answer:
         elif usage is not None:
             self._agent.uses_model(usage.model)
             self._agent.after_call(self._answer)
-        elif self._has_ended:
+        elif monitor is not None and self._has_ended:
             self._unread(self._response.request.url.path)
