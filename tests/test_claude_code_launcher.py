@@ -18,10 +18,10 @@ from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     STATUS_LINE_SCRIPT,
-    command_line,
     script_path,
 )
 from ultramon.hosts.doctor import OK, PROBLEM, DoctorContext, examine
+from ultramon.hosts.hook_commands import RESIDENT, command_line
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def shell_commands(client, interpreter=sys.executable):
     """What stands in the settings where no launcher can be used."""
     installed = str(client.states / "claude-code.json")
     hook, line = (
-        command_line(str(interpreter), script_path(script), installed, resident=True)
+        command_line(str(interpreter), script_path(script), installed, RESIDENT)
         for script in (HOOK_SCRIPT, STATUS_LINE_SCRIPT)
     )
     return {hook}, line

@@ -16,12 +16,12 @@ from ultramon.hosts.claude_code.setup.commands import (
     EVENTS,
     HOOK_SCRIPT,
     STATUS_LINE_SCRIPT,
-    command_line,
     mentions,
     recognise,
     script_path,
 )
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
+from ultramon.hosts.hook_commands import command_line
 from ultramon.hosts.hook_settings import MAX_SETTINGS_BYTES
 from ultramon.hosts.json_edit import JsonText, comparable
 

@@ -13,25 +13,27 @@ from helpers.client_home import ClientHome
 from helpers.hooked_session import HookedSession, encoded, tokens_at
 
 import ultramon
-from ultramon.hosts.claude_code.setup.code_bundle import (
+from ultramon.hosts.claude_code.setup.commands import (
+    HOOK_SCRIPT,
+    LAUNCHERS,
+    SCRIPTS,
+    STATUS_LINE_SCRIPT,
+)
+from ultramon.hosts.code_bundle import (
     HEAD_BYTES,
     RENEW_SECONDS,
     bundle_key,
     bundle_path,
 )
-from ultramon.hosts.claude_code.setup.commands import (
-    HOOK_SCRIPT,
-    LAUNCHERS,
-    STATUS_LINE_SCRIPT,
-)
-from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.doctor import OK, DoctorContext, examine
+from ultramon.hosts.launcher import Launcher
 
 WRITE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from ultramon.hosts.claude_code.setup.launcher import Launcher
-Launcher("hook.py", sys.executable, sys.argv[2]).write()
+from ultramon.hosts.claude_code.setup.commands import SCRIPTS
+from ultramon.hosts.launcher import Launcher
+Launcher(SCRIPTS["hook.py"], sys.executable, sys.argv[2]).write()
 """
 
 
@@ -41,11 +43,11 @@ class LaunchedSession(HookedSession):
     def __init__(self, path, script=HOOK_SCRIPT):
         super().__init__(path)
         self.freeze()
-        self.launcher = Launcher(script, sys.executable, str(self.installed)).path
+        self.launcher = Launcher(SCRIPTS[script], sys.executable, str(self.installed)).path
         self.bundle = Path(bundle_path(self.launcher))
 
     def make(self, script=HOOK_SCRIPT):
-        Launcher(script, sys.executable, str(self.installed)).write()
+        Launcher(SCRIPTS[script], sys.executable, str(self.installed)).write()
         return self
 
     def command(self):

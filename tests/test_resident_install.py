@@ -11,7 +11,8 @@ from helpers.client_home import ClientHome
 from helpers.resident_session import ResidentSession, until
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS, command_line
+from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS
+from ultramon.hosts.hook_commands import RESIDENT, command_line
 
 
 class Installed(ResidentSession):
@@ -133,7 +134,7 @@ def test_only_what_says_nothing_is_not_waited_for(client, monkeypatch):
 
 def test_a_shell_command_says_it_too():
     """Where the system runs no launcher."""
-    command = command_line("/usr/bin/python3", "/p/hook.py", "/s/c.json", resident=True)
+    command = command_line("/usr/bin/python3", "/p/hook.py", "/s/c.json", RESIDENT)
     assert command.endswith("exec /usr/bin/python3 -I -S /p/hook.py /s/c.json resident")
 
 

@@ -13,12 +13,11 @@ from real_client.watch import Note, new_notes, notes
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
-    command_line,
     script_path,
 )
 from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
-from ultramon.hosts.hook_commands import package_directory
+from ultramon.hosts.hook_commands import command_line, package_directory
 
 pytestmark = pytest.mark.real_client
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPERATORS = frozenset("();<>|&")
+RESIDENT = "resident"
+"""Third argument of a script, where a resident may answer."""
 _PYTHON = re.compile(r"(graal)?py[a-z]*[0-9.]*(\.exe)?", re.IGNORECASE)
 
 
@@ -21,8 +23,8 @@ class HookScript(NamedTuple):
     name: str
     verb: tuple[str, ...]
     """What `ultramon` is called with to run the same."""
-    launcher: str | None = None
-    """File name of the launcher in the state directory that replaces it; None = there is none."""
+    launcher: str
+    """File name of the launcher in the state directory that replaces it."""
 
     @property
     def end(self) -> str:
@@ -109,7 +111,7 @@ def mentions(hook: object, script: HookScript) -> bool:
     text = hook.get("command") if isinstance(hook, dict) else None
     return isinstance(text, str) and (
         script.end in text
-        or (script.launcher is not None and script.launcher in text)
+        or script.launcher in text
         or " ".join(("ultramon", *script.verb)) in text
     )
 

@@ -6,6 +6,7 @@ A host adds its own entries to a plan. Planning writes nothing. Never on a hook'
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.errors import StateCorruptError
+from ultramon.errors import ConfigurationError, StateCorruptError
+from ultramon.hosts.hook_commands import HookScript
 from ultramon.hosts.hook_settings import HookSettings
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+from ultramon.hosts.launcher import Launcher
 from ultramon.hosts.planned_change import (
     PlannedChange,
     backup_path,
@@ -25,6 +28,10 @@ from ultramon.hosts.planned_change import (
 )
 from ultramon.hosts.setup import SetupRequest, choose, own_files
 from ultramon.system.files import delete_file, make_private_directory, replace_file
+
+HTTP = "http"
+"""``via`` in the record of an installation whose tool calls are requests to a server."""
+_RESIDENT = "one process answers for all sessions, unless --no-resident"
 
 
 @dataclass(kw_only=True)
@@ -36,9 +43,11 @@ class Installation(PlannedChange):
         is_corrupt: Whether what is stored cannot be read and is to be set aside.
         record: What is noted of this settings file, one of `installed.installations`.
         backup: What to keep as the original bytes; None = nothing, or it is kept already.
+        launchers: What the settings will name.
     """
 
     installed: InstalledChoices
+    launchers: list[Launcher] = field(default_factory=list)
     is_corrupt: bool = False
     record: dict[str, Any] = field(default_factory=dict)
     backup: bytes | None = None
@@ -98,6 +107,36 @@ class Installation(PlannedChange):
         if self.backup is not None:
             record["backup"] = backup_path(installed, settings)
 
+    def choose_resident(self, request: SetupRequest) -> None:
+        """Work out whether a resident answers: unless a person or the system says no.
+
+        Nor where tool calls are requests to a server.
+
+        Raises:
+            ConfigurationError: One was asked for, and the system cannot have any.
+        """
+        can, installed = can_have_resident(), self.installed
+        if request.choices.resident and not can:
+            allowed = "false here: only Linux says who is at the other end of a socket"
+            raise ConfigurationError("resident", True, allowed, "argument")
+        installed.resident = can and not sends_requests(installed)
+        if installed.resident_choice is not None:
+            installed.resident = installed.resident_choice
+
+    def command(self, script: HookScript) -> str:
+        """Return what the settings shall run, by a launcher that is planned here.
+
+        Args:
+            script: What it runs; `choose_resident` comes before.
+        """
+        installed = self.installed
+        launcher = Launcher(
+            script, self.record["interpreter"], installed.path, resident=installed.resident
+        )
+        if launcher.can_run:
+            self.launchers.append(launcher)
+        return launcher.command
+
     def warn_of_wrapped_hooks(self) -> None:
         """Name the commands that run ultramon's hook among other things."""
         for wrapped in self.settings.wrapped_hooks():
@@ -108,7 +147,30 @@ class Installation(PlannedChange):
     @property
     def changes(self) -> bool:
         """Whether anything at all will be written."""
-        return self.changes_settings or self.installed.changes
+        return (
+            self.changes_settings
+            or self.installed.changes
+            or any(launcher.changes for launcher in self.launchers)
+        )
+
+    @property
+    def contents(self) -> str:
+        """Hooks, and the process that answers."""
+        return f"{super().contents}; {_RESIDENT}" if self.installed.resident else super().contents
+
+    def details(self) -> dict[str, Any]:
+        """Return the interpreter, and whether a resident answers."""
+        return {"interpreter": self.record["interpreter"], "resident": self.installed.resident}
+
+    def write_settings(self) -> None:
+        """Write launchers, then the settings, which name no launcher that is not there.
+
+        Raises:
+            StateWriteError: The file changed meanwhile, or the system refused; it is as it was.
+        """
+        for launcher in self.launchers:
+            launcher.write()
+        super().write_settings()
 
     def apply(self, now: float) -> None:
         """Do it: backup, choices, settings, in this order, so that no hook runs without choices.
@@ -244,6 +306,17 @@ class Removal(PlannedChange):
             delete_file(path)
         with suppress(OSError):  # not empty: states of agents stay
             os.rmdir(self.installed.state_directory)
+
+
+def can_have_resident() -> bool:
+    """Return whether the system says who is at the other end of a socket."""
+    return hasattr(socket, "SO_PEERCRED")
+
+
+def sends_requests(installed: InstalledChoices) -> bool:
+    """Return whether an installation sends tool calls to a server."""
+    records = installed.installations
+    return any(isinstance(one, dict) and one.get("via") == HTTP for one in records)
 
 
 def _may_hold_ours(settings: type[HookSettings], path: str) -> bool:

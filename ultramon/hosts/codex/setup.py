@@ -16,7 +16,7 @@ from ultramon.hosts.installation import Installation, Removal
 from ultramon.hosts.setup import SetupRequest
 from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
 
-HOOK = HookScript("codex", "hook.py", ("hook", NAME))
+HOOK = HookScript("codex", "hook.py", ("hook", NAME), f"{NAME}.ultramon-hook")
 EVENTS = (
     "SessionStart",
     "UserPromptSubmit",

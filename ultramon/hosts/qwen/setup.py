@@ -16,7 +16,7 @@ from ultramon.hosts.qwen.configuration import HOME_VARIABLE, SETTINGS_NAME, home
 from ultramon.hosts.setup import SetupRequest
 from ultramon.hosts.user_hooks import user_file
 
-HOOK = HookScript("qwen", "hook.py", ("hook", NAME))
+HOOK = HookScript("qwen", "hook.py", ("hook", NAME), f"{NAME}.ultramon-hook")
 EVENTS = (
     "SessionStart",
     "SessionEnd",

@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.claude_code.setup.commands import (
-    EVENTS,
-    HOOK_SCRIPT,
-    command_line,
-    script_path,
-)
+from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, SCRIPTS
 from ultramon.hosts.claude_code.setup.http_hooks import entry_for
-from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import Settings, find_layers
 from ultramon.hosts.interpreter import this_interpreter
+from ultramon.hosts.launcher import Launcher
 from ultramon.relay.launchers.claude_code_output import read_outcome
 from ultramon.relay.launchers.hooked_client import (
     ELSEWHERE,
@@ -77,7 +72,7 @@ class ClaudeCodeLauncher(HookedClientLauncher):
 
     @cached_property
     def _hook(self) -> Launcher:
-        return Launcher(HOOK_SCRIPT, this_interpreter(), self._choices_path)
+        return Launcher(SCRIPTS[HOOK_SCRIPT], this_interpreter(), self._choices_path)
 
     def check_settings(self, cwd: str) -> None:
         """Refuse settings that switch hooks off; see `HookedClientLauncher.check_settings`."""
@@ -120,9 +115,7 @@ class ClaudeCodeLauncher(HookedClientLauncher):
 
     def settings(self) -> dict[str, object]:
         """Return the settings for one run: hooks, and nothing else."""
-        command = f"exec {shlex.quote(self._hook.path)}"
-        if not self._hook.can_run:
-            command = command_line(this_interpreter(), script_path(HOOK_SCRIPT), self._choices_path)
+        command = self._hook.command
         entries = {event: [entry_for(event, command, waits=self._enforce)] for event in EVENTS}
         return {"hooks": entries}
 

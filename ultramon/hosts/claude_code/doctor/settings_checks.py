@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterator
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.doctor.examination import INSTALL, UNINSTALL, Examination
-from ultramon.hosts.claude_code.doctor.resident_checks import check_resident
 from ultramon.hosts.claude_code.doctor.server_checks import check_requests, check_server
 from ultramon.hosts.claude_code.doctor.session_checks import check_sessions
-from ultramon.hosts.claude_code.setup.code_bundle import bundle_path, problem_of_bundle
 from ultramon.hosts.claude_code.setup.commands import EVENTS
 from ultramon.hosts.claude_code.setup.http_hooks import NOT_WAITED_FOR
-from ultramon.hosts.claude_code.setup.launcher import read_launcher
 from ultramon.hosts.claude_code.setup.settings import ELSEWHERE, Layer
 from ultramon.hosts.doctor import DoctorContext, ok, problem, warning
 from ultramon.hosts.hook_commands import OurCommand
 from ultramon.hosts.hook_settings import ASYNC
 from ultramon.hosts.installed_choices import choices_path
-from ultramon.hosts.interpreter import check_command
+from ultramon.hosts.launcher_doctor import check_hook_command
 from ultramon.hosts.planned_change import read_backup
+from ultramon.hosts.resident_doctor import check_resident
 from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
 from ultramon.system.terminal_text import first_of
@@ -125,24 +123,15 @@ def check_commands(seen: Examination) -> Iterator[Finding]:
     for layer, hook in seen.hooks:
         if isinstance(hook.runs, OurCommand):
             commands.setdefault(hook.runs, layer)
-    own_choices = os.path.realpath(choices_path(seen.state_directory, NAME))
+    own_choices = choices_path(seen.state_directory, NAME)
     for found, layer in commands.items():
-        install = layer.command(INSTALL)
-        try:
-            command = read_launcher(found.program) if found.is_launcher else found
-        except (StateCorruptError, OSError) as error:
-            reason = getattr(error, "reason", None) or getattr(error, "strerror", error)
-            yield problem("launcher", f"{found.program}: {reason}: no hook runs", install)
-            continue
-        yield check_command(command, install)
-        if found.is_launcher and seen.stored is not None and not seen.stored.resident:
-            reason = problem_of_bundle(found.program)
-            if reason is not None:
-                path = bundle_path(found.program)
-                yield warning("bundle", f"{path}: {reason}: hooks take longer to start", install)
-        if command.choices_path and os.path.realpath(command.choices_path) != own_choices:
-            message = f"the hook uses {command.choices_path}, this is {seen.state_directory}"
-            yield warning("state directory", message, f"set ULTRAMON_STATE_DIR, or {install}")
+        install, script = layer.command(INSTALL), layer.settings.script
+        yield from check_hook_command(found, script, seen.stored, own_choices, install)
+
+
+def check_own_resident(seen: Examination) -> Iterator[Finding]:
+    """Whether a resident answers."""
+    yield from check_resident(seen, seen.stored, "resident", INSTALL)
 
 
 def check_choices(seen: Examination) -> Iterator[Finding]:
@@ -192,7 +181,7 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     check_commands,
     check_requests,
     check_server,
-    check_resident,
+    check_own_resident,
     check_choices,
     check_status_line,
     check_sessions,

@@ -13,9 +13,6 @@ LAUNCHERS = {
 }
 """File names of the launchers in the state directory, by the script that each replaces."""
 
-RESIDENT = "resident"
-"""Third argument of a script, where a resident may answer."""
-
 EVENTS = (
     "SessionStart",
     "SessionEnd",
@@ -49,12 +46,6 @@ def script_path(name: str, package: str | None = None) -> str:
         package: The directory that holds `ultramon`; None = that of this program.
     """
     return hook_commands.script_path(SCRIPTS[name], package)
-
-
-def command_line(interpreter: str, script: str, installed: str, *, resident: bool = False) -> str:
-    """Return the shell command of a hook or status line, for where no launcher can be used."""
-    more = (RESIDENT,) if resident else ()
-    return hook_commands.command_line(interpreter, script, installed, *more)
 
 
 def recognise(hook: object, name: str) -> OurCommand | None:

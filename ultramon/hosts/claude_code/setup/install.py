@@ -5,20 +5,17 @@ Never on a hook's path.
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ultramon.hosts import installation
 from ultramon.hosts.claude_code import NAME
 from ultramon.hosts.claude_code.setup.commands import (
     HOOK_SCRIPT,
+    SCRIPTS,
     STATUS_LINE_SCRIPT,
-    command_line,
     mentions,
-    script_path,
 )
-from ultramon.hosts.claude_code.setup.launcher import Launcher
 from ultramon.hosts.claude_code.setup.settings import (
     PROJECT,
     USER,
@@ -28,7 +25,7 @@ from ultramon.hosts.claude_code.setup.settings import (
     layer_path,
     remember_status_line,
 )
-from ultramon.hosts.claude_code.setup.transport import choose_link, choose_resident
+from ultramon.hosts.claude_code.setup.transport import choose_link
 from ultramon.hosts.installed_choices import STATUS_LINES, check_choice
 from ultramon.hosts.setup import Offer, SetupRequest
 
@@ -38,7 +35,6 @@ _STATUS_LINES = {
     "both": f"hooks, and {_OURS} beside yours",
     "chained": "hooks, and your status line, whose numbers ultramon reads",
 }
-_RESIDENT = "one process answers for all sessions, unless --no-resident"
 
 
 @dataclass(kw_only=True)
@@ -46,43 +42,20 @@ class Installation(installation.Installation):
     """A planned installation.
 
     Attributes:
-        launchers: What the settings will name.
         finds_status_line: Whether there is a status line of another tool about which nobody has
             decided yet.
     """
 
     settings: Settings
-    launchers: list[Launcher] = field(default_factory=list)
     finds_status_line: bool = False
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything at all will be written."""
-        return super().changes or any(launcher.changes for launcher in self.launchers)
-
-    def command(self, script: str) -> str:
-        """Return the command for the settings: a launcher, planned here, or a shell command.
-
-        Args:
-            script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
-        """
-        interpreter = self.record["interpreter"]
-        installed = self.installed
-        launcher = Launcher(script, interpreter, installed.path, resident=installed.resident)
-        if not launcher.can_run:
-            path = script_path(script)
-            return command_line(interpreter, path, installed.path, resident=installed.resident)
-        self.launchers.append(launcher)
-        # Without exec a shell such as dash stays behind and waits: one process more for each call.
-        return f"exec {shlex.quote(launcher.path)}"
 
     @property
     def contents(self) -> str:
         """Hooks, the status line that is shown, and the process that answers."""
         contents = super().contents
-        if self.settings.our_status_line() is not None:
-            contents = _STATUS_LINES[self.installed.status_line_show]
-        return f"{contents}; {_RESIDENT}" if self.installed.resident else contents
+        if self.settings.our_status_line() is None:
+            return contents
+        return _STATUS_LINES[self.installed.status_line_show] + contents.removeprefix("hooks")
 
     @property
     def offer(self) -> Offer | None:
@@ -94,22 +67,8 @@ class Installation(installation.Installation):
         )
 
     def details(self) -> dict[str, Any]:
-        """Return the interpreter, which status line is shown, and whether a resident answers."""
-        return {
-            "interpreter": self.record["interpreter"],
-            "statusLine": self.installed.status_line_show,
-            "resident": self.installed.resident,
-        }
-
-    def write_settings(self) -> None:
-        """Write launchers, then the settings, which name no launcher that is not there.
-
-        Raises:
-            StateWriteError: The file changed meanwhile, or the system refused; it is as it was.
-        """
-        for launcher in self.launchers:
-            launcher.write()
-        super().write_settings()
+        """Return which status line is shown too."""
+        return super().details() | {"statusLine": self.installed.status_line_show}
 
 
 def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
@@ -128,9 +87,9 @@ def plan_installation(request: SetupRequest, interpreter: str) -> Installation:
     settings = Settings(layer_path(layer, request.cwd))
     plan = Installation.begin(settings, NAME, request, interpreter)
     link = choose_link(plan, layer, request)
-    choose_resident(plan)
+    plan.choose_resident(request)
     waits = plan.installed.enforce is not None
-    settings.put_hooks(plan.command(HOOK_SCRIPT), link, waits=waits)
+    settings.put_hooks(plan.command(SCRIPTS[HOOK_SCRIPT]), link, waits=waits)
     layers = find_layers(request.cwd)
     own = [one.settings.target for one in layers].index(settings.target)
     _plan_status_line(plan, layers[:own], request.choices.status_line)
@@ -161,7 +120,7 @@ def _plan_status_line(plan: Installation, weaker: list[Layer], chosen: str | Non
     installed.status_line_show = show or "own"
     if settings.our_status_line() is None:
         remember_status_line(record, settings)
-    settings.put_status_line(plan.command(STATUS_LINE_SCRIPT))
+    settings.put_status_line(plan.command(SCRIPTS[STATUS_LINE_SCRIPT]))
 
 
 def _replaced_status_line(settings: Settings, record: dict[str, Any], weaker: list[Layer]) -> Any:

@@ -12,11 +12,10 @@ from typing import Any
 from ultramon import __version__
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code import NAME
-from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT
+from ultramon.hosts.claude_code.setup.commands import EVENTS, HOOK_SCRIPT, SCRIPTS
 from ultramon.hosts.claude_code.setup.http_hooks import entry_for
 from ultramon.hosts.claude_code.setup.install import Installation
 from ultramon.hosts.claude_code.setup.settings import Settings
-from ultramon.hosts.claude_code.setup.transport import choose_resident
 from ultramon.hosts.claude_code.setup.uninstall import installed_elsewhere
 from ultramon.hosts.installation import Removal
 from ultramon.hosts.planned_change import PlannedChange
@@ -44,8 +43,8 @@ def plan_plugin(directory: str, request: SetupRequest, interpreter: str) -> Inst
     manifest, hooks = _files(directory)
     plan = Installation.begin(hooks, NAME, request, interpreter)
     plan.record["backup"] = plan.backup = None
-    choose_resident(plan)
-    command, waits = plan.command(HOOK_SCRIPT), plan.installed.enforce is not None
+    plan.choose_resident(request)
+    command, waits = plan.command(SCRIPTS[HOOK_SCRIPT]), plan.installed.enforce is not None
     entries = {event: [entry_for(event, command, waits=waits)] for event in EVENTS}
     plan.after = _encode({"description": _DESCRIPTION, "hooks": entries})
     about = {"name": PLUGIN_NAME, "version": __version__, "description": _DESCRIPTION}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
-from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup import install, plugin, uninstall
 from ultramon.hosts.interpreter import lasting_interpreter
 from ultramon.hosts.setup import Plan, SetupRequest
@@ -17,9 +14,6 @@ def plan_installation(request: SetupRequest) -> Plan:
         ConfigurationError: A choice is not allowed, or this program may not last.
         StateError: A file cannot be read.
     """
-    if request.choices.resident and not hasattr(socket, "SO_PEERCRED"):
-        allowed = "false here: only Linux says who is at the other end of a socket"
-        raise ConfigurationError("resident", True, allowed, "argument")
     interpreter = lasting_interpreter(request.cwd, force=request.force)
     if request.plugin is None:
         return install.plan_installation(request, interpreter)

@@ -5,19 +5,19 @@ Planning only, nothing is written here. Never on a hook's path.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.claude_code.setup.http_hooks import SECRET_VARIABLE, Link, check_url
 from ultramon.hosts.claude_code.setup.settings import PROJECT
+from ultramon.hosts.installation import HTTP
 from ultramon.hosts.installed_choices import check_choice
 from ultramon.hosts.setup import Server, SetupRequest
 
 if TYPE_CHECKING:
     from ultramon.hosts.claude_code.setup.install import Installation
 
-COMMAND, HTTP = "command", "http"
+COMMAND = "command"
 VIAS = (COMMAND, HTTP)
 SETTINGS, ENVIRONMENT = "settings", "environment"
 SECRET_PLACES = (SETTINGS, ENVIRONMENT)
@@ -77,20 +77,6 @@ def choose_link(plan: Installation, layer: str, request: SetupRequest) -> Link |
         record["mode"] = settings.mode
         settings.new_mode = settings.mode & ~0o077
     return Link(address, server.secret())
-
-
-def choose_resident(plan: Installation) -> None:
-    """Work out whether a resident answers: unless a person or the system says no, or requests go.
-
-    Args:
-        plan: Its choices and records decide.
-    """
-    installed = plan.installed
-    can = hasattr(socket, "SO_PEERCRED")
-    sends = any(one.get("via") == HTTP for one in installed.installations if isinstance(one, dict))
-    installed.resident = can and not sends
-    if installed.resident_choice is not None:
-        installed.resident = installed.resident_choice
 
 
 def _address(record: dict[str, Any], server: Server, url: str | None) -> str:

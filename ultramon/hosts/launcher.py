@@ -9,21 +9,25 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import shlex
 from contextlib import suppress
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.setup.code_bundle import (
+from ultramon.hosts.code_bundle import (
     HEAD_BYTES,
     bundle_path,
     make_bundle,
     problem_of_bundle,
 )
-from ultramon.hosts.claude_code.setup.commands import (
-    LAUNCHERS,
+from ultramon.hosts.hook_commands import (
     RESIDENT,
+    HookScript,
+    OurCommand,
+    command_line,
+    package_directory,
     script_path,
 )
-from ultramon.hosts.hook_commands import OurCommand, package_directory
+from ultramon.hosts.installed_choices import host_of
 from ultramon.system.files import NewFile, delete_quietly, read_private_file
 from ultramon.system.ids import random_hex
 
@@ -34,11 +38,11 @@ _FLAGS = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
 )
 _PATHS = "PACKAGE, CHOICES = "
-_IMPORT = "    from ultramon.hosts.claude_code.{module} import main"
+_IMPORT = "    from ultramon.hosts.{folder}.{module} import main"
 """Of a module that keeps its name: what cannot be imported ends with 0, unseen."""
 _TEXT = """\
 #!{interpreter}{options}
-# Written by `ultramon install claude-code`, deleted by `ultramon uninstall claude-code`.
+# Written by `ultramon install {host}`, deleted by `ultramon uninstall {host}`.
 import sys
 from posix import _exit
 
@@ -70,7 +74,7 @@ _CALL_AND_RENEW = """\
 main([__file__, CHOICES])
 if STALE:
     try:
-        from ultramon.hosts.claude_code.setup.code_bundle import renew
+        from ultramon.hosts.code_bundle import renew
         renew({launcher})
     except Exception:  # another version of the package: the client must go on
         pass
@@ -81,7 +85,7 @@ class Launcher:
     """A launcher as it shall be.
 
     Args:
-        script: `HOOK_SCRIPT` or `STATUS_LINE_SCRIPT`.
+        script: What it runs; it has a name for its launcher.
         interpreter: Absolute path of the Python that runs it.
         installed: Path of the stored choices; the launcher lies beside them.
         resident: Whether a resident may answer.
@@ -91,10 +95,12 @@ class Launcher:
     """
 
     def __init__(
-        self, script: str, interpreter: str, installed: str, *, resident: bool = False
+        self, script: HookScript, interpreter: str, installed: str, *, resident: bool = False
     ) -> None:
-        self.path = os.path.join(os.path.dirname(installed), LAUNCHERS[script])
+        self.path = os.path.join(os.path.dirname(installed), script.launcher)
         self._interpreter = interpreter
+        more = (RESIDENT,) if resident else ()
+        self._shell_command = command_line(interpreter, script_path(script), installed, *more)
         # What a resident answers loads hardly anything.
         self._has_bundle = not resident
         bundle, call = "", _CALL.format(resident=f", {RESIDENT!r}")
@@ -106,6 +112,7 @@ class Launcher:
         self._data = _TEXT.format(
             interpreter=interpreter,
             options=_OPTIONS,
+            host=host_of(installed),
             paths=_PATHS,
             package=ascii(package_directory()),
             choices=ascii(installed),
@@ -126,6 +133,14 @@ class Launcher:
             and len(line) <= MAX_SHEBANG_BYTES
             and not _forbids_programs(os.path.dirname(self.path))
         )
+
+    @property
+    def command(self) -> str:
+        """What settings run: the launcher, or where it cannot be run a shell command."""
+        if not self.can_run:
+            return self._shell_command
+        # Without exec a shell such as dash stays behind and waits: one process more for each call.
+        return f"exec {shlex.quote(self.path)}"
 
     @property
     def changes(self) -> bool:
@@ -156,14 +171,13 @@ class Launcher:
             make_bundle(self.path)
 
 
-def read_launcher(path: str) -> OurCommand:
-    """Return what a launcher runs.
+def read_launcher(path: str, script: HookScript) -> OurCommand:
+    """Return what a launcher of a script runs.
 
     Raises:
         StateCorruptError: It is not as an installation wrote it, or as an older one did.
         OSError: It is not there, or cannot be read or run.
     """
-    script = next(name for name, file in LAUNCHERS.items() if path.endswith(file))
     data, _ = read_private_file(path)
     if not os.access(path, os.X_OK):
         raise PermissionError(errno.EACCES, "may not be run: its mode, or a mount with noexec")
@@ -179,9 +193,9 @@ def read_launcher(path: str) -> OurCommand:
     return OurCommand(program, script_path(script, package), installed)
 
 
-def _import_line(script: str) -> str:
+def _import_line(script: HookScript) -> str:
     """Return the line of a launcher that loads what a script runs."""
-    return _IMPORT.format(module=script.removesuffix(".py"))
+    return _IMPORT.format(folder=script.folder, module=script.name.removesuffix(".py"))
 
 
 def _forbids_programs(directory: str) -> bool:

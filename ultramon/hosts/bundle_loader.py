@@ -9,7 +9,7 @@ from posix import pread, stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.hosts.claude_code.setup.code_bundle import Entry
+    from ultramon.hosts.code_bundle import Entry
 
 
 def load(fd: int, root: str, index: "list[Entry]") -> bool:

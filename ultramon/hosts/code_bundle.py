@@ -19,11 +19,6 @@ from functools import cache
 from types import CodeType
 
 from ultramon.errors import StateCorruptError, StateError
-from ultramon.hosts.claude_code.setup.commands import (
-    HOOK_SCRIPT,
-    LAUNCHERS,
-    STATUS_LINE_SCRIPT,
-)
 from ultramon.hosts.hook_commands import package_directory
 from ultramon.system.files import delete_quietly, read_private_file, replace_file
 
@@ -38,26 +33,34 @@ SUFFIX = ".code"
 RENEW_SECONDS = 60.0
 """A younger bundle that is stale is not made anew: the sources change faster than calls come."""
 MAX_BYTES = 1 << 23
-_CLAUDE_CODE = "ultramon.hosts.claude_code"
-_LOADER = f"{_CLAUDE_CODE}.setup.bundle_loader"
+_LOADER = "ultramon.hosts.bundle_loader"
 _COMMON = (
     "ultramon.hosts.hook_program",
     "ultramon.hosts.port",
-    f"{_CLAUDE_CODE}.host",
-    f"{_CLAUDE_CODE}.transcripts.last_reading",
     "ultramon.hosts.handling",
     "ultramon.hosts.store",
     "ultramon.system.locks",
 )
+
+
+def _roots(folder: str, *names: str) -> tuple[str, ...]:
+    """Return the modules of a host by their names, with those that every hook loads."""
+    first, *own = (f"ultramon.hosts.{folder}.{name}" for name in names)
+    return first, *_COMMON[:2], *own, *_COMMON[2:]
+
+
+_CLAUDE_CODE = "host", "transcripts.last_reading"
 ROOTS = {
-    HOOK_SCRIPT: (f"{_CLAUDE_CODE}.hook", *_COMMON),
-    STATUS_LINE_SCRIPT: (
-        f"{_CLAUDE_CODE}.statusline",
-        *_COMMON,
-        f"{_CLAUDE_CODE}.status_line",
+    "claude-code.ultramon-hook": _roots("claude_code", "hook", *_CLAUDE_CODE),
+    "claude-code.ultramon-statusline": _roots(
+        "claude_code", "statusline", *_CLAUDE_CODE, "status_line"
     ),
+    "codex.ultramon-hook": _roots("codex", "hook", "host"),
+    "gemini.ultramon-hook": _roots("gemini", "hook", "host", "subagent_files"),
+    "qwen.ultramon-hook": _roots("qwen", "hook", "host"),
 }
-"""What a common call imports, by script; bundled with all that these import at module level."""
+"""What a common call imports, by the launcher's file name; bundled with all that these import at
+module level."""
 
 
 def bundle_path(launcher: str) -> str:
@@ -77,8 +80,7 @@ def make_bundle(launcher: str) -> None:
         StateError: The system refused; what was there before is intact.
         OSError: A source cannot be read.
     """
-    script = next(name for name, file in LAUNCHERS.items() if launcher.endswith(file))
-    replace_file(bundle_path(launcher), _encode(script))
+    replace_file(bundle_path(launcher), _encode(ROOTS[os.path.basename(launcher)]))
 
 
 def renew(launcher: str) -> None:
@@ -108,13 +110,13 @@ def problem_of_bundle(launcher: str) -> str | None:
     return "others may write to it" if found.st_mode & 0o022 else None
 
 
-def _encode(script: str) -> bytes:
+def _encode(roots: tuple[str, ...]) -> bytes:
     root = package_directory()
     key = bundle_key()
     index: list[Entry] = []
     codes: list[bytes] = []
     at = HEAD_BYTES
-    for source in _in_order(ROOTS[script], root):
+    for source in _in_order(roots, root):
         _, code = _read_module(source, root)
         codes.append(marshal.dumps(code))
         index.append((*source, at, len(codes[-1])))
