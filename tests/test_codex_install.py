@@ -119,3 +119,14 @@ def test_the_page_says_what_is_so():
     """By what is installed."""
     page = (ROOT / "docs" / "codex.md").read_text(encoding="utf-8")
     assert all(event in page for event in EVENTS)
+
+
+def test_the_command_stays_whatever_else_is_chosen(home):
+    """Another command would lose the client's trust; what it runs is in the launcher."""
+    home.install(resident=False)
+    before = home.hooks.read_bytes()
+    plan = home.install(resident=True)
+    assert (plan.warnings, home.hooks.read_bytes()) == ([], before)
+    assert {status for _, status in home.findings()} == {OK}
+    (hook, *_) = hooks().our_hooks()
+    assert hook.runs.program == str(home.states / "codex.ultramon-hook")

@@ -165,7 +165,7 @@ def test_it_makes_room_for_a_newer_version(session, version, answer, ends):
     """An older one goes on with its own process; so does one that is named otherwise."""
     pid = session.begin()
     mark = process_started_at(pid)
-    request = encode_request("hook", b"/a", b"", b"{}")
+    request = encode_request("claude-code hook", b"/a", b"", b"{}")
     head, own, rest = request.partition(b"5:0.1.0")
     assert own
     body = b"%d:%b" % (len(version), version.encode()) + rest
@@ -266,9 +266,10 @@ def test_what_is_no_socket_of_this_user_alone_is_not_asked(session, tmp_path, ki
 CODE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from ultramon.hosts.claude_code.host import CLAUDE_CODE
+from ultramon.hosts.resident.served_hosts import ServedHosts
 from ultramon.hosts.resident.service import Resident
-resident = Resident(CLAUDE_CODE, sys.argv[2], {}, int, idle_seconds=0.2, tick_seconds=0.02)
+hosts = ServedHosts(sys.argv[2], "claude-code")
+resident = Resident(sys.argv[2], hosts, idle_seconds=0.2, tick_seconds=0.02)
 os._exit(resident.run(int(sys.argv[3])))
 """
 

@@ -28,6 +28,20 @@ def until(check, what):
     return found
 
 
+def settle(place):
+    """Wait until a resident has done everything that its calls have left for after their answer."""
+    until(lambda: (place.ask() or {"atWork": 1})["atWork"] == 1, "the resident is not done")
+
+
+def retire(place):
+    """Have a resident end its calls, and then itself; without one nothing happens."""
+    if running := place.running():
+        with suppress(ProcessLookupError):
+            os.kill(running["pid"], signal.SIGTERM)
+            os.kill(running["pid"], signal.SIGCONT)  # one that a test has stopped
+        until(lambda: place.running() is None, "it does not end")
+
+
 class Said:
     """What the resident says to one request that a test sends itself."""
 
@@ -92,8 +106,7 @@ class ResidentSession(HookedSession):
 
     def settle(self):
         """Wait until everything is done that a call has left for after its answer."""
-        if self.place.ask():
-            until(lambda: self.facts()["atWork"] == 1, "the resident is not done")
+        settle(self.place)
 
     def record(self, agent=None):
         """The state of the session, or of one of its subagents."""
@@ -110,15 +123,15 @@ class ResidentSession(HookedSession):
         payload = encoded(self.payload(event, **fields))
         pairs = [f"{n}={v}".encode() for n, v in self.environ.items() if n != "PATH"]
         listed = variables or b"\0".join(pairs)
-        return Said(self.place, "hook", self.installed, payload, listed, request)
+        return Said(self.place, "claude-code hook", self.installed, payload, listed, request)
 
     def start_another(self):
         """Start one more resident for the same state directory."""
-        from ultramon.hosts.claude_code import resident
+        from ultramon.hosts.resident import program
 
-        script = [sys.executable, "-I", "-S", resident.__file__]
+        script = [sys.executable, "-I", "-S", program.__file__]
         environ = {n: self.environ[n] for n in ("HOME", "PATH", "XDG_RUNTIME_DIR")}
-        command = [*script, str(self.state), str(os.getpid())]
+        command = [*script, str(self.state), "claude-code", str(os.getpid())]
         return subprocess.Popen(command, env=environ, start_new_session=True)
 
     def close(self):

@@ -103,20 +103,21 @@ def run(
     return 0
 
 
-def run_script(argv: list[str], load_host: Callable[[], Host]) -> None:
-    """Handle one call as the program that a client has started, and end this process.
+def run_script(
+    argv: list[str], load_host: Callable[[], Host], unanswered: Unanswered | None = None
+) -> int:
+    """Handle one call as the program that a client has started.
 
     Args:
         argv: The program, then the path of the installed choices.
         load_host: As for `run`.
+        unanswered: As for `run`.
     """
     import gc
 
-    gc.disable()  # what a call makes is gone with it
-    if len(argv) > 1:
-        run(load_host, argv[1])
-    # Nothing is left to flush or close: taking the interpreter apart would cost the client time.
-    os._exit(0)
+    # What a call makes is gone with it; to look for circles took a millisecond of seventeen.
+    gc.disable()
+    return run(load_host, argv[1], unanswered=unanswered) if len(argv) > 1 else 0
 
 
 def state_directory(environ: Mapping[str, str], choices_path: str) -> str:

@@ -431,14 +431,17 @@ class HostedAgent:
 
     def follow_compaction(self, reading: LastReading) -> None:
         """Start an epoch where a transcript shows a compaction that no event has reported."""
-        compaction_id = reading.compaction_id
-        if compaction_id is None or compaction_id == self.memory.get(_COMPACTION_ID):
+        if not self.lacks_compaction(reading):
             return
-        self.memory[_COMPACTION_ID] = compaction_id
+        self.memory[_COMPACTION_ID] = reading.compaction_id
         # Before the first reading there is no window that could have been compacted.
         if self.record.measured_at is not None:
             self.memory.pop("highestTokens", None)
             self._begin_window(reading.compacted_at)
+
+    def lacks_compaction(self, reading: LastReading) -> bool:
+        """Return whether a transcript shows a compaction that the state does not know yet."""
+        return reading.compaction_id not in (None, self.memory.get(_COMPACTION_ID))
 
     def _begin_window(self, at: float | None) -> None:
         self.memory.pop("warned", None)

@@ -151,15 +151,15 @@ class Host:
             `ultramon.hosts.setup.Choices`.
         prompts_before_compaction: How many prompts a conversation holds before the client can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
-        resident_script: Path of the program that answers hook calls over a socket, started with
-            the state directory and the process of a session; None = there is none.
+        resident_programs: What a resident runs for this host beside its hook: a name, and the
+            module and class that answer, made with the state directory and the agents.
     """
 
     name = ""
     memory_field = ""
     own_options: tuple[str, ...] = ()
     prompts_before_compaction = 0
-    resident_script: str | None = None
+    resident_programs: Mapping[str, tuple[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
         if "memory_field" not in cls.__dict__:

@@ -6,6 +6,8 @@ sets its process id and the project for commands only, and drops what is not Lat
 
 from __future__ import annotations
 
+from ultramon.system.lean_os import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +20,16 @@ ENVIRONMENT = "environment"
 OWN_VARIABLES = (
     "ULTRAMON_AUDIENCE", "ULTRAMON_PARENT_ID", "ULTRAMON_RELAY", "ULTRAMON_RUN", "TMUX_PANE",
 )  # fmt: skip
+CALLER = "=caller"
+"""In the environment of a call that a resident handles: the process that called the hook. No
+variable of a process can have this name."""
 _MAX_CHARS = 4096
+
+
+def calling_process(environ: Mapping[str, str]) -> int:
+    """Return the process that called the hook whose environment this is."""
+    caller = environ.get(CALLER)
+    return os.getppid() if caller is None else int(caller)
 
 
 def keep(host: Host, memory: dict[str, Any], environ: Mapping[str, str]) -> None:

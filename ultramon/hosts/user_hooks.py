@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.hook_commands import command_line, script_path
 from ultramon.hosts.hook_settings import HookSettings
 from ultramon.hosts.installation import Installation, Removal
 from ultramon.hosts.interpreter import lasting_interpreter
@@ -52,10 +51,10 @@ def plan_installation(
     _check_layer(host, request)
     interpreter = lasting_interpreter(request.cwd, force=request.force)
     plan = Installation.begin(settings, host, request, interpreter)
-    command = command_line(interpreter, script_path(settings.script), plan.installed.path)
+    plan.choose_resident(request)
     if plan.installed.enforce is not None:
         settings.events += settings.enforcing_events
-    hook = {"type": "command", "command": command, **members}
+    hook = {"type": "command", "command": plan.command(settings.script), **members}
     settings.put_entries({event: {"hooks": [hook]} for event in settings.events})
     plan.after = settings.data
     plan.warn_of_wrapped_hooks()

@@ -14,9 +14,11 @@ from ultramon.errors import UltramonError
 from ultramon.hosts.doctor import DoctorContext, ok, problem, warning
 from ultramon.hosts.hook_commands import OurCommand
 from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.interpreter import check_command
+from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.jsonl import head_objects, open_transcript
+from ultramon.hosts.launcher_doctor import check_hook_command
 from ultramon.hosts.port import Host
+from ultramon.hosts.resident_doctor import check_resident
 from ultramon.system.findings import Finding
 from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time, parse_time
@@ -71,8 +73,10 @@ def examine_user_hooks(
     yield from check_settings(hooks)
     for command in dict.fromkeys(hook.runs for hook in ours):
         if isinstance(command, OurCommand):
-            found = check_command(command, install)
-            yield found._replace(check=f"{host.name} {found.check}")
+            own_choices = choices_path(context.state_directory, host.name)
+            for found in check_hook_command(command, hooks.script, stored, own_choices, install):
+                yield found._replace(check=f"{host.name} {found.check}")
+    yield from check_resident(context, stored, f"{host.name} resident", install)
     if stored is not None and stored.installed_at is not None:
         since = max(stored.installed_at, context.now - RECENT_SECONDS)
         yield _check_sessions(context, host, since, silence_cure)

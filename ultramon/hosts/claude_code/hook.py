@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ultramon.hosts.port import Host
 
 FORWARDED = (
-    "HOME",
     "CLAUDE_PID",
     "CLAUDE_PROJECT_DIR",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -24,34 +23,22 @@ FORWARDED = (
     "CLAUDE_CODE_BLOCKING_LIMIT_OVERRIDE",
     "DISABLE_AUTO_COMPACT",
     "DISABLE_COMPACT",
-    "ULTRAMON_AUDIENCE",
-    "ULTRAMON_PARENT_ID",
-    "ULTRAMON_RUN",
-    "ULTRAMON_STATE_DIR",
-    "TMUX_PANE",
-    "NO_COLOR",
 )
-"""The environment variables that a resident is sent: all that a hook or a status line reads."""
+"""The environment variables of the client that a resident is sent: all that the host reads."""
 
 
 def main(argv: list[str]) -> int:
     """Handle one hook call: the program, the path of the installed choices, maybe ``resident``."""
-    if len(argv) < 2:
-        return 0
     unanswered = None
     if len(argv) > 2:
         from ultramon.hosts.resident.forwarder import forward
 
-        unanswered = forward("hook", argv[1], FORWARDED)
+        unanswered = forward("claude-code hook", argv[1], FORWARDED)
         if unanswered is None:
             return 0
-    import gc
+    from ultramon.hosts.hook_program import run_script
 
-    # What a call makes is gone with it; to look for circles took a millisecond of seventeen.
-    gc.disable()
-    from ultramon.hosts.hook_program import run
-
-    return run(load_host, argv[1], unanswered=unanswered)
+    return run_script(argv, load_host, unanswered)
 
 
 def load_host() -> "Host":

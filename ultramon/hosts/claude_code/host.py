@@ -53,7 +53,9 @@ class ClaudeCode(Host):
         "plugin", "status_line", "via", "url", "secret_in", "resident",
         "enforce", "enforce_dry_run",
     )  # fmt: skip
-    resident_script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "resident.py")
+    resident_programs: Mapping[str, tuple[str, str]] = {
+        "statusline": ("ultramon.hosts.claude_code.status_line_answers", "StatusLineAnswers"),
+    }
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""

@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
         from ultramon.hosts.claude_code.hook import FORWARDED
         from ultramon.hosts.resident.forwarder import forward
 
-        unanswered = forward("statusline", argv[1], FORWARDED)
+        unanswered = forward("claude-code statusline", argv[1], FORWARDED)
         if unanswered is None:
             return 0
     import gc

@@ -10,6 +10,7 @@ from ultramon.hosts.claude_dialect import KINDS, event_of, write_context
 from ultramon.hosts.codex import NAME, last_reading, transcript
 from ultramon.hosts.payload import checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host
+from ultramon.hosts.session_environment import calling_process
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -32,6 +33,7 @@ class Codex(Host):
     """Codex, learnt from version 0.169.0."""
 
     name = NAME
+    own_options = ("resident",)
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -58,7 +60,7 @@ class Codex(Host):
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook."""
-        return os.getppid()
+        return calling_process(environ)
 
     def environment_variables(self) -> tuple[str, ...]:
         """Return the variable that moves the client's directory."""

@@ -10,6 +10,7 @@ from ultramon.hosts.claude_dialect import event_of, write_context
 from ultramon.hosts.gemini import NAME, last_reading, transcript
 from ultramon.hosts.payload import text_in
 from ultramon.hosts.port import Host
+from ultramon.hosts.session_environment import calling_process
 from ultramon.state.record import ANSWER, PERMISSION
 from ultramon.system.lean_os import os
 
@@ -45,7 +46,7 @@ class Gemini(Host):
     """Gemini CLI, learnt from version 0.61.0."""
 
     name = NAME
-    own_options = ("enforce", "enforce_dry_run")
+    own_options = ("resident", "enforce", "enforce_dry_run")
     prompts_before_compaction = 2
 
     def read_event(
@@ -80,7 +81,7 @@ class Gemini(Host):
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook: its shell has become the hook."""
-        return os.getppid()
+        return calling_process(environ)
 
     def project(self, environ: Mapping[str, str]) -> str | None:
         """Return the directory in which the client was started."""

@@ -16,6 +16,7 @@ from ultramon.hosts.claude_dialect import (
 from ultramon.hosts.payload import checked_text, text_in
 from ultramon.hosts.port import HookEvent, Host
 from ultramon.hosts.qwen import NAME, configuration, last_reading, transcript
+from ultramon.hosts.session_environment import calling_process
 from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
@@ -50,7 +51,7 @@ class QwenCode(Host):
     """Qwen Code, learnt from versions 0.15.10 and 0.24.4."""
 
     name = NAME
-    own_options = ("enforce", "enforce_dry_run")
+    own_options = ("resident", "enforce", "enforce_dry_run")
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -69,14 +70,14 @@ class QwenCode(Host):
         elif event.kind == port.PROMPT:
             read_prompt(event, text_in(payload, "prompt"))
             if not (event.prompt or event.returned):
-                _read_round(event, payload)
+                _read_round(event, payload, environ)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "todo_write":
             from ultramon.hosts.listed_plan import read_report
 
             event.tasks = read_report(payload, "todos", "content", event.subagent_id)
         elif event.kind == port.WAITING and event.name != _NOTIFICATION:
             event.error = text_in(payload, "error")
-            if event.subagent_id is None and not event.error and _is_last_turn(payload):
+            if event.subagent_id is None and not event.error and _is_last_turn(payload, environ):
                 # The client has no event for the end of such a run.
                 event.kind, event.reason = port.SESSION_ENDED, "turn completed"
         return event
@@ -90,7 +91,7 @@ class QwenCode(Host):
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
         """Return the process that called the hook."""
-        return os.getppid()
+        return calling_process(environ)
 
     def project(self, environ: Mapping[str, str]) -> str | None:
         """Return the project's directory."""
@@ -98,7 +99,7 @@ class QwenCode(Host):
 
     def has_prompts(self, environ: Mapping[str, str]) -> bool:
         """Return whether the client was started without a prompt of its own."""
-        return not _runs_one_prompt()
+        return not _runs_one_prompt(environ)
 
     def environment_variables(self) -> tuple[str, ...]:
         """Return the variables that a hook asks for."""
@@ -209,7 +210,7 @@ def _is_of_unnamed_subagent(
     return (is_tool or compacts) and path is not None and last_reading.may_run_subagent(path)
 
 
-def _read_round(event: HookEvent, payload: dict[str, Any]) -> None:
+def _read_round(event: HookEvent, payload: dict[str, Any], environ: Mapping[str, str]) -> None:
     """Tell a round of tools, which the client reports as an empty prompt, from its own texts.
 
     The next request to the model is the only thing that an answer can prevent.
@@ -218,22 +219,22 @@ def _read_round(event: HookEvent, payload: dict[str, Any]) -> None:
         event.kind = ""
         return
     event.kind, event.can_answer, event.can_end = port.TOOLS_ENDED, False, True
-    event.ends_session = _runs_one_prompt()
+    event.ends_session = _runs_one_prompt(environ)
 
 
-def _is_last_turn(payload: dict[str, Any]) -> bool:
+def _is_last_turn(payload: dict[str, Any], environ: Mapping[str, str]) -> bool:
     """Tell the end of a run of one prompt from that of a turn after which a person goes on."""
     tasks = payload.get("background_tasks")
     waits = isinstance(tasks, list) and any(
         isinstance(task, dict) and task.get("status") == _RUNNING for task in tasks
     )
-    return not waits and _runs_one_prompt()
+    return not waits and _runs_one_prompt(environ)
 
 
-def _runs_one_prompt() -> bool:
+def _runs_one_prompt(environ: Mapping[str, str]) -> bool:
     """Tell whether the client was started with a prompt to answer, and with no more to come."""
     from ultramon.system.processes import command_words
 
-    words = command_words(os.getppid())
+    words = command_words(calling_process(environ))
     is_fed = any(word.startswith(_FED) for word in words)
     return not is_fed and any(word.partition("=")[0] in _PROMPT_WORDS for word in words)

@@ -19,6 +19,7 @@ from ultramon.hosts.resident.forwarder import (
     SIZE_DIGITS,
     TAKEN,
 )
+from ultramon.hosts.session_environment import CALLER
 
 REQUEST_SECONDS = 2.0
 """How long a request may take to arrive; its sender has it ready."""
@@ -56,6 +57,7 @@ class Request:
         self.parent_pid = int(parent_pid)
         pairs = (os.fsdecode(one).partition("=") for one in variables.split(b"\0") if one)
         self.environ = {name: value for name, _, value in pairs}
+        self.environ[CALLER] = str(self.parent_pid)
 
 
 class Exchange:

@@ -33,6 +33,16 @@ PAUSE_SUFFIX = b".hung"
 MAX_PATH_BYTES = 100
 """Of a socket; the system takes 107."""
 
+OWN_VARIABLES = (
+    "HOME",
+    "ULTRAMON_AUDIENCE",
+    "ULTRAMON_PARENT_ID",
+    "ULTRAMON_RUN",
+    "ULTRAMON_STATE_DIR",
+    "TMUX_PANE",
+    "NO_COLOR",
+)
+"""The environment variables that every program of a resident reads, beside those of its host."""
 OFF_VARIABLE = "ULTRAMON_NO_RESIDENT"
 _SWITCHES = (b"ULTRAMON_DISABLED", OFF_VARIABLE.encode(), b"ULTRAMON_RELAY")
 _FALSE = (b"", b"0", b"false", b"no", b"off")
@@ -64,9 +74,9 @@ def forward(program: str, choices_path: str, variables: tuple[str, ...]) -> Unan
     """Have the resident handle this call.
 
     Args:
-        program: What it shall run.
+        program: What it shall run: the name of the host, a space, ``hook`` or another word.
         choices_path: Path of the installed choices.
-        variables: Names of the environment variables that it needs.
+        variables: Names of the environment variables that the host reads.
 
     Returns:
         None when the call is answered; the process may end.
@@ -88,7 +98,8 @@ def forward(program: str, choices_path: str, variables: tuple[str, ...]) -> Unan
     own.data, own.is_ended = _read_input()
     if len(own.data) > MAX_PAYLOAD_BYTES:
         return own
-    request = encode_request(program, choices, _listed(environ, variables), own.data)
+    sent = _listed(environ, (*OWN_VARIABLES, *variables))
+    request = encode_request(program, choices, sent, own.data)
     return None if _ask(path, request, own) else own
 
 

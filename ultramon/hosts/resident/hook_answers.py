@@ -60,7 +60,8 @@ class HookAnswers:
         if not event.kind:
             exchange.end()
             return
-        if event.kind not in _KINDS or event.launched or event.returned or event.tasks:
+        others = event.launched or event.returned or event.tasks or event.candidates
+        if event.kind not in _KINDS or others:
             exchange.end(REFUSED)
             return
         with self._turns.taken(event, exchange) as turn:

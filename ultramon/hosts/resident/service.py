@@ -34,11 +34,9 @@ from ultramon.system.processes import process_started_at
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from ultramon.hosts.port import Host
-
-    Program = Callable[[Request, Exchange], None]
+    from ultramon.hosts.resident.served_hosts import ServedHosts
 
 IDLE_SECONDS = 15 * 60.0
 TICK_SECONDS = 5.0
@@ -55,10 +53,8 @@ class Resident:
     """The resident of a state directory.
 
     Args:
-        host: Its choices say whether there shall be a resident.
         directory: The state directory, absolute.
-        programs: What requests may ask for, by name.
-        count_at_once: Returns how many calls were answered before their reading was stored.
+        hosts: What requests may ask for; their choices say whether there shall be a resident.
         environ: The environment, which says where sockets are.
         idle_seconds: So long after the last session, or the last call, it ends.
         tick_seconds: How often it looks whether it is still needed.
@@ -66,10 +62,8 @@ class Resident:
 
     def __init__(
         self,
-        host: Host,
         directory: str,
-        programs: Mapping[str, Program],
-        count_at_once: Callable[[], int],
+        hosts: ServedHosts,
         environ: Mapping[str, str] = os.environ,
         *,
         idle_seconds: float = IDLE_SECONDS,
@@ -77,10 +71,8 @@ class Resident:
     ) -> None:
         self._idle_seconds = idle_seconds
         self._tick_seconds = tick_seconds
-        self._count_at_once = count_at_once
-        self._host = host
+        self._hosts = hosts
         self._directory = directory
-        self._programs = programs
         self._place = Place(directory, environ)
         self._environ = environ
         self._sessions: dict[int, str] = {}
@@ -162,9 +154,9 @@ class Resident:
             delete_quietly(self._place.lock)  # still held: a process that opened it opens it anew
 
     def _is_wanted(self) -> bool:
-        """Return whether the installation wants a resident, and a session lives or did just now."""
+        """Return whether an installation wants a resident, and a session lives or did just now."""
         try:
-            installed = InstalledChoices.load(choices_path(self._directory, self._host.name))
+            is_chosen = any(map(self._is_chosen, self._hosts.names))
         except (StateError, OSError):
             return True  # it is not known; a call says so in the failure log
         with self._lock:
@@ -173,7 +165,10 @@ class Resident:
                     del self._sessions[pid]
             if self._sessions:
                 self._needed_at = time.monotonic()
-        return installed.resident and time.monotonic() - self._needed_at < self._idle_seconds
+        return is_chosen and time.monotonic() - self._needed_at < self._idle_seconds
+
+    def _is_chosen(self, host_name: str) -> bool:
+        return InstalledChoices.load(choices_path(self._directory, host_name)).resident
 
     def _note_session(self, pid: int) -> None:
         mark = process_started_at(pid)
@@ -218,7 +213,6 @@ class Resident:
             exchange.answer(compact_json.dumps(self._describe()).encode("ascii"))
             return
         self._call_count += 1
-        self._note_session(self._host.process_id(request.environ) or request.parent_pid)
         if request.version != __version__:
             self._refused_count += 1
             is_older = _numbers(__version__) < _numbers(request.version)
@@ -226,12 +220,16 @@ class Resident:
             if is_older:
                 self._retire()
             return
-        program = self._programs.get(request.program)
-        if program is None or not self._is_meant(request):
+        host_name, _, name = request.program.partition(" ")
+        if host_name not in self._hosts.names:
+            exchange.take()  # to load one takes time
+        served = self._hosts.find(host_name)
+        if served is None or name not in served.programs or not self._is_meant(request):
             self._refused_count += 1
             exchange.end(REFUSED)
             return
-        program(request, exchange)
+        self._note_session(served.host.process_id(request.environ) or request.parent_pid)
+        served.programs[name](request, exchange)
 
     def _is_meant(self, request: Request) -> bool:
         """Return whether a request is about this state directory, with the same home."""
@@ -252,14 +250,14 @@ class Resident:
             "since": format_time(self._began_at),
             "sessions": len(self._sessions),
             "calls": self._call_count,
-            "atOnce": self._count_at_once(),
+            "atOnce": self._hosts.at_once_count,
             "atWork": self._calls,
             "refused": self._refused_count,
             "residentBytes": _resident_bytes(),
         }
 
     def _fail(self, problem: str) -> None:
-        failure_log.record(self._directory, self._host.name, "", "", problem, now=time.time())
+        failure_log.record(self._directory, self._hosts.first, "", "", problem, now=time.time())
 
 
 def _make_folder(folder: str, environ: Mapping[str, str]) -> None:

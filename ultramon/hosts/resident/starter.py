@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.hosts.store import HookStore
 
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 _KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "TMPDIR")
 """The environment of a resident: nothing of one session, which it would take for all of them."""
 
@@ -37,16 +38,16 @@ def start(store: HookStore, *, is_session_start: bool) -> None:
         OSError: The system refused.
         StateError: The state directory is not safe to use.
     """
-    script = store.host.resident_script
-    if not (script and store.installed.resident and sys.executable):
+    if not (store.installed.resident and sys.executable):
         return
     process_id = store.host.process_id(store.environ) or os.getppid()
     if not (_outlives_hooks(process_id) and _is_due(store, is_session_start)):
         return
     null = (os.devnull, os.O_RDWR, 0)
+    arguments = (store.directory.path, store.host.name, str(process_id))
     os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", "-S", script, store.directory.path, str(process_id)],
+        [sys.executable, "-I", "-S", _PROGRAM, *arguments],
         {name: store.environ[name] for name in _KEPT if name in store.environ},
         # The client waits until nobody holds its pipes, and kills what is in the group of a hook.
         file_actions=[(os.POSIX_SPAWN_OPEN, fd, *null) for fd in range(3)],

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ultramon.backends.local.inbox_flags import is_raised
-from ultramon.hosts.hosted_agent import IS_CLEARED, PENDING_ENDS
+from ultramon.hosts.hosted_agent import IS_CLEARED, IS_COMPACTED, PENDING_ENDS
 from ultramon.hosts.readings import BYTES_PER_TOKEN
 from ultramon.hosts.resident.exchange import GoneError
 from ultramon.hosts.resident.store import mark_of
@@ -57,13 +57,12 @@ class Knowledge:
             choices_mark: As they are now.
             event: The call, one of a tool.
         """
-        agent, record = self._agent, self._agent.record
+        agent, record, memory = self._agent, self._agent.record, self._agent.memory
         return (
             record.active
             and record.measured_at is not None
             and record.threshold_status == store.installed.ladder.base
-            and PENDING_ENDS not in agent.memory
-            and IS_CLEARED not in agent.memory
+            and memory.keys().isdisjoint((PENDING_ENDS, IS_CLEARED, IS_COMPACTED))
             and choices_mark == self._choices_mark
             and mark_of(store.directory.file(record.agent_id)) == self._state_mark
             and not any(
@@ -74,7 +73,11 @@ class Knowledge:
         )
 
     def _is_near(self, host: Host, event: HookEvent) -> bool:
-        """Return whether the next rung may be reached, by what the transcript says already."""
+        """Return whether the transcript says already what may be a message to the agent.
+
+        The next rung may be reached, or the conversation was compacted, or has another window.
+        """
+        agent = self._agent
         path = host.transcript_path(event, event.subagent_id, event.session_id)
         try:
             reading = host.read_last_reading(
@@ -82,10 +85,11 @@ class Knowledge:
             )
         except (OSError, ValueError):
             return True
-        if reading.report is None:
+        has_window = reading.window_tokens in (None, agent.record.context_window)
+        if reading.report is None or agent.lacks_compaction(reading) or not has_window:
             return True
-        tokens = max(reading.report.tokens, self._agent.record.estimated_tokens)
-        return self._agent.gauge.is_near(tokens + reading.bytes_behind // BYTES_PER_TOKEN)
+        tokens = max(reading.report.tokens, agent.record.estimated_tokens)
+        return agent.gauge.is_near(tokens + reading.bytes_behind // BYTES_PER_TOKEN)
 
 
 class Turn:
