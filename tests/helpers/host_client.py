@@ -8,11 +8,13 @@ import subprocess
 from contextlib import contextmanager
 
 from helpers.program import run_process
+from helpers.resident_session import retire
 from helpers.scripted_model import RUN_SECONDS
 from helpers.terminal import Terminal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 from ultramon.hosts.enforcement import REFS
+from ultramon.hosts.resident.place import Place
 
 
 class HostClient:
@@ -26,9 +28,11 @@ class HostClient:
     Attributes:
         variables: Environment of the client and of ultramon, beyond ``PATH`` and ``LANG``.
         run_seconds: How long a run may take.
+        keeps_resident: Whether a resident outlives the scripted model that was served.
     """
 
     run_seconds = RUN_SECONDS
+    keeps_resident = False
 
     def __init__(self, path, host, folder):
         self.host = host
@@ -58,11 +62,13 @@ class HostClient:
 
     @contextmanager
     def serve(self, api):
-        """Serve a scripted model; the client is run inside."""
+        """Serve a scripted model; the client is run inside, and its resident ends with it."""
         try:
             yield api
         finally:
             api.close()
+            if not self.keeps_resident:
+                retire(Place(str(self.states), self.variables))
 
     def environ(self, **variables):
         """The environment of the client, which reaches nothing but the scripted model."""

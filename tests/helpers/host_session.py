@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import contextmanager
 
 from helpers.hooked_session import Answer
+from helpers.resident_session import retire, settle
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
+from ultramon.hosts.resident.place import Place
 
 
 class HostSession:
@@ -35,19 +40,40 @@ class HostSession:
         self.state = path / "state"
         self.state.mkdir(mode=0o700)
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(path), **variables}
+        self.place = Place(str(self.state), self.environ)
+        self._choices = {}
 
     def choose(self, **choices):
         """Install with other choices than the defaults."""
         installed = InstalledChoices(choices_path(str(self.state), self.host))
-        for name, value in choices.items():
+        self._choices |= choices
+        for name, value in self._choices.items():
             setattr(installed, name, value)
         installed.save()
+
+    @contextmanager
+    def asking_resident(self, sockets=None):
+        """Have every hook inside ask a resident, in a folder of sockets; it ends at the end."""
+        with tempfile.TemporaryDirectory(prefix="um-") as own:
+            self.environ["XDG_RUNTIME_DIR"] = sockets or own
+            self.place = Place(str(self.state), self.environ)
+            self.choose(resident=True, installed_at=time.time())
+            try:
+                yield self.place
+            finally:
+                self.place.end_pause()
+                retire(self.place)
+
+    def command(self):
+        """What an installation runs."""
+        installed = choices_path(str(self.state), self.host)
+        more = ["resident"] if self._choices.get("resident") else []
+        return [sys.executable, "-I", "-S", self.script, installed, *more]
 
     def run(self, payload):
         """Run the hook on a payload, or on any bytes."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-        installed = choices_path(str(self.state), self.host)
-        command = [sys.executable, "-I", "-S", self.script, installed]
+        command = self.command()
         if self.started_as is not None:
             command = ["sh", "-c", '"$@"; exit $?', self.started_as, *command]
         done = subprocess.run(
@@ -61,6 +87,7 @@ class HostSession:
 
     def record(self, agent_id):
         """The state of an agent."""
+        settle(self.place)
         return StateDirectory(str(self.state)).read(agent_id)
 
     def ids(self):
