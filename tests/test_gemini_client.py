@@ -4,22 +4,13 @@ import json
 import threading
 
 import pytest
-from helpers.gemini_client import TOO_LONG, WINDOW, Client
+from helpers.gemini_client import SETTINGS, TOO_LONG, WINDOW, Client
 from helpers.scripted_model import COMPACT, RUN_SECONDS, Step
 
 from ultramon.hosts.enforcement import REPLIES_TO_RETURN
 from ultramon.hosts.hosted_agent import NOT_RETURNED
 
 RULE = "a hook ends this turn after 3 more replies"
-SETTINGS = {
-    "hooks": {"AfterAgent": [{"hooks": [{"type": "command", "command": "true"}]}]},
-    "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
-    "privacy": {"usageStatisticsEnabled": False},
-    "general": {"enableAutoUpdate": False},
-    "telemetry": {"enabled": False},
-    "model": {"compressionThreshold": 0.5},
-}
-
 READ = ("read_file", {"file_path": "a.txt"})
 END = (
     "complete_task",

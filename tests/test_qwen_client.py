@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.qwen_client import Client
+from helpers.qwen_client import SETTINGS, Client
 from helpers.qwen_session import NEW, OLD
 from helpers.scripted_model import Step
 
@@ -13,13 +13,6 @@ from ultramon.hosts.hosted_agent import NOT_RETURNED
 RULE = "a hook ends this turn after 3 more replies"
 pytestmark = pytest.mark.timeout(600)  # each round of tools starts several processes
 
-SETTINGS = {
-    "$version": 4,
-    "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]},
-    "security": {"auth": {"selectedType": "openai"}},
-    "general": {"enableAutoUpdate": False},
-    "privacy": {"usageStatisticsEnabled": False},
-}
 BOTH = pytest.mark.parametrize("client", [OLD, NEW], indirect=True)
 
 

@@ -17,6 +17,14 @@ HEADLESS = {
     "general": {"enableAutoUpdate": False},
 }
 """Settings with which it runs anywhere and asks nobody for a key."""
+SETTINGS = {
+    **HEADLESS,
+    "hooks": {"AfterAgent": [{"hooks": [{"type": "command", "command": "true"}]}]},
+    "privacy": {"usageStatisticsEnabled": False},
+    "telemetry": {"enabled": False},
+    "model": {"compressionThreshold": 0.5},
+}
+"""What a person has chosen, and a hook of another tool."""
 SUMMARY = "<state_snapshot><overall_goal>[[MAIN]] so far</overall_goal></state_snapshot>"
 TOO_LONG = {
     "code": 400,

@@ -14,6 +14,14 @@ from helpers.scripted_model import ScriptedModel, Step
 from ultramon.system.ids import random_hex
 
 MODEL = "qwen3-coder-plus"
+SETTINGS = {
+    "$version": 4,
+    "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]},
+    "security": {"auth": {"selectedType": "openai"}},
+    "general": {"enableAutoUpdate": False},
+    "privacy": {"usageStatisticsEnabled": False},
+}
+"""What a person has chosen, and a hook of another tool."""
 _WORDS = re.compile(r"^(?:Context window|\[ultramon\]|The user's last).*", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
 
