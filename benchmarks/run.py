@@ -29,6 +29,7 @@ PARTS = [
     ("Watch", "watch.py", []),
     ("Hooks", "hooks.py", []),
     ("Tool calls", "client_hooks.py", []),
+    ("Hooks of each host", "host_hooks.py", []),
     ("Queue", "messages.py", []),
     ("Alerts", "alerts.py", []),
     ("Report", "report.py", []),
