@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.hosts.codex.last_reading import is_last_turn, read_last_reading, read_last_replies
-from ultramon.hosts.pins import Pin, Pins
+from ultramon.state.pins import Pin, Pins
 from ultramon.system.timestamps import format_time
 
 OVERFLOWED = DATA / "captures" / "codex-0.169.0" / "rollout_overflow.jsonl"

@@ -9,8 +9,7 @@ from helpers import program
 from helpers.hooked_session import RECORDED, SESSION, HookedSession
 
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.hosts.compaction_text import MAX_BYTES
-from ultramon.hosts.pins import MAX_PIN_CHARS, Pin, Pins
+from ultramon.state.pins import MAX_PIN_CHARS, MAX_RULES_BYTES, Pin, Pins
 
 RULE = "Never touch  the `migrations`\nfolder."
 COMPACTED = "Context window compacted at "
@@ -136,7 +135,7 @@ def test_all_that_is_given_back_is_bounded_and_says_what_is_cut(session, pins, l
     session.call("UserPromptSubmit", prompt=letter * 10_000)
     plan(session, **{f"task {number} {letter * 60}": "pending" for number in range(100)})
     text = compact(session)
-    assert MAX_BYTES * 0.9 < len(text.encode()) <= MAX_BYTES + 400
+    assert MAX_RULES_BYTES * 0.9 < len(text.encode()) <= MAX_RULES_BYTES + 400
     rules, _, rest = text.partition("The user's last instruction")
     assert f" of {MAX_PIN_CHARS:,} characters)" in rules
     assert "more are cut: `ultramon pin --list`)" in rules

@@ -12,7 +12,7 @@ from helpers import program
 from helpers.hooked_session import SESSION, HookedSession
 
 from ultramon.errors import ConfigurationError, StateCorruptError
-from ultramon.hosts.pins import MAX_PIN_CHARS, MAX_PINS, Pin, Pins
+from ultramon.state.pins import MAX_PIN_CHARS, MAX_PINS, Pin, Pins
 
 RULE = "Never touch  the `migrations`\nfolder."
 

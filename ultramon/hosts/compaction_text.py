@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ultramon.errors import StateError
 from ultramon.hosts.hosted_agent import LAST_PROMPT
-from ultramon.hosts.pins import Pins
+from ultramon.state.pins import MAX_RULES_BYTES, UNREADABLE, Pins, cut_to, write_rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from ultramon.hosts.store import HookStore
     from ultramon.state.record import StateRecord
 
-MAX_BYTES = 8_000
-"""Of all that is given back: some 2,000 tokens."""
 _MAX_TASKS_BYTES = 1_000
 _MAX_PROMPT_BYTES = 4_000
-_MIN_RULE_BYTES = 200
 
 
 def write_pins(store: HookStore, agent: HostedAgent, project: str | None) -> str:
@@ -34,7 +31,7 @@ def write_pins(store: HookStore, agent: HostedAgent, project: str | None) -> str
     """
     tasks = _write_tasks(agent.record)
     prompt = _write_prompt(agent)
-    left_bytes = MAX_BYTES - len((tasks + prompt).encode("utf-8", "replace"))
+    left_bytes = MAX_RULES_BYTES - len((tasks + prompt).encode("utf-8", "replace"))
     rules = _write_rules(store, agent, project, left_bytes)
     return "\n".join(part for part in (rules, prompt, tasks) if part)
 
@@ -45,24 +42,8 @@ def _write_rules(store: HookStore, agent: HostedAgent, project: str | None, left
         pins = Pins(store.directory.path).of(project, (record.session_id, *agent.predecessors))
     except (OSError, StateError) as error:
         store.fail(record.agent_id, f"pins: {error}")
-        return "The pinned rules cannot be read: `ultramon pin --list` says why."
-    if not pins:
-        return ""
-    parts = ["Rules that the user has pinned, word for word:"]
-    for number, pin in enumerate(pins, 1):
-        if left_bytes < _MIN_RULE_BYTES:
-            parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon pin --list`)")
-            break
-        head = f"{number}. " if pin.file is None else f"{number}. {pin.file}:\n"
-        try:
-            text = pin.read().rstrip("\n")
-        except (OSError, StateError) as error:
-            store.fail(record.agent_id, f"pin {number}: {error}")
-            text = "cannot be read."
-        shown = _cut(text, left_bytes - len(head.encode("utf-8", "replace")))
-        parts.append(head + shown)
-        left_bytes -= len(parts[-1].encode("utf-8", "replace")) + 1
-    return "\n".join(parts)
+        return UNREADABLE
+    return write_rules(pins, left_bytes, lambda problem: store.fail(record.agent_id, problem))
 
 
 def _write_prompt(agent: HostedAgent) -> str:
@@ -70,7 +51,7 @@ def _write_prompt(agent: HostedAgent) -> str:
     if not isinstance(prompt, dict) or not isinstance(prompt.get("text"), str):
         return ""
     text = prompt["text"]
-    shown = _cut(text, _MAX_PROMPT_BYTES, prompt.get("chars", len(text)))
+    shown = cut_to(text, _MAX_PROMPT_BYTES, prompt.get("chars", len(text)))
     return f"The user's last instruction, word for word:\n{shown}"
 
 
@@ -92,14 +73,3 @@ def _write_tasks(record: StateRecord) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
-
-
-def _cut(text: str, max_bytes: int, total_chars: int | None = None) -> str:
-    """Return a text, or as much of its beginning as fits and how much that is."""
-    total = len(text) if total_chars is None else total_chars
-    data = text.encode("utf-8", "replace")
-    if len(data) > max_bytes:
-        text = data[: max(0, max_bytes)].decode("utf-8", "ignore")
-    if len(text) >= total:
-        return text
-    return f"{text}\n(cut: {len(text):,} of {total:,} characters)"

@@ -160,8 +160,8 @@ def _pins(
     """Return what the conversation is given back after a compaction, where that was installed."""
     from ultramon.hosts.hosted_agent import predecessors
     from ultramon.hosts.installed_choices import InstalledChoices, choices_path
-    from ultramon.hosts.pins import Pins
     from ultramon.hosts.session_environment import kept_environment
+    from ultramon.state.pins import Pins
 
     try:
         if host is None or not InstalledChoices.load(choices_path(directory, host.name)).pins:

@@ -13,7 +13,7 @@ from ultramon.cli.output import print_result, say
 from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
 
 if TYPE_CHECKING:
-    from ultramon.hosts.pins import Pin
+    from ultramon.state.pins import Pin
 
 _MAX_SHOWN_CHARS = 200
 
@@ -54,7 +54,7 @@ def command(
     folders below it, is given its pins back word for word after each compaction. TEXT is one rule
     of at most 4,000 characters; `-` reads it from stdin.
     """
-    from ultramon.hosts.pins import Pin, Pins
+    from ultramon.state.pins import Pin, Pins
 
     if (text is not None) + (file is not None) + is_list + (remove is not None) > 1:
         raise click.UsageError("TEXT, --file, --list and --remove exclude each other")

@@ -38,8 +38,8 @@ def command(
 
     HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
     """
-    from ultramon.hosts.pins import Pins
     from ultramon.hosts.setup import SetupRequest
+    from ultramon.state.pins import Pins
 
     chosen = named_host(host, {"plugin": plugin})
     directory = chosen_directory(state_dir)

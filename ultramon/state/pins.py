@@ -1,6 +1,6 @@
 """Rules that a person pins, so that a compaction cannot lose them.
 
-Standard library only; a hook loads it after a compaction, where pins were installed. One small file
+Standard library only; loaded after a compaction, where pins were chosen. One small file
 of the state directory holds the pins of all projects and sessions. They are the user's: nothing but
 `ultramon pin` deletes one.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.errors import ConfigurationError, StateCorruptError
+from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.system import compact_json
 from ultramon.system.files import (
     make_private_directory,
@@ -22,7 +22,7 @@ from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 SCHEMA = 1
@@ -30,8 +30,12 @@ MAX_PINS = 50
 """Of one project or session."""
 MAX_PIN_CHARS = 4_000
 MAX_PINNED_FILE_BYTES = 64 * 1024
+MAX_RULES_BYTES = 8_000
+"""Of all rules that a conversation is given back: some 2,000 tokens."""
+UNREADABLE = "The pinned rules cannot be read: `ultramon pin --list` says why."
 _NAME = "pins.json"
 _LOCK_SECONDS = 5.0
+_MIN_RULE_BYTES = 200
 
 
 class Pin:
@@ -168,6 +172,43 @@ class Pins:
         except (ValueError, LookupError, TypeError) as error:
             raise StateCorruptError(self.path, str(error), "move it away") from error
         return dict(stored)
+
+
+def write_rules(pins: Sequence[Pin], left_bytes: int, fail: Callable[[str], object]) -> str:
+    """Return the rules as a conversation is given them back; empty without any.
+
+    Args:
+        pins: In their order.
+        left_bytes: What the text may have; rules that find no room are counted.
+        fail: Called with each that cannot be read.
+    """
+    if not pins:
+        return ""
+    parts = ["Rules that the user has pinned, word for word:"]
+    for number, pin in enumerate(pins, 1):
+        if left_bytes < _MIN_RULE_BYTES:
+            parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon pin --list`)")
+            break
+        head = f"{number}. " if pin.file is None else f"{number}. {pin.file}:\n"
+        try:
+            text = pin.read().rstrip("\n")
+        except (OSError, StateError) as error:
+            fail(f"pin {number}: {error}")
+            text = "cannot be read."
+        parts.append(head + cut_to(text, left_bytes - len(head.encode("utf-8", "replace"))))
+        left_bytes -= len(parts[-1].encode("utf-8", "replace")) + 1
+    return "\n".join(parts)
+
+
+def cut_to(text: str, max_bytes: int, total_chars: int | None = None) -> str:
+    """Return a text, or as much of its beginning as fits and how much that is."""
+    total = len(text) if total_chars is None else total_chars
+    data = text.encode("utf-8", "replace")
+    if len(data) > max_bytes:
+        text = data[: max(0, max_bytes)].decode("utf-8", "ignore")
+    if len(text) >= total:
+        return text
+    return f"{text}\n(cut: {len(text):,} of {total:,} characters)"
 
 
 def _pins(kind: dict[str, Any], owner: str) -> list[Pin]:
