@@ -8,6 +8,7 @@ import pytest
 
 from ultramon import ConfigurationError, HandoffTakenError, LifecycleError, Resume, Workspace
 from ultramon.monitor.handoff import REASONS, HandoffRecord
+from ultramon.state.event_words import event_words
 from ultramon.testing import fill
 
 HERE = Workspace(cwd="/w")
@@ -168,6 +169,27 @@ def test_a_handoff_is_filled_from_the_plan(make, store, ultramon_signals):
     name, event = ultramon_signals[-1]
     assert (name, event.handoff["handoffId"]) == ("handoff_ready", record.handoff_id)
     assert store.events().events[-1]["handoff"] == state.handoff
+
+
+def test_a_checkpoint_stores_the_work_of_an_agent_that_goes_on(make, store, ultramon_signals):
+    """In the journal alone: it is no handoff, and what the agent leaves later is another record."""
+    monitor = make("scout-1", **LIMIT, goal="audit the parser")
+    monitor.plan(["a", "b"])
+    monitor.complete_task("a")
+    fill(monitor, 0.5)
+    record = monitor.checkpoint(notes="b is long", next_step="read b")
+    assert (record.reason, record.stored, record.tokens) == ("compaction", True, 50_000)
+    assert (record.completed, record.remaining, record.notes) == (("a",), ("b",), "b is long")
+    name, event = ultramon_signals[-1]
+    assert (name, event.handoff["nextStep"]) == ("checkpoint_stored", "read b")
+    stored = store.events().events[-1]
+    assert HandoffRecord.model_validate(stored["handoff"]).handoff_id == record.handoff_id
+    assert "compaction, 1 completed, 1 remaining" in event_words(stored)
+    assert store.load("scout-1").record.handoff is None
+    assert monitor.checkpoint().stored
+    assert monitor.hand_off(workspace=HERE).handoff_id != record.handoff_id
+    kinds = [one["type"] for one in store.events().events]
+    assert kinds.count("checkpoint_stored") == 2
 
 
 def test_a_later_handoff_replaces_the_record(make, store):

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from ultramon.state.events import (
         AgentEvent,
         AlertEvent,
+        CheckpointEvent,
         EpochEvent,
         Event,
         HandoffEvent,
@@ -98,6 +99,7 @@ __all__ = [
     "AlertConfig",
     "AlertEvent",
     "AlertOutcome",
+    "CheckpointEvent",
     "ConfigurationError",
     "ContextConfig",
     "ContextMonitor",
@@ -196,7 +198,8 @@ _ROOMS = {
     "notices.models": "Notice Registration",
     "routing": "Inbox cancel_notices queue_message register registrations unregister",
     "signals": "off on",
-    "state.events": "AgentEvent AlertEvent EpochEvent Event HandoffEvent ThresholdEvent",
+    "state.events": "AgentEvent AlertEvent CheckpointEvent EpochEvent Event HandoffEvent "
+    "ThresholdEvent",
     "state.models": "AgentState",
     "tokens": "mint_token revoke_tokens",
 }

@@ -47,6 +47,11 @@ context_relaxed = _define(
 context_epoch_started = _define(
     "epoch_started", "context_epoch_started", "A window was compacted or cleared. event: EpochEvent"
 )
+checkpoint_stored = _define(
+    "checkpoint",
+    "checkpoint_stored",
+    "An agent stored its work and goes on. event: CheckpointEvent",
+)
 agent_started = _define("started", "agent_started", "An agent became active. event: AgentEvent")
 agent_stopped = _define("stopped", "agent_stopped", "An agent ended. event: AgentEvent")
 agent_stale = _define("stale", "agent_stale", "A heartbeat is overdue. event: AgentEvent")

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 from math import isfinite
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.context.model_windows  # noqa: F401
@@ -530,36 +530,24 @@ class ContextMonitor:
         """
         self._lifecycle.require("hand_off")
         load_models()
-        from ultramon.monitor.handoff import (
-            REASONS,
-            HandoffRecord,
-            bounded_list,
-            bounded_text,
-            look_at_workspace,
-        )
+        from ultramon.monitor.handoff import REASONS, look_at_workspace
 
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
-        session, before = self._session, self._session.predecessor
+        session = self._session
         with session.lock:
-            own = session.snapshot()
-            record = HandoffRecord.of(
-                own,
-                own.tasks or [],
-                now=session.clock.now(),
-                reason=reason or self._handoff_reason(),
-                generation_count=before.generation_count + 1 if before else 1,
-                goal=bounded_text(self._goal or (before.goal if before else None)),
-                constraints=bounded_list(constraints),
-                decisions=bounded_list(decisions),
-                rejected=bounded_list(rejected),
-                open_questions=bounded_list(open_questions),
-                next_step=bounded_text(next_step),
-                files_modified=bounded_list(files_modified),
+            record = self._describe_work(
+                reason or self._handoff_reason(),
+                notes=notes,
+                next_step=next_step,
+                constraints=constraints,
+                decisions=decisions,
+                rejected=rejected,
+                open_questions=open_questions,
+                files_modified=files_modified,
                 workspace=workspace,
                 resume=resume,
-                notes=bounded_text(notes),
             )
             handoff = self._record.handoff = record.to_json()
             self._has_handed_off = True
@@ -568,6 +556,92 @@ class ContextMonitor:
         return record.model_copy(update={"stored": stored}).bind(session.backend)
 
     hand_off_async = in_thread(hand_off)
+
+    def checkpoint(
+        self,
+        *,
+        notes: str | None = None,
+        next_step: str | None = None,
+        constraints: Sequence[str] = (),
+        decisions: Sequence[str] = (),
+        rejected: Sequence[str] = (),
+        open_questions: Sequence[str] = (),
+        files_modified: Sequence[str] = (),
+    ) -> HandoffRecord:
+        """Store what a successor would need while the agent goes on, as before a compaction.
+
+        The record is in the journal, as the event ``checkpoint_stored``, and nowhere else: the
+        agent is not ended, nobody takes its work over, and what it leaves later is a record of its
+        own. Waits 50 ms for the store at most.
+
+        Args:
+            notes: As for `hand_off`, and so are the others.
+            next_step: What comes next.
+            constraints: What must not be done.
+            decisions: What was decided.
+            rejected: What was tried and given up.
+            open_questions: What is not known.
+            files_modified: Paths.
+
+        Returns:
+            The record, with the reason ``compaction``. It is offered to nobody.
+
+        Raises:
+            LifecycleError: The monitor is not started, or already stopped.
+        """
+        self._lifecycle.require("checkpoint")
+        load_models()
+        session = self._session
+        with session.lock:
+            record = self._describe_work(
+                "compaction",
+                suffix="-checkpoint",
+                notes=notes,
+                next_step=next_step,
+                constraints=constraints,
+                decisions=decisions,
+                rejected=rejected,
+                open_questions=open_questions,
+                files_modified=files_modified,
+            )
+            event = self._writer.event("checkpoint_stored", handoff=record.to_json())
+        return record.model_copy(update={"stored": session.announce([event])})
+
+    def _describe_work(
+        self,
+        reason: str,
+        *,
+        notes: str | None,
+        next_step: str | None,
+        constraints: Sequence[str],
+        decisions: Sequence[str],
+        rejected: Sequence[str],
+        open_questions: Sequence[str],
+        files_modified: Sequence[str],
+        suffix: str = "",
+        **place: Any,
+    ) -> HandoffRecord:
+        """Make a record of the plan as it is, and of what the agent says; under the lock."""
+        from ultramon.monitor.handoff import HandoffRecord, bounded_list, bounded_text
+
+        own, before = self._session.snapshot(), self._session.predecessor
+        return HandoffRecord.of(
+            own,
+            own.tasks or [],
+            now=self._session.clock.now(),
+            reason=reason,
+            suffix=suffix,
+            generation_count=before.generation_count + 1 if before else 1,
+            goal=bounded_text(self._goal or (before.goal if before else None)),
+            constraints=bounded_list(constraints),
+            decisions=bounded_list(decisions),
+            rejected=bounded_list(rejected),
+            open_questions=bounded_list(open_questions),
+            next_step=bounded_text(next_step),
+            files_modified=bounded_list(files_modified),
+            notes=bounded_text(notes),
+            **place,
+        )
 
     def _handoff_reason(self) -> str:
         if self._overflow_epoch == self._record.epoch:
@@ -624,6 +698,35 @@ class ContextMonitor:
         from ultramon.state.models import AgentState
 
         return AgentState.from_record(self._session.snapshot())
+
+    def pinned_rules(self) -> str:
+        """Return the rules that a person has pinned, as a conversation is given them back.
+
+        They are those of the working directory, of folders around it, and of this agent: see
+        `ultramon pin`. Reads a file at each call. Empty without any, or where the store is no state
+        directory; at most 8,000 bytes.
+        """
+        self._lifecycle.require("pinned_rules")
+        from ultramon.backends.local.backend import LocalBackend
+        from ultramon.errors import StateError
+        from ultramon.state.pins import MAX_RULES_BYTES, UNREADABLE, Pins, write_rules
+        from ultramon.system.processes import working_directory
+
+        backend = self._session.backend
+        if not isinstance(backend, LocalBackend):
+            return ""
+        try:
+            pins = Pins(backend.directory.path).of(
+                self._record.cwd or working_directory(), (self.agent_id,)
+            )
+        except (OSError, StateError) as error:
+            _log.warning("agent %s: pins: %s", self.agent_id, error)
+            return UNREADABLE
+        return write_rules(
+            pins,
+            MAX_RULES_BYTES,
+            lambda problem: _log.warning("agent %s: %s", self.agent_id, problem),
+        )
 
     def explain(self) -> Explanation:
         """Return where the number comes from: anchor, delta, limit candidates, next rung."""

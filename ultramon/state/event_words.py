@@ -83,6 +83,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "context_relaxed": _level,
     "context_epoch_started": _epoch,
     "context_alert": _alert,
+    "checkpoint_stored": _handoff,
     "handoff_ready": _handoff,
     "return_enforced": _enforcement,
     "agent_stopped": _end,

@@ -67,6 +67,12 @@ class HandoffEvent(Event):
     """The end of an agent without a handoff, where a fleet made the record; else None."""
 
 
+class CheckpointEvent(Event):
+    """An agent stored its work and goes on; ``handoff`` is offered to nobody."""
+
+    handoff: dict[str, Any]
+
+
 class EnforcementEvent(Event):
     """A hook ended an agent that was asked to return and went on, or would have in a dry run."""
 
@@ -149,6 +155,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "context_threshold_reached": ThresholdEvent,
     "context_relaxed": ThresholdEvent,
     "context_epoch_started": EpochEvent,
+    "checkpoint_stored": CheckpointEvent,
     "handoff_ready": HandoffEvent,
     "return_enforced": EnforcementEvent,
     "agent_assigned": AssignmentEvent,
