@@ -7,8 +7,10 @@ import logging
 import pytest
 
 from ultramon import ConfigurationError, ContextConfig
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.integrations import adapter, current_monitor
 from ultramon.integrations.adapter import IDLE_SECONDS, SILENT_SECONDS, Adapter
+from ultramon.state.pins import Pin, Pins
 
 
 @pytest.fixture
@@ -112,3 +114,44 @@ def test_only_a_monitor_is_taken_as_the_monitor(given):
     """The first argument is easily taken for the configuration or an id."""
     with pytest.raises(ConfigurationError, match=r"monitor='.*' .* must be a ContextMonitor"):
         Adapter("a framework", given, label="scout")
+
+
+def test_a_compaction_stores_what_was_done_and_gives_pinned_rules_back(tmp_path, choices):
+    """The record is that of the epoch that ends; the rules are in each request from then on."""
+    backend = LocalBackend(str(tmp_path))
+    pins = Pins(str(tmp_path))
+    agents = [
+        Adapter("Test", pins=True, keeps_texts=keeps, **{**choices, "backend": backend}).begin()
+        for keeps in (False, True)
+    ]
+    for agent in agents:
+        pins.add(Pin(agent.monitor.agent_id, "Never push.", None), is_session=True)
+        agent.monitor.plan(["a", "b"])
+        agent.monitor.complete_task("a")
+        agent.after_call(used(60_000))
+        assert agent.before_call() is None
+        agent.compacted()
+    said = [[agent.before_call() for _number in range(2)] for agent in agents]
+    rule = "Rules that the user has pinned, word for word:\n1. Never push."
+    assert said == [[rule, rule], [rule, None]]
+    stored = [one for one in backend.events(limit=100).events if one["type"] == "checkpoint_stored"]
+    assert [one["handoff"]["completed"] for one in stored] == [["a"], ["a"]]
+    assert all(one["epoch"] == 1 and one["handoff"]["tokens"] >= 60_000 for one in stored)
+    assert all(agent.monitor.get_state().handoff is None for agent in agents)
+    backend.close()
+
+
+def test_without_the_choice_nobody_reads_pins(tmp_path, choices):
+    """Adapters observe; a store without a directory has no pins either."""
+    backend = LocalBackend(str(tmp_path))
+    agent = Adapter("Test", **{**choices, "backend": backend}).begin()
+    Pins(str(tmp_path)).add(Pin(agent.monitor.agent_id, "Never push.", None), is_session=True)
+    agent.compacted()
+    assert agent.before_call() is None
+    assert agent.monitor.pinned_rules().endswith("1. Never push.")
+    other = Adapter("Test", pins=True, **choices).begin()
+    other.compacted()
+    assert other.before_call() is None
+    (tmp_path / "pins.json").write_text("{")
+    assert agent.monitor.pinned_rules().startswith("The pinned rules cannot be read")
+    backend.close()

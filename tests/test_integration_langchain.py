@@ -77,6 +77,15 @@ def test_the_trigger_of_a_summarisation_is_the_limit_and_its_summary_a_new_epoch
     assert epochs == [(1, "host", 40_000)] * 3 + [(2, "host", 40_000)]
     told = ["earlier messages are replaced by a summary" in text for text in run.outer.requests]
     assert told == [False, False, True, False, False]
+    kinds = ("checkpoint_stored", "context_epoch_started")
+    stored = [one for one in events(run) if one["type"] in kinds]
+    assert [(one["type"], one["epoch"]) for one in stored] == [(kinds[0], 1), (kinds[1], 2)]
+    assert stored[0]["handoff"]["tokens"] >= 41_060
+
+
+def events(run):
+    """The journal of a run."""
+    return run.backend.events(limit=1_000).events
 
 
 @pytest.mark.parametrize(

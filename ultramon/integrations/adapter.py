@@ -55,6 +55,9 @@ class Choices(TypedDict, total=False):
         on_return: What happens when an agent should return: None (default) = nothing, ``stop`` =
             it hands off and its run ends, or a function that is given the monitor, leaves the
             handoff and returns it (None = `hand_off` is called for it), before the run ends.
+        pins: Whether rules that a person has pinned for the working directory, or for the agent
+            (`ultramon pin`), are added after a compaction: to each request from then on, or once
+            where the framework keeps what is added. Default: no.
     """
 
     config: ContextConfig | None
@@ -66,6 +69,7 @@ class Choices(TypedDict, total=False):
     clock: Clock | None
     tell: bool
     on_return: str | Callable[[ContextMonitor], HandoffRecord | None] | None
+    pins: bool
 
 
 class WatchedAgent:
@@ -92,6 +96,7 @@ class WatchedAgent:
         self.is_calling = False
         self._adapter = adapter
         self._told_rank = 0
+        self._is_compacted = False
         self._last_words = ""
         self._model: str | None = None
         self._window_tokens: int | None = None
@@ -120,7 +125,15 @@ class WatchedAgent:
         action = monitor.get_threshold_action()
         rank, told = self._rank(action), self._told_rank
         self._told_rank = rank
-        return action.note if self._adapter.tells and rank > told else None
+        note = action.note if self._adapter.tells and rank > told else None
+        return "\n".join(filter(None, (self._rules(monitor), note))) or None
+
+    def _rules(self, monitor: ContextMonitor) -> str:
+        """Return the pinned rules for this request; empty before a compaction."""
+        if not (self._adapter.gives_pins and self._is_compacted):
+            return ""
+        self._is_compacted = not self._adapter.keeps_texts
+        return monitor.pinned_rules()
 
     def uses_model(self, model: str | None, window_tokens: int | None = None) -> None:
         """Take the name of the model; its parameters are those of `before_call`."""
@@ -165,10 +178,11 @@ class WatchedAgent:
             monitor.track_content(text, source=f"tool:{name}")
 
     def compacted(self, tokens_after: int | None = None) -> None:
-        """Begin a new epoch: the framework replaced earlier messages."""
-        self._told_rank = 0
+        """Store what the agent has done, and begin a new epoch: earlier messages are replaced."""
+        self._told_rank, self._is_compacted = 0, True
         monitor = self.active
         if monitor is not None:
+            monitor.checkpoint()
             monitor.record_compaction(tokens_after)
 
     def summarised(self, summary_id: str | None) -> None:
@@ -240,6 +254,7 @@ class Adapter:
         monitor: The monitor of the outermost agent; its user starts and ends it. None = each run
             gets one of its own, which ends with the run.
         trigger_tokens: Where the framework compacts by itself; None = nowhere.
+        keeps_texts: Whether what is added to a request stays in the conversation.
         choices: As `Choices` says.
 
     Attributes:
@@ -255,11 +270,14 @@ class Adapter:
         monitor: ContextMonitor | None = None,
         *,
         trigger_tokens: int | None = None,
+        keeps_texts: bool = False,
         **choices: Unpack[Choices],
     ) -> None:
         self.framework = framework
+        self.keeps_texts = keeps_texts
         self.trigger_tokens = trigger_tokens
         self.tells = choices.pop("tell", False)
+        self.gives_pins = choices.pop("pins", False)
         self.on_return = choices.pop("on_return", None)
         if not (self.on_return in (None, STOP) or callable(self.on_return)):
             raise ConfigurationError("on_return", self.on_return, "None, 'stop' or a function")

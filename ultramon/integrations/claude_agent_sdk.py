@@ -58,7 +58,7 @@ class ContextHooks:
     """
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
-        self.adapter = Adapter("Claude Agent SDK", monitor, **choices)
+        self.adapter = Adapter("Claude Agent SDK", monitor, keeps_texts=True, **choices)
 
     def client(
         self, options: ClaudeAgentOptions | None = None, transport: Transport | None = None

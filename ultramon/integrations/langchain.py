@@ -188,15 +188,18 @@ class ContextCallbackHandler(BaseCallbackHandler):
 
     Args:
         monitor: The monitor of the conversation, already started; None = one is made.
-        choices: See `ultramon.integrations.adapter.Choices`; ``tell`` is for the middleware.
+        choices: See `ultramon.integrations.adapter.Choices`; ``tell`` and ``pins`` are for the
+            middleware.
 
     Raises:
         ConfigurationError: A choice is not allowed.
     """
 
     def __init__(self, monitor: ContextMonitor | None = None, **choices: Unpack[Choices]) -> None:
-        if choices.get("tell"):
-            raise ConfigurationError("tell", True, "left to ContextMiddleware: callbacks only read")
+        for name in ("tell", "pins"):
+            if choices.get(name):
+                allowed = "left to ContextMiddleware: callbacks only read"
+                raise ConfigurationError(name, True, allowed)
         self.adapter = Adapter("LangChain", monitor, **choices)
         self.raise_error = self.adapter.on_return is not None
         self._agents: dict[str, WatchedAgent] = {}

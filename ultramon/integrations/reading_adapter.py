@@ -23,7 +23,8 @@ class ReadingAdapter(Adapter):
         framework: As for `Adapter`, and so are monitor and choices.
 
     Raises:
-        ConfigurationError: As by `Adapter`, and ``tell`` or ``on_return`` is among the choices.
+        ConfigurationError: As by `Adapter`, and ``tell``, ``on_return`` or ``pins`` is among the
+            choices.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class ReadingAdapter(Adapter):
         monitor: ContextMonitor | None = None,
         **choices: Unpack[Choices],
     ) -> None:
-        for name in ("tell", "on_return"):
+        for name in ("tell", "on_return", "pins"):
             if choices.get(name):
                 raise ConfigurationError(name, choices[name], f"not given: {what} only reads")
         super().__init__(framework, monitor, **choices)
