@@ -10,12 +10,14 @@ from functools import partial
 
 import pytest
 from helpers import durations
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from ultramon.system.git import OTHER_REPOSITORY
 
-settings.register_profile("full", settings())
-settings.register_profile("common", settings(), max_examples=25)
+# A machine that is slow or full generates slowly, and says nothing about a test.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", _PATIENT)
+settings.register_profile("common", _PATIENT, max_examples=25)
 settings.load_profile("common")
 
 # A job in the background of a script ignores these, and so would every program under test.
