@@ -11,6 +11,7 @@ from helpers.relayed import finish
 from helpers.scripted_model import Step
 
 from ultramon.errors import ConfigurationError
+from ultramon.hosts.hosted_agent import NOT_RETURNED
 from ultramon.hosts.qwen.configuration import DEFAULTS_VARIABLE
 from ultramon.relay.launchers.gemini import REFUSED_ARGUMENTS as REFUSED_BY_GEMINI
 from ultramon.relay.launchers.gemini import GeminiLauncher
@@ -103,6 +104,26 @@ def test_a_context_that_overflows_is_followed_by_another(relay, name):
     assert result["contexts"][0]["end"] == OVERFLOWED
     said = "The one before ended: its window was full."
     assert any(said in text for prompts in api.prompts for text in prompts)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["qwen"])
+def test_a_context_that_goes_on_is_ended_by_a_hook(relay, name):
+    """Long before the relay would end its process; the next one does what is left."""
+    full = [Step(950_000 + number, f"echo {number}") for number in range(20)]
+    steps = [
+        Step(20_000, plan(("a", "pending"), ("b", "pending"), agent=name)),
+        Step(21_000, touch("a")),
+        Step(22_000, plan(("a", "completed"), ("b", "pending"), agent=name)),
+        *full,
+    ]
+    with relay.client.api({"MAIN": steps}) as api:
+        begun = relay.begin(*relay.items("a", "b"), *CHECK, "--max-contexts", "1", "--grace", "1h")
+        _, result, told = finish(begun, SECONDS)
+    assert api.left()["MAIN"] > 5, told
+    (record,) = relay.client.records()
+    assert (record.outcome, record.exit["reason"]) == ("cancelled", NOT_RETURNED)
+    assert result["work"]["counts"]["verified"] == 1
 
 
 @pytest.mark.exhaustive

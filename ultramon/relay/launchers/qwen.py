@@ -66,6 +66,7 @@ class QwenLauncher(HookedClientLauncher):
     version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version = (0, 24, 4)
     refused_arguments = REFUSED_ARGUMENTS
+    can_enforce = True
     outer_variables = ("QWEN_CODE", "QWEN_CODE_SESSION_ID", "QWEN_CODE_MODEL", "QWEN_PROJECT_DIR")
 
     def check_settings(self, cwd: str) -> None:
