@@ -320,11 +320,13 @@ VERBS = {
     "record_compaction": lambda m: m.record_compaction(100),
     "clear": lambda m: m.clear(),
     "crossing": lambda m: m.report_usage(input_tokens=9500),
+    "checkpoint": lambda m: m.checkpoint(notes="what was learned"),
     "hand_off": lambda m: m.hand_off(notes="what was learned"),
     "update_heartbeat": lambda m: m.update_heartbeat(),
     "get_state": lambda m: m.get_state(),
     "get_threshold_action": lambda m: m.get_threshold_action(),
     "explain": lambda m: m.explain(),
+    "pinned_rules": lambda m: m.pinned_rules(),
     "stop": lambda m: m.stop(),
 }
 

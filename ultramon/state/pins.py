@@ -161,7 +161,7 @@ class Pins:
     def _load(self) -> dict[str, Any]:
         try:
             data, _ = read_private_file(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {"schema": SCHEMA, "projects": {}, "sessions": {}}
         try:
             stored = compact_json.loads(data)
