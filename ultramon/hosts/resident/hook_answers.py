@@ -88,8 +88,9 @@ class HookAnswers:
         else:
             exchange.take()
         is_done = self._run(event, store, exchange)
-        if is_done and store.stored is not None:
-            turn.knowledge = Knowledge(*store.stored, choices_mark)
+        if is_done:
+            # A call that stored nothing leaves what the one before it knew.
+            turn.knowledge = Knowledge(*store.stored, choices_mark) if store.stored else knowledge
 
     def _may_end(self, event: HookEvent, store: ResidentStore) -> bool:
         """Return whether this call may end its agent: that takes longer than a forwarder waits."""
