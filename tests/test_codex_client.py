@@ -87,13 +87,10 @@ def test_a_subagent_that_overflows_fails(client):
 
 @pytest.mark.exhaustive
 def test_a_session_that_overflows_has_failed_and_one_that_is_killed_is_lost(client):
-    """No hook reports either; the rollout tells them apart."""
+    """Of one that is killed no hook is called; of the other the rollout says why."""
     refusal = {"code": "context_length_exceeded", "message": "too long"}
     with client.api({"MAIN": [Step(240_000, "true"), Step(0, error=refusal)]}):
         assert client.run("[[MAIN]] work").returncode != 0
-    (record,) = client.records()
-    assert record.active
-    assert "failed" in client.ultramon("status", "--all").stdout
     (record,) = client.records()
     assert (record.outcome, record.exit["error"]) == ("failed", "Prompt is too long")
     assert record.estimated_tokens == 240_000

@@ -107,6 +107,10 @@ class Client(HostClient):
             "--skip-git-repo-check", *arguments,
         )  # fmt: skip
 
+    def terminal(self, *arguments):
+        """Run ``codex`` on a terminal."""
+        return self.on_terminal([str(self.program), *arguments])
+
     def has_child_ended(self):
         """Whether the hooks have seen a subagent end."""
         return any(record.parent_id and not record.active for record in self.records())

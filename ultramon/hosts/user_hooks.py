@@ -6,6 +6,8 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.hook_settings import HookSettings
@@ -34,7 +36,12 @@ def user_file(folder: str, name: str, variable: str) -> str:
 
 
 def plan_installation(
-    settings: HookSettings, host: str, request: SetupRequest, **members: object
+    settings: HookSettings,
+    host: str,
+    request: SetupRequest,
+    *,
+    timeouts: Mapping[str, int] = MappingProxyType({}),
+    **members: object,
 ) -> Installation:
     """Plan one hook for each event of the settings, run by the Python of this program.
 
@@ -42,7 +49,8 @@ def plan_installation(
         settings: The client's file.
         host: Name of the host.
         request: What was asked for.
-        members: Of each hook, beside its type and its command.
+        timeouts: Of the events that take no longer one, in the client's unit.
+        members: Of each hook, beside its type and its command, such as its ``timeout``.
 
     Raises:
         ConfigurationError: A choice is not allowed, or this program may not last.
@@ -55,7 +63,10 @@ def plan_installation(
     if plan.installed.enforce is not None:
         settings.events += settings.enforcing_events
     hook = {"type": "command", "command": plan.command(settings.script), **members}
-    settings.put_entries({event: {"hooks": [hook]} for event in settings.events})
+    entries = {event: {"hooks": [hook]} for event in settings.events}
+    for event, longest in timeouts.items():
+        entries[event] = {"hooks": [{**hook, "timeout": longest}]}
+    settings.put_entries(entries)
     plan.after = settings.data
     plan.warn_of_wrapped_hooks()
     return plan

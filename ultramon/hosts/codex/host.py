@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.setup import Plan, SetupRequest
     from ultramon.system.findings import Finding
 
+_KINDS = {**KINDS, "SessionEnd": port.SESSION_ENDED}
 _PLAIN_TYPE = "default"
 """Of a subagent without a role, which names nothing."""
 _HOME_VARIABLE = "CODEX_HOME"
@@ -39,7 +40,7 @@ class Codex(Host):
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
     ) -> HookEvent:
         """Translate a payload; see `Host.read_event`."""
-        event = event_of(payload, KINDS, tail)
+        event = event_of(payload, _KINDS, tail)
         event.subagent_type = event.subagent_type.removeprefix(_PLAIN_TYPE)
         if event.kind == port.PROMPT:
             event.prompt = text_in(payload, "prompt")
@@ -48,6 +49,9 @@ class Codex(Host):
             event.transcript_path = checked_text(payload, "agent_transcript_path")
         elif event.kind == port.WAITING:
             _read_stop(event)
+        elif event.kind == port.SESSION_ENDED:
+            event.reason = text_in(payload, "reason")
+            event.error = _last_error(event.transcript_path)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "update_plan":
             from ultramon.hosts.listed_plan import read_report
 
@@ -150,5 +154,15 @@ def _read_stop(event: HookEvent) -> None:
     event.error = ""
     is_main = event.subagent_id is None and event.transcript_path is not None
     if is_main and last_reading.is_last_turn(str(event.transcript_path)):
-        # The client has no event for the end of a session.
+        # Its SessionEnd follows, where the client has that event and its hook is trusted.
         event.kind, event.reason = port.SESSION_ENDED, "turn completed"
+
+
+def _last_error(path: str | None) -> str | None:
+    """Return what the last turn of a session failed with, or None."""
+    if path is None:
+        return None
+    try:
+        return last_reading.read_last_reading(path, is_subagent=False).error
+    except (OSError, ValueError):
+        return None  # the handling of the event says why

@@ -26,14 +26,18 @@ EVENTS = (
     "PreCompact",
     "PostCompact",
     "Stop",
+    "SessionEnd",
 )
 """What ultramon needs to hear of. The client waits for each, so PreToolUse, which says nothing that
 PostToolUse does not say, is left out."""
 SECONDS = 10
+TIMEOUTS = {"SessionEnd": 3}
+"""The client takes no longer one, and warns of it."""
 _TRUST = (
-    "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once and"
-    " answer its question about hooks. Until then it leaves them out and says nothing;"
-    " `ultramon doctor` sees that. It asks again whenever their command changes."
+    "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once, and"
+    ' at "Hooks need review" choose "Trust all and continue", or "Review hooks" first. Until then'
+    " it leaves them out and says nothing; `ultramon doctor` sees that. It asks again whenever"
+    " their command changes."
 )
 
 
@@ -57,7 +61,7 @@ def hooks() -> CodexHooks:
 def plan_installation(request: SetupRequest) -> Installation:
     """Plan an installation; see `user_hooks.plan_installation`."""
     refuse_handoff_note(NAME, request)
-    plan = user_hooks.plan_installation(hooks(), NAME, request, timeout=SECONDS)
+    plan = user_hooks.plan_installation(hooks(), NAME, request, timeout=SECONDS, timeouts=TIMEOUTS)
     if plan.changes_settings:
         plan.warnings.append(_TRUST)
     return plan

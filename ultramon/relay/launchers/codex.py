@@ -11,7 +11,7 @@ from ultramon.errors import ConfigurationError
 from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.last_reading import read_last_reading
 from ultramon.hosts.codex.rollouts import find_thread
-from ultramon.hosts.codex.setup import EVENTS, HOOK, SECONDS
+from ultramon.hosts.codex.setup import EVENTS, HOOK, SECONDS, TIMEOUTS
 from ultramon.hosts.hook_commands import command_line, script_path
 from ultramon.hosts.interpreter import this_interpreter
 from ultramon.relay.launchers.codex_hooks import listed_hooks, toml_text
@@ -73,8 +73,11 @@ class CodexLauncher(HookedClientLauncher):
     def _hooks(self) -> tuple[str, ...]:
         script = script_path(HOOK)
         command = toml_text(command_line(this_interpreter(), script, self._choices_path))
-        hook = f'{{type="command",command={command},timeout={SECONDS}}}'
-        settings = [f"hooks.{event}=[{{hooks=[{hook}]}}]" for event in EVENTS]
+        hook = f'type="command",command={command},timeout='
+        settings = [
+            f"hooks.{event}=[{{hooks=[{{{hook}{TIMEOUTS.get(event, SECONDS)}}}]}}]"
+            for event in EVENTS
+        ]
         return tuple(word for setting in settings for word in ("-c", setting))
 
     @cached_property
