@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.waiting import until
+
 NOBODY = 65534
 
 
@@ -40,15 +42,8 @@ def require_root() -> None:
 def require_root_mount(directory: Path, options: str = "size=1m") -> None:
     """Mount a tmpfs over a directory, or skip; the caller unmounts it."""
     require_root()
-    mount = require_tool("mount")
-    done = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", options, "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        missing(f"no mount here: {done.stderr.strip()}")
+    if problem := _mount("-t", "tmpfs", "-o", options, "tmpfs", str(directory)):
+        missing(f"no mount here: {problem}")
 
 
 def unmount(directory: Path) -> None:
@@ -60,17 +55,28 @@ def unmount(directory: Path) -> None:
 def read_only(directory: Path) -> Iterator[None]:
     """Let nobody, not even root, write below a directory, or skip."""
     require_root()
-    mount = require_tool("mount")
-    for options in (["--bind", str(directory)], ["-o", "remount,ro,bind"]):
-        done = subprocess.run(
-            [mount, *options, str(directory)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            missing(f"no mount here: {done.stderr.strip()}")
+    if problem := _mount("--bind", str(directory), str(directory)):
+        missing(f"no mount here: {problem}")
     try:
+        # Busy while a process still writes a file there.
+        until(lambda: "busy" not in _remounted(directory))
         yield
     finally:
         unmount(directory)
+
+
+def _remounted(directory: Path) -> str:
+    problem = _mount("-o", "remount,ro,bind", str(directory))
+    if problem and "busy" not in problem:
+        missing(f"no mount here: {problem}")
+    return problem
+
+
+def _mount(*words: str) -> str:
+    """Return what was wrong, empty when it is mounted."""
+    command = [require_tool("mount"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip() or "it failed" if done.returncode else ""
 
 
 @contextmanager
