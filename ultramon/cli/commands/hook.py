@@ -9,8 +9,12 @@ from ultramon.system.environment import state_directory
 
 @click.command("hook")
 @click.argument("host", metavar="HOST")
-def command(host: str) -> int:
+@click.argument("payload", metavar="[PAYLOAD]", required=False)
+def command(host: str, payload: str | None) -> int:
     """Handle one hook call of HOST: a payload on stdin, JSON or nothing on stdout.
+
+    With PAYLOAD, take the finished turn that Codex reports to its `notify` program:
+    notify = ["ultramon", "hook", "codex"].
 
     Installed hooks of claude-code run the same code without this command line, which would cost
     the client time. Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
@@ -20,4 +24,14 @@ def command(host: str) -> int:
     from ultramon.hosts.installed_choices import choices_path
 
     chosen = named_host(host, {})
-    return run(lambda: chosen, choices_path(state_directory(), host))
+    path = choices_path(state_directory(), host)
+    if payload is None:
+        return run(lambda: chosen, path)
+    from ultramon.hosts import codex
+
+    if host != codex.NAME:
+        raise click.UsageError(f"{host} gives its payloads on stdin; only codex adds one")
+    from ultramon.hosts.codex.notify import take_turn
+
+    take_turn(payload.encode("utf-8", "surrogateescape"), path)
+    return 0

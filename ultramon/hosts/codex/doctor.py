@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ultramon.hosts.codex.setup import hooks
+from ultramon.hosts.codex.setup import NOTIFY, hooks
 from ultramon.hosts.doctor import DoctorContext
 from ultramon.hosts.port import Host
 from ultramon.hosts.user_hooks_doctor import examine_user_hooks
@@ -12,7 +12,7 @@ from ultramon.system.findings import Finding
 
 _CURE = (
     "start `codex` and trust the hooks that it asks about; one that is not trusted is left out"
-    " without a word"
+    f" without a word; {NOTIFY} in config.toml needs no trust"
 )
 
 

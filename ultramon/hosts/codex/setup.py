@@ -33,11 +33,14 @@ PostToolUse does not say, is left out."""
 SECONDS = 10
 TIMEOUTS = {"SessionEnd": 3}
 """The client takes no longer one, and warns of it."""
+NOTIFY = '`notify = ["ultramon", "hook", "codex"]`'
+"""What a person can add to the client's ``config.toml`` instead; it holds one such program."""
 _TRUST = (
     "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once, and"
     ' at "Hooks need review" choose "Trust all and continue", or "Review hooks" first. Until then'
     " it leaves them out and says nothing; `ultramon doctor` sees that. It asks again whenever"
-    " their command changes."
+    f" their command changes. Without trust, {NOTIFY} at the top of config.toml reports the end of"
+    " each turn, and warns nobody."
 )
 
 
