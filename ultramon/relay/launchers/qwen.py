@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
 from ultramon.hosts.hook_commands import command_line, script_path
-from ultramon.hosts.hook_program import RELAY_SESSION
 from ultramon.hosts.interpreter import this_interpreter
 from ultramon.hosts.qwen.configuration import DEFAULTS_VARIABLE, system_defaults_path
 from ultramon.hosts.qwen.host import QWEN
 from ultramon.hosts.qwen.setup import HOOK, MILLISECONDS, OFF, QwenSettings, is_off, settings
-from ultramon.relay.launchers.hooked_client import ELSEWHERE, OWN, UNSEEN, HookedClientLauncher
+from ultramon.relay.launchers.gemini_arguments import (
+    REFUSED_BY_BOTH,
+    WAITS,
+    GeminiArgumentsLauncher,
+)
+from ultramon.relay.launchers.hooked_client import OWN, UNSEEN
 from ultramon.relay.launchers.port import run_directory
 from ultramon.relay.launchers.qwen_output import read_outcome
 from ultramon.system.files import replace_file
@@ -29,35 +33,20 @@ if TYPE_CHECKING:
     from ultramon.relay.launchers.outcome import ContextOutcome, RefusedCall
 
 _FILE = "qwen.defaults.json"
-_WAITS = "nobody would answer it"
-REFUSED_ARGUMENTS = {
-    "-p": OWN,
-    "--prompt": OWN,
-    "-o": OWN,
-    "--output-format": OWN,
+REFUSED_ARGUMENTS = REFUSED_BY_BOTH | {
     "--input-format": OWN,
-    "--session-id": OWN,
     "-c": OWN,
     "--continue": OWN,
-    "-r": OWN,
-    "--resume": OWN,
     "--fork-session": OWN,
     "--chat-recording": "hooks read the session file",
     "--json-schema": "the last message is the notes for the next context",
-    "-i": _WAITS,
-    "--prompt-interactive": _WAITS,
-    "--input-file": _WAITS,
-    "--acp": _WAITS,
+    "--input-file": WAITS,
     "--bare": UNSEEN,
     "--safe-mode": UNSEEN,
-    "-s": UNSEEN,
-    "--sandbox": UNSEEN,
-    "--worktree": ELSEWHERE,
 }
-_UNASKED = ("-y", "--yolo", "--approval-mode=yolo")
 
 
-class QwenLauncher(HookedClientLauncher):
+class QwenLauncher(GeminiArgumentsLauncher):
     """Launcher of the real client; its arguments are those of `HookedClientLauncher`."""
 
     host = QWEN
@@ -66,6 +55,8 @@ class QwenLauncher(HookedClientLauncher):
     version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version = (0, 24, 4)
     refused_arguments = REFUSED_ARGUMENTS
+    own_permissions = "your settings and arguments"
+    unanswered = "what would prompt is denied"
     can_enforce = True
     outer_variables = ("QWEN_CODE", "QWEN_CODE_SESSION_ID", "QWEN_CODE_MODEL", "QWEN_PROJECT_DIR")
 
@@ -74,15 +65,6 @@ class QwenLauncher(HookedClientLauncher):
         own = settings()
         if is_off(own):
             raise ConfigurationError(OFF, True, f"false: {UNSEEN}", own.path)
-
-    def describe_permissions(self) -> str:
-        """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""
-        own = self.given("--approval-mode")
-        for argument in self._arguments:
-            if argument in _UNASKED or own == "yolo":
-                return f"permissions: nothing is asked, by your argument {argument}"
-        whose = f"approval mode {own}" if own else "your settings and arguments"
-        return f"permissions: {whose}; what would prompt is denied"
 
     def describe_refused(self, call: RefusedCall) -> str:
         """Return an argument that allows calls like this one; see `AgentLauncher`."""
@@ -110,18 +92,9 @@ class QwenLauncher(HookedClientLauncher):
     def _defaults_path(self) -> str:
         return os.path.join(run_directory(self._state_directory, self._run), _FILE)
 
-    def arguments(self, prompt: str, session_id: str, *, resumes: bool) -> tuple[str, ...]:
-        """Return the arguments of a headless session; see `HookedClientLauncher.arguments`."""
-        return (
-            *self._arguments,
-            "--output-format", "stream-json",
-            "--resume" if resumes else "--session-id", session_id,
-            "--prompt", prompt,
-        )  # fmt: skip
-
     def variables(self, session_id: str) -> Mapping[str, str]:
         """Return the file of defaults, and whose session its hooks report."""
-        return {DEFAULTS_VARIABLE: self._defaults_path, RELAY_SESSION: session_id}
+        return {DEFAULTS_VARIABLE: self._defaults_path, **super().variables(session_id)}
 
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how a context ended; see `AgentLauncher.read_outcome`."""
