@@ -30,8 +30,10 @@ def url(postgres_store):
 
 
 @pytest.fixture
-def backend(url):
-    backend = PostgresBackend(url)
+def backend(url, request):
+    # Sessions of another test may still be about to end.
+    name = getattr(request, "param", "ultramon")
+    backend = PostgresBackend(f"{url}&application_name={name}")
     backend.queue.patience_seconds = 30.0
     yield backend
     backend.close()
@@ -262,11 +264,12 @@ def test_two_processes_that_save_the_same_agents_in_any_order_never_wait_for_eac
     assert [finish(beater) for beater in beaters] == [[[]]] * 2
 
 
+@pytest.mark.parametrize("backend", ["forked"], indirect=True)
 def test_a_forked_child_uses_the_backend(backend, queue):
     """It opens connections of its own; those of the parent go on."""
     record = start(backend)
     queue.queue_message("boss", "parent", now=START)
-    sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ultramon'"
+    sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'forked'"
     with backend.database.connection() as connection:
         pid = connection.info.backend_pid
         parents = connection.execute(sessions).fetchall()
