@@ -8,12 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-
-from helpers.waiting import until
 
 NOBODY = 65534
 
@@ -42,8 +40,7 @@ def require_root() -> None:
 def require_root_mount(directory: Path, options: str = "size=1m") -> None:
     """Mount a tmpfs over a directory, or skip; the caller unmounts it."""
     require_root()
-    if problem := _mount("-t", "tmpfs", "-o", options, "tmpfs", str(directory)):
-        missing(f"no mount here: {problem}")
+    require_mount("-t", "tmpfs", "-o", options, "tmpfs", str(directory))
 
 
 def unmount(directory: Path) -> None:
@@ -53,30 +50,25 @@ def unmount(directory: Path) -> None:
 
 @contextmanager
 def read_only(directory: Path) -> Iterator[None]:
-    """Let nobody, not even root, write below a directory, or skip."""
+    """Let nobody, not even root, write below a directory from one moment to the next, or skip."""
     require_root()
-    if problem := _mount("--bind", str(directory), str(directory)):
-        missing(f"no mount here: {problem}")
-    try:
-        # Busy while a process still writes a file there.
-        until(lambda: "busy" not in _remounted(directory))
+    # Made read-only where nobody writes: at the directory itself an open file would refuse it.
+    with tempfile.TemporaryDirectory(prefix="ultramon-") as name, ExitStack() as stack:
+        elsewhere = Path(name)
+        require_mount("--bind", str(directory), name)
+        stack.callback(unmount, elsewhere)
+        require_mount("-o", "remount,ro,bind", name)
+        require_mount("--bind", name, str(directory))
+        stack.callback(unmount, directory)
         yield
-    finally:
-        unmount(directory)
 
 
-def _remounted(directory: Path) -> str:
-    problem = _mount("-o", "remount,ro,bind", str(directory))
-    if problem and "busy" not in problem:
-        missing(f"no mount here: {problem}")
-    return problem
-
-
-def _mount(*words: str) -> str:
-    """Return what was wrong, empty when it is mounted."""
+def require_mount(*words: str) -> None:
+    """Mount with these arguments of mount(8), or skip."""
     command = [require_tool("mount"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stderr.strip() or "it failed" if done.returncode else ""
+    if done.returncode:
+        missing(f"no mount here: {done.stderr.strip()}")
 
 
 @contextmanager
