@@ -50,7 +50,6 @@ class Codex(Host):
         elif event.kind == port.WAITING:
             _read_stop(event)
         elif event.kind == port.SESSION_ENDED:
-            event.reason = text_in(payload, "reason")
             event.error = _last_error(event.transcript_path)
         elif event.kind == port.TOOL_ENDED and payload.get("tool_name") == "update_plan":
             from ultramon.hosts.listed_plan import read_report
