@@ -7,14 +7,12 @@ neither add to a call nor end a run.
 from __future__ import annotations
 
 import logging
-import re
-from base64 import b64decode
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.context.provider_usage import usage_from_response
 from ultramon.errors import ConfigurationError
+from ultramon.integrations.provider_answer import ProviderAnswer
 from ultramon.integrations.reading_adapter import ReadingAdapter
-from ultramon.system import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.integrations")
 _Client = TypeVar("_Client")
 
-MAX_HELD_BYTES = 16 * 1024 * 1024
-"""A JSON answer or a line of a stream that is as long is passed on, but not read."""
 _ENDPOINTS = (
     "/messages",
     "/chat/completions",
@@ -42,9 +38,6 @@ _ENDPOINTS = (
     ":streamRawPredict",
 )
 """Ends of the paths whose answers fill the window; the usage of others is of images or audio."""
-
-_COUNTS = re.compile(rb'"usage(Metadata)?"\s*:\s*\{|"response\.failed"')
-"""What is in an event worth decoding; OpenAI's have a usage of null in each."""
 
 
 class ContextReader:
@@ -103,8 +96,8 @@ class ContextReader:
 
     def _on_response(self, response: Any) -> None:
         if _is_answer(response):
-            answer = _Answer(response, self.adapter.agent_of_call(), self._unread)
-            response.iter_bytes, response.close = answer.iter_bytes, answer.close
+            watched = _Response(response, self.adapter.agent_of_call(), self._unread)
+            response.iter_bytes, response.close = watched.iter_bytes, watched.close
 
     async def _on_async_response(self, response: Any) -> None:
         if _is_answer(response):
@@ -112,8 +105,8 @@ class ContextReader:
                 from anyio.to_thread import run_sync
 
                 await run_sync(self.adapter.agent_of_call)
-            answer = _Answer(response, self.adapter.agent_of_call(), self._unread)
-            response.aiter_bytes, response.aclose = answer.aiter_bytes, answer.aclose
+            watched = _Response(response, self.adapter.agent_of_call(), self._unread)
+            response.aiter_bytes, response.aclose = watched.aiter_bytes, watched.aclose
 
     def _unread(self, path: str) -> None:
         """Say once that an answer which fills the window did not say by how much."""
@@ -147,7 +140,7 @@ def _is_answer(response: Any) -> bool:
     )
 
 
-class _Answer:
+class _Response:
     """One response, whose methods of the same names it stands in for until its end.
 
     A chunk is looked at when the caller asks for the next one or closes the response.
@@ -158,14 +151,11 @@ class _Answer:
         self._iter_bytes = response.iter_bytes
         self._aiter_bytes = response.aiter_bytes
         self._close, self._aclose = response.close, response.aclose
-        kind = response.headers.get("content-type", "")
-        self._is_stream = "event-stream" in kind
-        self._is_binary = "amazon.eventstream" in kind
+        self._answer = ProviderAnswer(
+            response.headers.get("content-type", ""), is_refusal=response.status_code >= 400
+        )
         self._has_ended = False
         self._passed_on: bytes | None = None
-        self._held = bytearray()
-        self._answer: dict[str, Any] = {}
-        self._refusal = ""
         self._is_over = False
 
     def iter_bytes(self, *given: Any, **named: Any) -> Iterator[bytes]:
@@ -196,93 +186,21 @@ class _Answer:
 
     def _look(self) -> None:
         chunk, self._passed_on = self._passed_on or b"", None
-        if self._is_binary:
-            self._held += chunk
-            self._take_frames()
-            return
-        *lines, rest = chunk.split(b"\n") if self._is_stream else (chunk,)
-        for line in lines:
-            self._held += line
-            self._take_line()
-            self._held.clear()
-        self._held += rest
-        del self._held[MAX_HELD_BYTES:]
-
-    def _take_line(self) -> None:
-        if self._held.startswith(b"data:") and len(self._held) < MAX_HELD_BYTES:
-            if _COUNTS.search(self._held):
-                self._take(self._held[5:])
-            self._has_ended |= self._held.endswith(b"[DONE]")
-
-    def _take_frames(self) -> None:
-        """Take what is whole of Amazon's stream: lengths of frame and headers, headers, payload."""
-        while len(self._held) >= 12:
-            size, headers = int.from_bytes(self._held[:4]), int.from_bytes(self._held[4:8])
-            if not 16 <= size < MAX_HELD_BYTES:
-                self._held.clear()
-            if len(self._held) < size:
-                return
-            self._take(self._held[12 + headers : size - 4])
-            del self._held[:size]
-
-    def _take(self, data: bytearray) -> None:
-        try:
-            event = compact_json.loads(data.decode())
-            if self._is_binary:
-                event = compact_json.loads(b64decode(event["bytes"]))
-        except (ValueError, TypeError, LookupError):
-            return
-        match event:
-            case {"type": "message_start", "message": {"usage": dict()} as message}:
-                self._answer = message
-            case {"type": "message_delta", "usage": dict(counts)}:
-                # The end of Anthropic's stream completes the counts of its beginning.
-                begun = self._answer.get("usage")
-                if isinstance(begun, dict):
-                    begun.update({key: value for key, value in counts.items() if value is not None})
-            case {"type": "response.failed", "response": {"error": {"message": str(message)}}}:
-                self._refusal = message
-            case {"interaction": dict(interaction)}:
-                self._take_interaction(interaction)
-            case {"usage": {"total_input_tokens": _}}:
-                self._take_interaction(event)
-            case dict() if usage_from_response(event) is not None:
-                self._answer = event
-            case _:
-                pass
-
-    def _take_interaction(self, interaction: dict[str, Any]) -> None:
-        match interaction.get("usage"):
-            # A loop on Google's side adds up its requests: no window holds the sum.
-            case {"total_input_tokens": tokens, **counts} if (
-                counts.get("initial_input_tokens", tokens) == tokens
-            ):
-                self._answer = {
-                    "model": interaction.get("model"),
-                    "promptTokenCount": tokens,
-                    "candidatesTokenCount": counts.get("total_output_tokens"),
-                }
-            case _:
-                pass
+        self._answer.feed(chunk)
 
     def _end(self) -> None:
         if self._is_over:
             return
         self._is_over = True
         self._look()
+        self._answer.finish()
         for name in ("iter_bytes", "aiter_bytes", "close", "aclose"):
             vars(self._response).pop(name, None)
-        if self._response.status_code >= 400:
-            self._refusal = self._held.decode("utf-8", "replace")
-        elif self._is_stream:
-            self._take_line()
-        elif not self._is_binary and len(self._held) < MAX_HELD_BYTES:
-            self._take(self._held)
-        monitor, usage = self._agent.active, usage_from_response(self._answer)
-        if monitor is not None and self._refusal:
-            monitor.report_overflow(self._refusal)
+        monitor, usage = self._agent.active, usage_from_response(self._answer.stated)
+        if monitor is not None and self._answer.refusal:
+            monitor.report_overflow(self._answer.refusal)
         elif usage is not None:
             self._agent.uses_model(usage.model)
-            self._agent.after_call(self._answer)
-        elif monitor is not None and self._has_ended:
+            self._agent.after_call(self._answer.stated)
+        elif monitor is not None and (self._has_ended or self._answer.is_whole):
             self._unread(self._response.request.url.path)
