@@ -33,12 +33,16 @@ class Framework(NamedTuple):
         newest: The newest version that was tried.
         tests: Arguments of pytest.
         beside_oldest: Further requirements of the oldest version, which it left open too far.
+        package: Which of the extra's requirements it is; empty = the only one.
+        beside: Further requirements of both.
     """
 
     extra: str
     newest: str
     tests: tuple[str, ...]
     beside_oldest: tuple[str, ...] = ()
+    package: str = ""
+    beside: tuple[str, ...] = ()
 
 
 class Result(NamedTuple):
@@ -66,15 +70,31 @@ FRAMEWORKS = {
     "google-adk": Framework("google-adk", "2.13.0", adapter_tests("google_adk")),
     "litellm": Framework("litellm", "1.106.2", adapter_tests("litellm")),
     "mcp": Framework("mcp", "2.3.0", ("tests/test_mcp.py",)),
+    # Apart from the others, which are tested without aiohttp and boto3.
+    "provider-sdks": Framework(
+        "dev",
+        "2.12.0",
+        ("tests/test_integration_provider_client.py",),
+        ("openai==2.54.0", "google-genai==2.34.0"),
+        "anthropic",
+        (
+            "anthropic[aiohttp,bedrock,vertex]",
+            "openai[aiohttp]",
+            "google-genai[aiohttp]",
+            "httpx",
+            "httpx2",
+        ),
+    ),
 }
 
 
-def find_requirement(extra: str) -> tuple[str, str]:
-    """Return the package of an extra and its oldest version."""
+def find_requirement(framework: Framework) -> tuple[str, str]:
+    """Return the package of a framework and its oldest version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (requirement,) = project["optional-dependencies"][extra]
-    package, _, oldest = requirement.partition(">=")
-    return package, oldest
+    requirements = project["optional-dependencies"][framework.extra]
+    bounds = [requirement.partition(">=")[::2] for requirement in requirements]
+    (found,) = (bound for bound in bounds if framework.package in ("", bound[0]))
+    return found
 
 
 def prepare(name: str, package: str, version: str, beside: tuple[str, ...]) -> Path:
@@ -102,8 +122,8 @@ def prepare(name: str, package: str, version: str, beside: tuple[str, ...]) -> P
 def run(name: str, version: str) -> tuple[str, Result]:
     """Run the tests of a framework; return the version with what was counted."""
     framework = FRAMEWORKS[name]
-    package, oldest = find_requirement(framework.extra)
-    beside = framework.beside_oldest if version == oldest else ()
+    package, oldest = find_requirement(framework)
+    beside = framework.beside + (framework.beside_oldest if version == oldest else ())
     try:
         python = prepare(name, package, version, beside)
     except subprocess.CalledProcessError as error:
@@ -132,7 +152,7 @@ def main(arguments: list[str]) -> int:
     names = list(FRAMEWORKS) if name is None else [name]
     rows = []
     for one in names:
-        _package, oldest = find_requirement(FRAMEWORKS[one].extra)
+        _package, oldest = find_requirement(FRAMEWORKS[one])
         asked = [version] if version else dict.fromkeys((oldest, FRAMEWORKS[one].newest))
         rows += [(one, *run(one, wanted)) for wanted in asked]
     print(f"\n{'framework':16} {'version':10} {'passed':>6} {'failed':>6} {'skipped':>7}")
