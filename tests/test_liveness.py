@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ultramon.state.liveness import is_beating, judge, lost_after
 from ultramon.state.record import StateRecord
-from ultramon.system.processes import HostIdentity, process_started_at, this_host
+from ultramon.system.processes import HostIdentity, boot_seconds, process_started_at, this_host
 
 NOW = 1_700_000_000.0
 HERE = this_host()
@@ -161,6 +161,30 @@ def test_a_pid_means_nothing_on_another_host_or_boot(host, gone):
     record = agent(pid=pid, pid_started_at=mark, **host)
     assert judge(record, NOW, NOW, HERE).verdict == "alive"
     assert judge(record, NOW, NOW + 700, HERE).verdict == "lost"
+
+
+EARLIER = {"boot_id": "earlier:[1]", "heartbeat_interval_seconds": None}
+
+
+@pytest.mark.parametrize(
+    ("ago", "values", "verdict"),
+    [
+        (100, EARLIER, "lost"),
+        (-100, EARLIER, "alive"),
+        (100, EARLIER | {"phase": "waiting"}, "lost"),
+        (100, EARLIER | {"hostname": "elsewhere"}, "alive"),
+        (100, EARLIER | {"pid": None}, "alive"),
+        (100, EARLIER | {"boot_id": ":[1]"}, "alive"),
+        (100, EARLIER | {"boot_id": f"{HERE.boot_id.partition(':')[0]}:[1]"}, "alive"),
+    ],
+    ids=str,
+)
+def test_without_heartbeats_a_new_start_of_the_machine_ends_it(ago, values, verdict):
+    """Where its last sign is older: a session of a coding agent, whose process nobody can see."""
+    at = NOW - boot_seconds() - ago
+    found = judge(agent(started_at=at, last_heartbeat=at, **values), None, NOW, HERE)
+    assert found.verdict == verdict
+    assert not found.is_gone
 
 
 def test_an_agent_without_a_pid_is_judged_by_silence():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.system.processes import _UNKNOWN, HostIdentity, process_started_at
+from ultramon.system.processes import _UNKNOWN, HostIdentity, boot_seconds, process_started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,6 +92,21 @@ def _is_local(record: StateRecord, host: HostIdentity) -> bool:
     return record.hostname == host.hostname and record.boot_id == host.boot_id
 
 
+def _was_before_boot(record: StateRecord, last: float, now: float, host: HostIdentity) -> bool:
+    """Return whether an agent was last heard of before its machine was started anew.
+
+    A name and boot id cannot tell that from another machine of the same name, so it is no proof.
+    """
+    known, boot = (one.boot_id.partition(":")[0] for one in (record, host))
+    return (
+        record.pid is not None
+        and record.hostname == host.hostname
+        and bool(known and boot)
+        and known != boot
+        and now - last > boot_seconds()
+    )
+
+
 def is_beating(
     record: StateRecord,
     heartbeat_at: float | None,
@@ -162,7 +177,8 @@ def judge(
     Returns:
         ``ended`` for an agent that stopped; ``lost`` when its process is gone or it was silent
         beyond its limit; ``stale`` after three of its own heartbeat intervals; else ``alive``.
-        A waiting agent, and one without a heartbeat of its own, is never stale by silence.
+        A waiting agent, and one without a heartbeat of its own, is never stale by silence; the
+        latter is lost once its machine was started anew.
     """
     # A first heartbeat that never came counts from the start, not from 1970. Otherwise the start is
     # ignored: it is by the clock of the agent's host, which may be ahead.
@@ -177,6 +193,8 @@ def judge(
         return Liveness(LOST, f"process {record.pid} is gone", last, now, is_gone=True)
     interval = record.heartbeat_interval_seconds
     if interval is None:
+        if _was_before_boot(record, last, now, host):
+            return Liveness(LOST, "the machine was started anew", last, now, beats=False)
         return Liveness(ALIVE, "has no heartbeat of its own", last, now, beats=False)
     # Elsewhere, or before a reboot, only beats can show that a waiting process is still there.
     if record.phase == "waiting" and (_is_local(record, host) or age <= lost_after(record)):

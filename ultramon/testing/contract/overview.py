@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 NOW = START + 10_000
 _ELSEWHERE = {"hostname": "elsewhere", "boot_id": "another-boot"}
-_AGES = (0.0, 40.0, 46.0, 100.0, 599.0, 601.0, 5_000.0, -60.0)
+_EARLIER = {"boot_id": "an-earlier-boot", "pid": 1}
+_AGES = (0.0, 40.0, 46.0, 100.0, 599.0, 601.0, 5_000.0, 1e8, -60.0)
 _RANKS = {"force_return": 1, "prepare_handoff": 2}
 
 
@@ -70,6 +71,7 @@ def random_agent(chance: random.Random, number: int, gone: tuple[int, str | None
         (
             _ELSEWHERE,
             _ELSEWHERE,
+            _EARLIER,
             {"pid": None},
             {"pid": own, "pid_started_at": process_started_at(own)},
             {"pid": own, "pid_started_at": "1"},

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.overview import Page
 from ultramon.backends.postgres.schema.state_columns import machine_of
 from ultramon.backends.postgres.schema.text_columns import to_column
-from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, is_process_gone
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, is_process_gone, judge
 from ultramon.system import compact_json
+from ultramon.system.processes import boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +44,14 @@ _GONE_AGENTS = f"""
     WHERE active AND machine = %(machine)s AND process = ANY (%(gone)s) LIMIT {_MANY}
 """
 
+# An agent without a heartbeat of its own is alive until its machine is started anew. The name of
+# that machine is in the whole state only.
+_SILENT_SINCE_BOOT = """
+    SELECT agent_id FROM ultramon.agents
+    WHERE active AND stale_after_seconds IS NULL AND process IS NOT NULL AND machine <> %s
+        AND last_heartbeat + skew_seconds < %s
+"""
+
 # Of those, `judged` says in SQL what `ultramon.state.liveness.judge` says. Which processes are gone
 # only their own host knows: that was asked before.
 _PAGE = f"""
@@ -57,6 +66,7 @@ _PAGE = f"""
     ), judged AS (
         SELECT agent_id, urgency, ratio, CASE
             WHEN is_here AND process = ANY (%(gone)s) THEN '{LOST}'
+            WHEN agent_id = ANY (%(cut_off)s) THEN '{LOST}'
             WHEN stale_after_seconds IS NULL THEN '{ALIVE}'
             WHEN waiting AND (is_here OR age_seconds <= lost_after_seconds) THEN '{ALIVE}'
             WHEN age_seconds > lost_after_seconds THEN '{LOST}'
@@ -113,12 +123,20 @@ class PostgresOverview:
         include_ended: bool = False,
     ) -> Page:
         """See `Overview.page`."""
+        machine, server_now = machine_of(host.hostname, host.boot_id), self._database.to_server(now)
+        silent = self._database.select(_SILENT_SINCE_BOOT, machine, server_now - boot_seconds())
+        cut_off = [
+            one.agent_id
+            for one in self._read([agent_id for (agent_id,) in silent])
+            if one.record and judge(one.record, one.heartbeat_at, now, host).verdict == LOST
+        ]
         with self._database.transaction(durable=False) as connection:
             values: dict[str, Any] = {
                 "run": to_column(run),
-                "now": self._database.to_server(now),
+                "now": server_now,
                 "skew": self._database.skew_seconds,
-                "machine": machine_of(host.hostname, host.boot_id),
+                "machine": machine,
+                "cut_off": cut_off,
                 "include_ended": include_ended,
                 "skip": skip,
                 "limit": limit,
@@ -139,7 +157,8 @@ class PostgresOverview:
         found = connection.execute(_SUSPECTS, values).fetchall()
         if values["gone"]:
             found += connection.execute(_GONE_AGENTS, values).fetchall()
-        return None if len(found) >= _MANY else [agent_id for (agent_id,) in found]
+        agent_ids = [agent_id for (agent_id,) in found] + values["cut_off"]
+        return None if len(agent_ids) >= _MANY else agent_ids
 
     def _read(self, agent_ids: Sequence[str]) -> Iterator[StoredAgent]:
         for start in range(0, len(agent_ids), _BATCH):
