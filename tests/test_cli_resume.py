@@ -12,6 +12,10 @@ import pytest
 from helpers.hooked_session import HookedSession
 from helpers.program import PROGRAM, environment, run
 
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.system.processes import boot_seconds
+
+LONG = 60.0
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 
 
@@ -48,6 +52,31 @@ def test_a_session_whose_client_was_killed_is_listed_with_the_way_back(tmp_path,
     assert first.startswith("project: mend the roof and the door  (25.0 % full, last active ")
     assert first.endswith("last task: mend the roof and the door)")
     assert second == f"    cd {shlex.quote(str(session.project))} && claude --resume session"
+
+
+def reboot(session):
+    """Let a session have been left by the boot before this one, as its state tells it."""
+    states = StateDirectory(str(session.state))
+    record = states.read(session.ids()[0])
+    _, _, namespace = record.boot_id.partition(":")
+    record.boot_id, record.pid = f"an-earlier-boot:{namespace}", os.getpid()
+    record.last_heartbeat -= boot_seconds() + 100
+    with states.locked(record.agent_id, LONG):
+        states.replace(record, durable=False)
+
+
+def test_a_session_from_before_a_reboot_is_listed_until_it_is_resumed(tmp_path, client):
+    """Its pid says nothing now: another process may have it."""
+    session = HookedSession(tmp_path, CLAUDE_PID=str(client.pid))
+    session.call("SessionStart", source="startup")
+    session.call("UserPromptSubmit", prompt="mend the roof")
+    reboot(session)
+    assert "--resume session" in run("resume", "--state-dir", session.state).stdout
+    assert "LOST: the machine was started anew" in run("status", "--state-dir", session.state).stdout
+    session.call("SessionStart", source="resume")
+    assert run("resume", "--state-dir", session.state).stdout == ""
+    kill(client)
+    assert "--resume session" in run("resume", "--state-dir", session.state).stdout
 
 
 def test_what_ended_by_itself_is_listed_on_demand_only(tmp_path, client):

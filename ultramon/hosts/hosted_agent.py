@@ -11,7 +11,7 @@ from ultramon.context.tracker import ContextTracker
 from ultramon.state.record import WAITS_FOR
 from ultramon.system.ids import is_agent_id
 from ultramon.system.lean_os import os
-from ultramon.system.processes import boot_seconds, process_started_at
+from ultramon.system.processes import boot_seconds, process_started_at, this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,9 +138,13 @@ class HostedAgent:
             keep(self._host, self.memory, self._call.environ)
         pid = self._host.process_id(self._call.environ)
         started = None if pid is None else process_started_at(pid)
-        if started is None or (pid, started) == (record.pid, record.pid_started_at):
+        if started is None:
             return False
-        record.pid, record.pid_started_at = pid, started
+        host = this_host()
+        process = pid, started, host.boot_id, host.hostname
+        if process == process_of(record):
+            return False
+        record.pid, record.pid_started_at, record.boot_id, record.hostname = process
         return True
 
     @property
@@ -514,6 +518,11 @@ def predecessors(memory: dict[str, Any]) -> list[str]:
     """Return the cleared sessions that one continues, by what its state keeps."""
     names = memory.get(PREDECESSORS)
     return [name for name in names if is_agent_id(name)] if isinstance(names, list) else []
+
+
+def process_of(record: StateRecord) -> tuple[int | None, str | None, str, str]:
+    """Return what names an agent's process among those of all machines and boots."""
+    return record.pid, record.pid_started_at, record.boot_id, record.hostname
 
 
 def this_process() -> list[Any]:

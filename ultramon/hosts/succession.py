@@ -7,7 +7,7 @@ until the last is done: a hook may be killed at any of them.
 from __future__ import annotations
 
 from ultramon.errors import AgentNotFoundError, StateError
-from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR
+from ultramon.hosts.hosted_agent import IS_CLEARED, SUCCESSOR, process_of
 from ultramon.hosts.port import CLEAR
 from ultramon.hosts.records import LastReading
 
@@ -72,7 +72,7 @@ def _is_predecessor(store: HookStore, one: StateRecord, record: StateRecord) -> 
         record.pid is None
         or one.agent_id != one.session_id
         or one.agent_id == record.agent_id
-        or _process(one) != _process(record)
+        or process_of(one) != process_of(record)
         or one.host != store.host.name
     ):
         return False
@@ -81,10 +81,6 @@ def _is_predecessor(store: HookStore, one: StateRecord, record: StateRecord) -> 
     if successor is not None:
         return bool(successor == record.agent_id)
     return one.active or (one.exit or {}).get("reason") == CLEAR
-
-
-def _process(record: StateRecord) -> tuple[object, ...]:
-    return record.pid, record.pid_started_at, record.boot_id, record.hostname
 
 
 def _last_reading(store: HookStore, old: HostedAgent) -> LastReading:
