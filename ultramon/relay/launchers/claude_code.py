@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -57,7 +56,6 @@ class ClaudeCodeLauncher(HookedClientLauncher):
     host = CLAUDE_CODE
     product = "Claude Code"
     usual_program = "claude"
-    version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version = (2, 1, 330)
     refused_arguments = REFUSED_ARGUMENTS
     outer_variables = (

@@ -6,7 +6,6 @@ no argument and no variable names others. In a relay an installation's hooks wor
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
@@ -38,7 +37,6 @@ class GeminiLauncher(GeminiArgumentsLauncher):
     host = GEMINI
     product = "Gemini CLI"
     usual_program = "gemini"
-    version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version = (0, 61, 0)
     refused_arguments = REFUSED_ARGUMENTS
     own_permissions = "your settings and policies"

@@ -70,7 +70,7 @@ class HookedClientLauncher:
         host: The client as a host.
         product: What people call it.
         usual_program: Its usual name on ``PATH``.
-        version_pattern: Finds its version in what it says, as three groups.
+        version_pattern: Finds three groups of its version; most clients say nothing before it.
         tested_version: The client that ultramon's own tests drive.
         refused_arguments: Arguments of the user that a relay cannot do with, with the reason.
         outer_variables: What the client sets for its own tools, where one starts a relay.
@@ -84,7 +84,7 @@ class HookedClientLauncher:
     host: Host
     product: str
     usual_program: str
-    version_pattern: re.Pattern[str]
+    version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version: tuple[int, int, int]
     refused_arguments: Mapping[str, str]
     outer_variables: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ a variable names that file.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,6 @@ class QwenLauncher(GeminiArgumentsLauncher):
     host = QWEN
     product = "Qwen Code"
     usual_program = "qwen"
-    version_pattern = re.compile(r"^(\d+)\.(\d+)\.(\d+)\b")
     tested_version = (0, 24, 4)
     refused_arguments = REFUSED_ARGUMENTS
     own_permissions = "your settings and arguments"
