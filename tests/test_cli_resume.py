@@ -72,7 +72,9 @@ def test_a_session_from_before_a_reboot_is_listed_until_it_is_resumed(tmp_path, 
     session.call("UserPromptSubmit", prompt="mend the roof")
     reboot(session)
     assert "--resume session" in run("resume", "--state-dir", session.state).stdout
-    assert "LOST: the machine was started anew" in run("status", "--state-dir", session.state).stdout
+    assert (
+        "LOST: the machine was started anew" in run("status", "--state-dir", session.state).stdout
+    )
     session.call("SessionStart", source="resume")
     assert run("resume", "--state-dir", session.state).stdout == ""
     kill(client)
