@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from helpers.client_relay import SETTINGS, ClientRelay, plan, touch
-from helpers.codex_client import Client, Step
+from helpers.client_relay import SETTINGS, begin_project, plan, touch
+from helpers.codex_client import Step
 from helpers.program import as_a_process
 from helpers.relayed import finish
 
@@ -22,7 +22,7 @@ SECONDS = 300
 @pytest.fixture
 def relay(tmp_path):
     """A project, and a client into which nothing is installed."""
-    return ClientRelay(Client(tmp_path / "client"), tmp_path)
+    return begin_project("codex", tmp_path)
 
 
 def test_a_job_is_carried_into_a_second_context(relay):

@@ -10,7 +10,7 @@ import time
 import pytest
 from helpers import IMPORT_PATH, relayed
 from helpers.program import draw
-from helpers.relayed import CHECK, RelayedProject, finish
+from helpers.relayed import CHECK, RelayedProject, end_contexts, finish
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.system.processes import process_started_at
@@ -194,7 +194,7 @@ def test_a_relay_and_its_context_that_are_killed_repeat_one_item(project, gate):
     until(lambda: project.lines("begun") == ["a", "b"], "the second item")
     relay.kill()
     relay.communicate()
-    kill_contexts()
+    assert end_contexts(project.state) >= 1
     code, result, _ = finish(project.resume(mode="obey"))
     assert (code, counts(result)) == (0, {"assigned": 2, "verified": 2})
     assert result["work"]["repeated"] == ["b"]
@@ -213,12 +213,6 @@ def test_what_a_killed_context_left_running_is_no_context(project, gate):
     assert (code, counts(result)) == (0, {"assigned": 1, "verified": 1})
     assert "still runs" not in told
     assert process_started_at(left) is None
-
-
-def kill_contexts():
-    from ultramon.relay.context_process import end_left_over
-
-    assert end_left_over({"ULTRAMON_RELAY": "job", "ULTRAMON_RUN": "job"}) >= 1
 
 
 def test_one_relay_at_a_time_works_on_a_run(project, gate):

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from helpers import gemini_client, qwen_client
-from helpers.client_relay import SETTINGS, ClientRelay, plan, touch
+from helpers import gemini_client
+from helpers.client_relay import SETTINGS, begin_project, plan, touch
 from helpers.program import as_a_process
-from helpers.qwen_session import NEW
 from helpers.relayed import finish
 from helpers.scripted_model import Step
 
@@ -26,17 +25,7 @@ FULL = {"gemini": 740_000, "qwen": 720_000}
 """Tokens above the rung where a context hands over."""
 
 
-def gemini(path):
-    """A client with ultramon's hooks, which it takes from its settings only."""
-    client = gemini_client.Client(path)
-    client.settings.write_text(json.dumps(gemini_client.HEADLESS))
-    done = client.ultramon("install", "gemini", "--force")
-    assert done.returncode == 0, done.stderr
-    return client
-
-
-CLIENTS = {"gemini": gemini, "qwen": lambda path: qwen_client.Client(path, NEW)}
-EACH = pytest.mark.parametrize("name", CLIENTS)
+EACH = pytest.mark.parametrize("name", FULL)
 REFUSALS = {
     "gemini": {**gemini_client.TOO_LONG},
     "qwen": {"code": "context_length_exceeded", "type": "invalid_request_error", "message":
@@ -47,10 +36,7 @@ REFUSALS = {
 @pytest.fixture
 def relay(tmp_path, name):
     """A project, and a client; into Qwen Code nothing is installed."""
-    relay = ClientRelay(CLIENTS[name](tmp_path / "client"), tmp_path)
-    if name == "gemini":
-        assert relay.client.ultramon("install", "gemini", "--force").returncode == 0
-    return relay
+    return begin_project(name, tmp_path)
 
 
 @EACH

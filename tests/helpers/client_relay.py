@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+from functools import partial
 
+from helpers import codex_client, gemini_client, qwen_client
 from helpers.program import PROGRAM
+from helpers.qwen_session import NEW
 from helpers.relayed import RelayedProject
 
 SETTINGS = {
@@ -52,6 +56,21 @@ class ClientRelay(RelayedProject):
         """The environment of a relay that finds the client."""
         folders = (os.path.dirname(PROGRAM), str(self.client.program.parent), os.environ["PATH"])
         return self.client.environ() | {"PATH": os.pathsep.join(folders), **more}
+
+
+def begin_project(agent, directory):
+    """Make a project for relays of a client; into Gemini CLI alone its hooks are installed."""
+    clients = {
+        "codex": codex_client.Client,
+        "gemini": gemini_client.Client,
+        "qwen": partial(qwen_client.Client, version=NEW),
+    }
+    relay = ClientRelay(clients[agent](directory / "client"), directory)
+    if agent == "gemini":
+        relay.client.settings.write_text(json.dumps(gemini_client.HEADLESS))
+        done = relay.client.ultramon("install", "gemini", "--force")
+        assert done.returncode == 0, done.stderr
+    return relay
 
 
 PLANS = {

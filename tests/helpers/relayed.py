@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 from helpers import IMPORT_PATH
@@ -79,6 +80,26 @@ def finish(process, seconds=60):
     """Return exit code, result and what was told; the result is None where there is none."""
     output, told = process.communicate(timeout=seconds)
     return process.returncode, json.loads(output) if output else None, told
+
+
+@contextmanager
+def ended_at_last(process):
+    """Kill a relay that a test leaves running."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def end_contexts(state, run="job"):
+    """Kill what a run's contexts have started, and nothing of another test; return how much."""
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.relay.context_process import end_left_over
+
+    url = LocalBackend(str(state)).url
+    return end_left_over({"ULTRAMON_RELAY": run, "ULTRAMON_BACKEND": url})
 
 
 # --- what runs as an agent

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import contextmanager
 
 from helpers.program import PROGRAM
 
@@ -102,14 +101,3 @@ def complete(tokens, *numbers):
 def touch(tokens, *names, gate=None):
     """A reply that makes files."""
     return bash(tokens, *(f"touch -- '{name}'" for name in names), gate=gate)
-
-
-@contextmanager
-def ended_at_last(process):
-    """Kill a relay that a test leaves running."""
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from helpers.program import as_a_process
+from helpers.relayed import end_contexts, ended_at_last
 
 from real_client.api import Refusal, Reply, bash
 from real_client.client import MODEL, until
@@ -14,13 +15,11 @@ from real_client.relaying import (
     RelayedProject,
     complete,
     create,
-    ended_at_last,
     finish,
     touch,
 )
 from ultramon.hosts.enforcement import REPLIES_TO_RETURN
 from ultramon.relay.choices import RelayChoices, read_items
-from ultramon.relay.context_process import end_left_over
 from ultramon.relay.launchers.outcome import COMPLETED, STOPPED
 from ultramon.relay.opening import open_relay
 from ultramon.relay.prompts import hand_over_note
@@ -182,7 +181,7 @@ def test_a_relay_and_its_client_that_are_killed_lose_nothing(project, api):
         api.wait_for_turns(4)
         relay.kill()
         relay.communicate()
-        assert end_left_over({"ULTRAMON_RELAY": RUN, "ULTRAMON_AGENT_ID": f"{RUN}.1"})
+        assert end_contexts(project.state, RUN)
     gate.set()
     api.play(create(20_000, "b"), touch(21_000, "b"), complete(22_000, 1), Reply(23_000, "Done."))
     code, result, told = project.run("--resume", RUN)
