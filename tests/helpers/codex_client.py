@@ -6,7 +6,7 @@ import json
 
 from helpers.host_client import HostClient
 from helpers.npm_client import install_client
-from helpers.scripted_model import ScriptedModel, Step
+from helpers.scripted_model import OF_ULTRAMON, ScriptedModel, Step
 
 VERSION = "0.169.0"
 MODEL = "gpt-5.2"
@@ -29,7 +29,7 @@ class Api(ScriptedModel):
             for item in body["input"]
             if item.get("role") == "developer"
             for text in _texts(item)
-            if text.startswith(("Context window", "[ultramon]"))
+            if text.startswith(OF_ULTRAMON)
         ]
 
     def shell(self, command):

@@ -7,7 +7,7 @@ import re
 
 from helpers.host_client import HostClient
 from helpers.npm_client import install_client
-from helpers.scripted_model import ScriptedModel, Step
+from helpers.scripted_model import OF_ULTRAMON, ScriptedModel, Step
 
 VERSION = "0.61.0"
 MODEL = "gemini-2.5-pro"
@@ -51,7 +51,7 @@ class Api(ScriptedModel):
             text
             for item in body["contents"]
             for text in _INJECTED.findall(_text(item))
-            if "ontext window" in text or "[ultramon]" in text
+            if any(words in text for words in (*OF_ULTRAMON, "context window"))
         ]
 
     def write(self, step, body, path):

@@ -10,7 +10,7 @@ from helpers.host_client import HostClient
 from helpers.npm_client import install_client
 from helpers.qwen_session import NEW
 from helpers.requirements import require_tool
-from helpers.scripted_model import ScriptedModel, Step
+from helpers.scripted_model import OF_ULTRAMON, ScriptedModel, Step
 from ultramon.system.ids import random_hex
 
 MODEL = "qwen3-coder-plus"
@@ -22,7 +22,8 @@ SETTINGS = {
     "privacy": {"usageStatisticsEnabled": False},
 }
 """What a person has chosen, and a hook of another tool."""
-_WORDS = re.compile(r"^(?:Context window|\[ultramon\]|The user's last).*", re.MULTILINE)
+_BEGINNINGS = "|".join(map(re.escape, (*OF_ULTRAMON, "The user's last")))
+_WORDS = re.compile(f"^(?:{_BEGINNINGS}).*", re.MULTILINE)
 _SUMMARY = re.compile(r"(?:generate|produce) the <state_snapshot>")
 
 

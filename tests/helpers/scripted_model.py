@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 RUN_SECONDS = 120
 COMPACT = "compact"
 """Name of the agent whose requests are those for a summary."""
+OF_ULTRAMON = ("Context window", "[ultramon]", "The user runs this job as a relay")
+"""How what ultramon's hooks say to an agent begins."""
 _MARK = re.compile(r"\[\[(\w+)\]\]")
 
 
