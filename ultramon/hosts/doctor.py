@@ -24,6 +24,7 @@ from ultramon.hosts.installed_choices import AGENT, BOTH, InstalledChoices, choi
 from ultramon.hosts.port import Host
 from ultramon.state.liveness import LOST, STALE, judge
 from ultramon.state.record import SCHEMA, StateRecord
+from ultramon.system.environment import is_on
 from ultramon.system.files import delete_quietly, make_private_directory, write_new_file
 from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 from ultramon.system.ids import random_hex
@@ -111,6 +112,13 @@ class DoctorContext:
         for _, state in self.states():
             if isinstance(state, StateRecord) and state.host == host:
                 yield state
+
+
+def check_environment(_: DoctorContext) -> Iterator[Finding]:
+    """Whether hooks do anything at all."""
+    if is_on("ULTRAMON_DISABLED"):
+        message = "ULTRAMON_DISABLED is set: hooks started from here do nothing"
+        yield warning("environment", message, "unset ULTRAMON_DISABLED")
 
 
 def check_directory(context: DoctorContext) -> Iterator[Finding]:
@@ -278,19 +286,26 @@ def check_enforcement(context: DoctorContext, host: Host) -> Iterator[Finding]:
         yield ok(name, f"of agents that do not return, from {choices.enforce}, {limit}: {shown}")
 
 
-def examine(context: DoctorContext) -> list[Finding]:
-    """Ask every question, of every host."""
-    from ultramon.hosts.registry import find_hosts
+def examine(context: DoctorContext, host_name: str | None = None) -> list[Finding]:
+    """Ask every question, of every host or of one.
 
-    hosts, broken = find_hosts()
+    Raises:
+        ConfigurationError: There is no host of that name.
+    """
+    from ultramon.hosts.registry import find_host, find_hosts
+
+    hosts, broken = ([find_host(host_name)], []) if host_name else find_hosts()
     findings = [
         warning("hosts", f"{one.name} of {one.distribution} {one.problem}",
                 f"upgrade or remove {one.distribution}")
         for one in broken
     ]  # fmt: skip
-    for host in hosts:
-        findings += host.examine(context)
-    for check in (check_directory, check_states, check_set_aside):
+    of_hosts = [finding for host in hosts for finding in host.examine(context)]
+    if not of_hosts:
+        cure = " or ".join(sorted(f"ultramon install {host.name}" for host in hosts))
+        findings.append(warning("hooks", "are not installed", cure))
+    findings += of_hosts
+    for check in (check_environment, check_directory, check_states, check_set_aside):
         findings += check(context)
     findings += check_failures(context, hosts)
     for host in hosts:

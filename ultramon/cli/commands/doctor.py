@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor")
+@click.argument("host", required=False)
 @state_dir_option()
 @json_option
-def command(*, state_dir: str | None, json: bool) -> ExitCode:
+def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
     """Check whether coding agents report themselves, and say what to do where not.
 
     Looks at the client's settings for this directory, the commands in them, the state directory,
-    the failures of hooks, and the sessions that never reported. Writes one file into the state
-    directory and deletes it again; changes nothing else. Fails when something is a problem; a
-    warning is none.
+    the failures of hooks, and the sessions that never reported; with HOST, such as codex, for this
+    client only. Writes one file into the state directory and deletes it again; changes nothing
+    else. Fails when something is a problem; a warning is none.
     """
     from ultramon.hosts.doctor import DoctorContext, examine
     from ultramon.system.clock import SYSTEM_CLOCK
@@ -35,7 +36,7 @@ def command(*, state_dir: str | None, json: bool) -> ExitCode:
     directory = chosen_directory(state_dir)
     now = SYSTEM_CLOCK.now()
     context = DoctorContext(os.getcwd(), directory, now, _server(directory), __version__)
-    problems, warnings = print_findings(examine(context), as_json=json)
+    problems, warnings = print_findings(examine(context, host), as_json=json)
     if problems:
         say(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
         return ExitCode.FAILURE

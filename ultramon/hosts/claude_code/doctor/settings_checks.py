@@ -23,7 +23,6 @@ from ultramon.hosts.installed_choices import choices_path
 from ultramon.hosts.launcher_doctor import check_hook_command
 from ultramon.hosts.planned_change import read_backup
 from ultramon.hosts.resident_doctor import check_resident
-from ultramon.system.environment import is_on
 from ultramon.system.findings import Finding
 from ultramon.system.terminal_text import first_of
 from ultramon.system.timestamps import format_time
@@ -33,30 +32,26 @@ _MAX_COMMAND_CHARS = 120
 
 def check_settings(seen: Examination) -> Iterator[Finding]:
     """Every layer: readable, with hooks of ultramon or without, with all that are needed."""
-    is_expected = False
     for layer in seen.layers:
         name = f"{layer.name} settings"
         if layer.problem:
-            is_expected = True
             yield problem(name, layer.problem, "mend the file")
             continue
         events = {hook.event for hook in layer.settings.our_hooks()}
         missing = [event for event in EVENTS if event not in events]
-        is_expected |= bool(events)
         if not events and seen.was_installed(layer.settings):
-            is_expected = True
             fate = f"ultramon's hooks were installed here, and {_fate(seen, layer)}"
             cure = f"{layer.command(INSTALL)}; or, if that was meant, {layer.command(UNINSTALL)}"
             yield problem("hooks", f"{layer.path}: {fate}", cure)
-        elif not events:
+        elif not events and seen.installed:
             yield ok(name, f"{layer.path}: no hooks of ultramon")
+        elif not events:
+            continue
         elif missing:
             lacking = f"{layer.path}: no hook for {', '.join(missing)}"
             yield warning(name, lacking, layer.command(INSTALL))
         else:
             yield ok(name, f"{layer.path}: hooks of ultramon for {len(events)} events")
-    if not is_expected:
-        yield warning("hooks", "are not installed", INSTALL)
 
 
 def _fate(seen: Examination, layer: Layer) -> str:
@@ -85,9 +80,6 @@ def check_disabled(seen: Examination) -> Iterator[Finding]:
             find = problem if seen.installed else warning
             message = f"{layer.path}: disableAllHooks is true: no hook and no status line runs"
             yield find("disableAllHooks", message, "take it out there")
-    if is_on("ULTRAMON_DISABLED"):
-        message = "ULTRAMON_DISABLED is set: hooks started from here do nothing"
-        yield warning("environment", message, "unset ULTRAMON_DISABLED")
 
 
 def check_installed_once(seen: Examination) -> Iterator[Finding]:
