@@ -105,7 +105,8 @@ class Qwen(Client):
         record.unlink(missing_ok=True)
         if self.closed is not None and not is_killed:
             entry = json.loads(self.closed.read_text())
-            entry |= {"sessionId": SESSION, "timestamp": int(time.time() * 1000)}
+            # After the last line, whose time was rounded to a millisecond.
+            entry |= {"sessionId": SESSION, "timestamp": int(time.time() * 1000) + 1}
             record.write_text(json.dumps(entry) + "\n")
 
 
