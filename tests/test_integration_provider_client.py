@@ -27,8 +27,8 @@ from helpers.provider_api import (
 )
 
 from ultramon import ConfigurationError, ContextConfig, create_context_monitor
+from ultramon.context.provider_answer import MAX_HELD_BYTES
 from ultramon.integrations import load
-from ultramon.integrations.provider_answer import MAX_HELD_BYTES
 from ultramon.integrations.provider_client import ContextReader
 from ultramon.testing import IntegrationContract
 

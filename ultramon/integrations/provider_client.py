@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ultramon.context.provider_answer import ProviderAnswer
 from ultramon.context.provider_usage import usage_from_response
 from ultramon.errors import ConfigurationError
-from ultramon.integrations.provider_answer import ProviderAnswer
 from ultramon.integrations.reading_adapter import ReadingAdapter
 
 if TYPE_CHECKING:
