@@ -27,10 +27,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from helpers.relayed import ended_at_last  # noqa: E402
 from real_client.client import MODEL, Client, find_client, one_at_a_time  # noqa: E402
 from real_client.item_agent import CHARS_PER_TOKEN, NO_FILE, STUB, ItemAgent  # noqa: E402
 from real_client.item_job import GOAL, RULES, SOURCE_CHARS, ItemJob  # noqa: E402
-from real_client.relaying import ended_at_last  # noqa: E402
 from results import replace_section  # noqa: E402
 
 TITLE = "Long jobs, four ways: a scripted model, plumbing and tokens, not quality"
