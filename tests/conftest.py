@@ -78,6 +78,14 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return durations.scope_of(nodeid)
 
+        def add_node_collection(self, node, collection):
+            if len(set(collection)) < len(collection):
+                several = ", ".join(
+                    name for name, tests in Counter(collection).items() if tests > 1
+                )
+                raise pytest.UsageError(f"of tests with one id only one would run: {several}")
+            super().add_node_collection(node, collection)
+
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
