@@ -5,7 +5,7 @@ import random
 import signal
 
 import pytest
-from helpers.relayed import CHECK, RelayedProject, finish
+from helpers.relayed import CHECK, RelayedProject, finish, marks_of
 
 from ultramon.relay.context_process import find_leader
 
@@ -27,7 +27,7 @@ def test_a_relay_killed_at_any_moment_loses_nothing(tmp_path, seed, kills):
         if code != -signal.SIGKILL or relays_killed > 3 * kills:
             break
         relays_killed += 1
-        leader = find_leader({"ULTRAMON_RELAY": "job", "ULTRAMON_RUN": "job"})
+        leader = find_leader({**marks_of(project.state), "ULTRAMON_RUN": "job"})
         if leader is not None and chance.random() < 1 / 3:
             os.killpg(leader, signal.SIGKILL)
             contexts_killed += 1

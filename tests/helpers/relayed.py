@@ -93,13 +93,18 @@ def ended_at_last(process):
             process.communicate()
 
 
+def marks_of(state, run="job"):
+    """Return the variables that a run's contexts have, and no relay of another test."""
+    from ultramon.backends.local.backend import LocalBackend
+
+    return {"ULTRAMON_RELAY": run, "ULTRAMON_BACKEND": LocalBackend(str(state)).url}
+
+
 def end_contexts(state, run="job"):
     """Kill what a run's contexts have started, and nothing of another test; return how much."""
-    from ultramon.backends.local.backend import LocalBackend
     from ultramon.relay.context_process import end_left_over
 
-    url = LocalBackend(str(state)).url
-    return end_left_over({"ULTRAMON_RELAY": run, "ULTRAMON_BACKEND": url})
+    return end_left_over(marks_of(state, run))
 
 
 # --- what runs as an agent
