@@ -25,7 +25,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from helpers import program
-from helpers.running_server import ServeProgram
 from real_client.api import Api, Reply, Step, bash, marked
 from real_client.client import Client, finish, one_at_a_time
 from real_client.watch import new_notes
@@ -34,8 +33,8 @@ from ultramon.hosts.resident.place import Place
 
 NO_OP, NO_OP_WAITED = "a hook that is `true`", "the same, PreToolUse waited for too"
 PROCESS, RESIDENT = "a process each", "a resident"
-KILLED, HUNG, HTTP = "a resident, killed halfway", "a resident, stopped halfway", "HTTP"
-MODES = (NO_OP, NO_OP_WAITED, PROCESS, RESIDENT, KILLED, HUNG, HTTP)
+KILLED, HUNG = "a resident, killed halfway", "a resident, stopped halfway"
+MODES = (NO_OP, NO_OP_WAITED, PROCESS, RESIDENT, KILLED, HUNG)
 WINDOW_TOKENS = 200_000
 
 
@@ -67,13 +66,9 @@ class Contender:
         self.client = Client(folder, self.api)
         # The path of a socket is short.
         self.sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="um-"))
-        options = {PROCESS: ["--no-resident"]}
-        if mode == HTTP:
-            self.state.mkdir(mode=0o700)
-            stack.enter_context(ServeProgram(state=self.state))
-            options[HTTP] = ["--via", "http"]
+        options = ["--no-resident"] if mode == PROCESS else []
         done = program.run_process(
-            "install", "claude-code", "--force", *options.get(mode, []),
+            "install", "claude-code", "--force", *options,
             HOME=str(self.client.home),
             CLAUDE_CONFIG_DIR=str(self.client.configuration),
             ULTRAMON_STATE_DIR=str(self.state),

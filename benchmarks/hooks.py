@@ -272,7 +272,7 @@ class Contest:
 
 def last_usage(transcripts: dict[str, Path]) -> list[str]:
     """Measure within one process how long the last usage takes to find."""
-    from ultramon.hosts.claude_code.transcripts.last_reading import read_last_reading
+    from ultramon.hosts.claude_code.last_reading import read_last_reading
 
     times: dict[str, list[float]] = {name: [] for name in transcripts}
     for _ in range(READS):

@@ -12,9 +12,6 @@ import time
 import processor_time
 from fleet import Herd
 
-from ultramon.backends.local.state_files import StateDirectory
-from ultramon.backends.local.state_index import delete_indexes
-
 AGENTS = 10_000
 ROUNDS = 7
 
@@ -39,7 +36,6 @@ for entry in os.scandir(folder):
 """
 COMMAND = "from ultramon.cli import main; import sys; sys.argv[1:] = {words!r}; main()"
 TMUX = ["watch", "--format", "tmux"]
-FIRST = "without an index"
 PARSED = "reading all, parsing with orjson"
 
 
@@ -64,13 +60,11 @@ def main() -> str:
         folder = str(herd.folder)
         codes = {
             "`ultramon --version`": COMMAND.format(words=["--version"]),
-            f"`ultramon status --json`, {FIRST}": COMMAND.format(words=["status", "--json"]),
-            "`ultramon status --json`, again": COMMAND.format(words=["status", "--json"]),
+            "`ultramon status --json`": COMMAND.format(words=["status", "--json"]),
             "`ultramon status --json --limit 20`": COMMAND.format(
                 words=["status", "--json", "--limit", "20"]
             ),
-            f"`ultramon watch --format tmux`, {FIRST}": COMMAND.format(words=TMUX),
-            "`ultramon watch --format tmux`, again": COMMAND.format(words=TMUX),
+            "`ultramon watch --format tmux`": COMMAND.format(words=TMUX),
             "listing and reading all, nothing parsed": LOOK.format(folder=folder),
             PARSED: READ.format(folder=folder, loads="__import__('orjson').loads"),
             "reading all, parsing with json": READ.format(
@@ -86,8 +80,6 @@ def main() -> str:
         times: dict[str, list[float]] = {name: [] for name in codes}
         for _ in range(ROUNDS):
             for name, code in codes.items():
-                if name.endswith(FIRST):
-                    delete_indexes(StateDirectory(directory))
                 times[name].append(processor_time.of_python(code, environment) / 1000)
         size = (herd.folder / f"{herd.ids[0]}.json").stat().st_size
     medians = {name: statistics.median(values) for name, values in times.items()}

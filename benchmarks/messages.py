@@ -48,7 +48,7 @@ def ultramon(directory: str) -> Candidate:
 
     def put(text: str) -> None:
         sender.queue.queue_message(
-            "boss", text, now=time.time(), sender="scout-1", category="context_monitor"
+            Draft("boss", text, sender="scout-1", category="context_monitor"), now=time.time()
         )
 
     def close() -> None:

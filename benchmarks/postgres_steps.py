@@ -22,6 +22,7 @@ from ultramon import Fleet
 from ultramon.backends.base import Backend, Save
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.notices.message import Draft
 from ultramon.notices.registration import StoredRegistration
 from ultramon.system.processes import this_host
 
@@ -151,7 +152,7 @@ class Steps:
         self._cursor = page.cursor if len(page.events) == PAGE else None
 
     def enqueue(self, turn: int) -> None:
-        self.backend.queue.queue_message(_reader(turn), f"{turn} {TEXT}", now=time.time())
+        self.backend.queue.queue_message(Draft(_reader(turn), f"{turn} {TEXT}"), now=time.time())
 
     def claim(self, turn: int) -> None:
         [message] = self.backend.queue.claim(_reader(turn), now=time.time(), limit=1)
@@ -255,7 +256,7 @@ def deliveries(url: str, *, hint: bool) -> list[float]:
         thread.start()
         for _ in range(CROSSINGS):
             time.sleep(chance.uniform(0.01, 0.04))
-            sender.queue.queue_message(name, repr(time.perf_counter()), now=time.time())
+            sender.queue.queue_message(Draft(name, repr(time.perf_counter())), now=time.time())
         thread.join()
     sender.close()
     receiver.close()

@@ -200,7 +200,7 @@ def with_pins(bench: Bench) -> Outcome:
     """The same, with ultramon's hooks, and the rules as pins."""
     bench.ultramon("install", "claude-code", "--force", "--pins")
     for rule in RULES:
-        bench.ultramon("pin", rule)
+        bench.ultramon("host", "pin", rule)
     return own_compaction(bench)
 
 

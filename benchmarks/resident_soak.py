@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from helpers.hooked_session import encoded, tokens_at
 from helpers.resident_session import ResidentSession
 
-from ultramon.hosts.claude_code.setup.http_hooks import NOT_WAITED_FOR
+from ultramon.hosts.claude_code.install.commands import NOT_WAITED_FOR
 
 REMAINING = (90, 88, 86, 34, 33, 24, 23, 22)
 """Percent that remain at the replies of a session: two of them cross a rung."""

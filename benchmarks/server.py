@@ -1,4 +1,4 @@
-"""The server under load and under attack, beside a bare FastAPI application; a hook by HTTP.
+"""The server under load and under attack, beside a bare FastAPI application.
 
 The load comes from `wrk`; the servers are processes of their own on the same machine.
 """
@@ -21,8 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from hooks import OURS as HOOK
-from hooks import RESIDENT, SESSION_ID, Contest, payload
 from pydantic import BaseModel
 
 HERE = Path(__file__).resolve().parent
@@ -33,7 +31,6 @@ LOADS = 3
 DRIPPING = 300
 ATTACK_SECONDS = 8.0
 REQUESTS = 150
-HOOKS = 101
 SESSIONS = (0, 1_000, 2_000)
 REST_SECONDS = 5.0
 TIMEOUT_SECONDS = 30.0
@@ -334,59 +331,11 @@ def attack(folder: Path) -> list[str]:
     return rows
 
 
-def hook_calls(folder: Path) -> list[str]:
-    """Measure one tool call of Claude Code: the installed hook, and the same by HTTP."""
-    transcript = folder / "large.jsonl"
-    contest = Contest(folder, transcript)
-    contest.add_ours()
-    state = contest.states[HOOK]
-    body = payload(transcript)
-    times: dict[str, list[float]] = {}
-    with ours(state, contest.environment()) as server:
-        headers = {"Authorization": f"Bearer {server.secret('hook.secret')}", **JSON}
-        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_SECONDS)
-
-        def by_kept_connection() -> None:
-            kept.request("POST", "/hooks/claude-code", body, headers)
-            answer = kept.getresponse()
-            said = answer.read()
-            assert answer.status == 204, said
-
-        def by_new_connection() -> None:
-            status, said = server.ask("POST", "/hooks/claude-code", headers, body)
-            assert status == 204, said
-
-        def timed(call: object) -> float:
-            began = time.perf_counter()
-            call()  # type: ignore[operator]
-            return (time.perf_counter() - began) * 1000
-
-        ways = {
-            "the installed hook, a process": lambda: contest.run(HOOK),
-            "the same with a resident": lambda: contest.run(RESIDENT),
-            "POST /hooks/claude-code, connection kept": lambda: timed(by_kept_connection),
-            "the same, a connection each": lambda: timed(by_new_connection),
-        }
-        times = {way: [] for way in ways}
-        for _ in range(HOOKS):
-            for way, call in ways.items():
-                times[way].append(call())
-        kept.close()
-        path = state / "subagents" / f"{SESSION_ID}.json"
-        assert json.loads(path.read_bytes())["seq"] > 2 * HOOKS
-    process = statistics.median(times["the installed hook, a process"])
-    rows = ["| one tool call | median ms | p90 ms | ÷ the process |", "|---|---|---|---|"]
-    for way, values in times.items():
-        median, p90 = statistics.median(values), statistics.quantiles(values, n=10)[-1]
-        rows.append(f"| {way} | {median:.1f} | {p90:.1f} | {median / process:.2f} |")
-    return rows
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        states, hooks, sessions = folder / "states", folder / "hooks", folder / "sessions"
-        for directory in (states, hooks, sessions):
+        states, sessions = folder / "states", folder / "sessions"
+        for directory in (states, sessions):
             directory.mkdir(mode=0o700)
         lines = [
             f"### Posts of {AGENTS:,} registered agents to `POST /hooks/context-usage`",
@@ -411,10 +360,6 @@ def main() -> None:
             *attack(states),
             "",
             "Each request on a connection of its own; whoever is cut off connects again at once.",
-            "",
-            "### A hook of Claude Code by HTTP",
-            "",
-            *hook_calls(hooks),
         ]
     print("\n".join(lines))
 

@@ -19,7 +19,7 @@ FIRST_HANDOFF = f"{FIRST_USE}.hand_off()"
 ROWS = {
     BARE: "pass",
     "import ultramon": "import ultramon",
-    "what a hook loads": "import ultramon.hosts.handling, ultramon.hosts.store",
+    "what a hook loads": "import ultramon.hosts.calls.handling, ultramon.hosts.calls.store",
     "from ultramon import create_context_monitor": "from ultramon import create_context_monitor",
     FIRST_USE: "from ultramon import create_context_monitor as create; create().start()",
     FIRST_HANDOFF: "from ultramon import create_context_monitor as create;"
