@@ -6,13 +6,13 @@ run: .venv
 	.venv/bin/ultramon demo
 
 test: .venv
-	$(PYTHON) -m pytest -n 3 --dist loadfile -m 'not slow'
+	$(PYTHON) -m pytest -n 4 --dist loadfile -m 'not slow'
 
 test-all: .venv
-	$(PYTHON) -m pytest -n 3 --dist loadfile
+	$(PYTHON) -m pytest -n 4 --dist loadfile
 
 durations: .venv
-	$(PYTHON) -m pytest -n 3 --dist loadfile --write-durations
+	$(PYTHON) -m pytest -n 4 --dist loadfile --write-durations
 
 # The oldest and newest supported version of each: make frameworks ARGS='langchain 1.1.0' for another
 frameworks: .venv
@@ -44,7 +44,7 @@ bench-relay: .venv
 	$(PYTHON) benchmarks/relay_arms.py $(ARGS)
 
 soak: .venv
-	$(PYTHON) benchmarks/soak.py $(ARGS)
+	$(PYTHON) -m benchmarks.soak $(ARGS)
 
 .venv:
 	python3 -m venv .venv

@@ -64,6 +64,7 @@ def main() -> None:
         os.chdir(directory)
         result = Fleet(run).supervise(spawn, MODULES, workers=3, verify=is_counted, on_event=show)
         print(result)
+        result.raise_for_failure()
         assert_no_work_lost(run)
         print("no work was lost")
         os.chdir(here)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs the tests with warnings as errors on every Python 3.11 or newer that is found: on PATH,
-# and where pyenv and uv keep theirs; on the first of them also the tests that take minutes.
+# and where pyenv and uv keep theirs; on the first of them also the tests that take minutes, and
+# a soak of two minutes on each kind of store, with a seed of its own that its last lines name.
 # Arguments go to pytest. Exits 1 when one of them fails.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -22,6 +23,15 @@ candidates() {
     done
 }
 
+# Without PostgreSQL or PgBouncer a soak says so and is skipped; under CI=true it fails.
+soak() {
+    soaked=0
+    for on in files postgres pgbouncer proxy; do
+        "$1" -m benchmarks.soak --minutes 2 --on "$on" --seed "$(date +%s)" || soaked=1
+    done
+    return "$soaked"
+}
+
 # A shim of pyenv answers only for the versions that are switched on: its refusal is no interpreter.
 probe='import sys; sys.version_info >= (3, 11) and print("%d.%d.%d" % sys.version_info[:3])'
 seen="" report="" status=0
@@ -36,7 +46,9 @@ for python in $(candidates); do
         result="cannot be installed"
     elif "$venv/bin/python" -m pytest -W error -n 2 --dist loadfile --hypothesis-profile full \
         -m 'not real_client and not exhaustive' "$@" &&
-        { [ "$seen" != " $version " ] || "$venv/bin/python" -m pytest --exhaustive -n 2 -m exhaustive; }
+        { [ "$seen" != " $version " ] ||
+            { "$venv/bin/python" -m pytest --exhaustive -n 4 -m exhaustive &&
+                soak "$venv/bin/python"; }; }
     then
         result="passed"
     else

@@ -14,8 +14,8 @@ from typing import Any
 
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.cli.agent_list import open_agent_list
-from ultramon.cli.watch.app import WatchApp
-from ultramon.cli.watch.source import Source
+from ultramon.cli.views.watch.app import WatchApp
+from ultramon.cli.views.watch.source import Source
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.state.record import StateRecord
 

@@ -24,6 +24,7 @@ from ultramon.backends.credentials import Credential  # noqa: E402
 from ultramon.backends.postgres.admin.setup import migrate  # noqa: E402
 from ultramon.backends.postgres.backend import PostgresBackend  # noqa: E402
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION  # noqa: E402
+from ultramon.notices.message import Draft  # noqa: E402
 
 CONFIG = ContextConfig(context_window_tokens=200_000)
 NUMBERED = (
@@ -52,7 +53,9 @@ def fill(store: PostgresBackend) -> None:
         monitor.hand_off()
     create_context_monitor("scout-2", CONFIG, run="audit", backend=store).start()
     store.credentials.mint(Credential("0" * 64, "scout-2", 1, "boss", 1.0, 9e9))
-    store.queue.queue_message("scout-2", "stored long ago", now=time.time(), sender="scout-1")
+    store.queue.queue_message(
+        Draft("scout-2", "stored long ago", sender="scout-1"), now=time.time()
+    )
     store.claim_handoff("handoff-1", "scout-1", "scout-2", now=time.time())
     store.put_request("scout-2", {"deadline": 1.0, "generation": 1})
 

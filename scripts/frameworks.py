@@ -56,8 +56,8 @@ class Result(NamedTuple):
 
 def adapter_tests(module: str) -> tuple[str, ...]:
     """Return the tests of an adapter: those of every adapter, its own, and its example."""
-    own = f"tests/test_integration_{module}.py"
-    return ("tests/test_frameworks.py", own, "tests/test_docs.py", "-k", module)
+    own = f"tests/integrations/test_integration_{module}.py"
+    return ("tests/integrations/test_frameworks.py", own, "tests/test_docs.py", "-k", module)
 
 
 FRAMEWORKS = {
@@ -69,12 +69,12 @@ FRAMEWORKS = {
     "claude-agent-sdk": Framework("claude-agent-sdk", "0.2.187", adapter_tests("claude_agent_sdk")),
     "google-adk": Framework("google-adk", "2.13.0", adapter_tests("google_adk")),
     "litellm": Framework("litellm", "1.106.2", adapter_tests("litellm")),
-    "mcp": Framework("mcp", "2.3.0", ("tests/test_mcp.py",)),
+    "mcp": Framework("mcp", "2.3.0", ("tests/mcp/test_mcp.py",)),
     # Apart from the others, which are tested without aiohttp and boto3.
     "provider-sdks": Framework(
         "dev",
         "2.12.0",
-        ("tests/test_integration_provider_client.py",),
+        ("tests/integrations/test_integration_provider_client.py",),
         ("openai==2.54.0", "google-genai==2.34.0"),
         "anthropic",
         (

@@ -38,7 +38,12 @@ def render(document: str) -> str:
 
 
 if __name__ == "__main__":
-    inner = [f"{group} {name}" for group, (_, places) in GROUPS.items() for name in places]
+    inner = [
+        f"{group} {name}"
+        for group, (_, places) in GROUPS.items()
+        for name, place in places.items()
+        if place not in ((name, "command") for name in COMMANDS)
+    ]
     for words in ("ultramon", *(f"ultramon {name}" for name in (*COMMANDS, *GROUPS, *inner))):
         if f"<!-- help: {words} -->" not in DOCS.read_text():
             raise SystemExit(f"docs/cli.md has no section for: {words}")

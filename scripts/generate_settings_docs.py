@@ -38,21 +38,31 @@ def _default(value: object) -> str:
 
 
 def _settings(settings: Mapping[str, Setting]) -> Iterator[str]:
-    yield "| setting | values | unit | default | environment variable | meaning |"
+    yield "| setting | values | unit | default | from a project | meaning |"
     yield "|---|---|---|---|---|---|"
     for name, one in settings.items():
-        variables = "<br>".join(f"`{variable}`" for variable in one.variables)
+        from_project = "" if one.from_project is None else one.from_project.allowed
         yield (
             f"| `{name}` | {one.kind.allowed.replace('<', '&lt;')} | {one.kind.unit} |"
-            f" {_default(one.default)} | {variables} | {one.meaning} |"
+            f" {_default(one.default)} | {from_project} | {one.meaning} |"
         )
+
+
+def variables() -> dict[str, str]:
+    """Return every environment variable of ultramon, sorted, with its meaning."""
+    found = {f"ULTRAMON_{name}": meaning for name, meaning in VARIABLES.items()}
+    for table in ("context", "alerts"):
+        for name, one in TABLES[table].items():
+            for variable, key in zip(one.variables, one.keys or ("",), strict=False):
+                found.setdefault(variable, f"`{name}{key and f'.{key}'}` of `[{table}]`.")
+    return dict(sorted(found.items()))
 
 
 def _variables() -> Iterator[str]:
     yield "| variable | meaning |"
     yield "|---|---|"
-    for name, meaning in VARIABLES.items():
-        yield f"| `ULTRAMON_{name}` | {meaning} |"
+    for name, meaning in variables().items():
+        yield f"| `{name}` | {meaning} |"
 
 
 def render(document: str) -> str:

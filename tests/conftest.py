@@ -153,13 +153,17 @@ def postgres():
 
 
 @pytest.fixture
-def postgres_store(postgres):
-    """Give the URL of a PostgreSQL store that no other test uses, its tables made."""
+def postgres_store(postgres, monkeypatch):
+    """Give the URL of a PostgreSQL store that no other test uses, its tables made.
+
+    A start waits for as long as a machine with much to do may take; `network` takes that back.
+    """
     import psycopg
 
     from ultramon.backends.postgres.admin.setup import migrate
     from ultramon.backends.postgres.backend import PostgresBackend
 
+    monkeypatch.setattr("ultramon.backends.postgres.backend.START_TIMEOUT_SECONDS", 30.0)
     schema = f"test_{secrets.token_hex(6)}"
     url = postgres.url(schema)
     maker = PostgresBackend(url)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+import ultramon
 from ultramon import errors
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -15,7 +16,6 @@ from ultramon.errors import (
     AgentWorkError,
     ConfigurationError,
     FencedError,
-    HandedOffError,
     HandoffTakenError,
     InvalidAgentIdError,
     InvalidUsageError,
@@ -24,6 +24,7 @@ from ultramon.errors import (
     NotPermittedError,
     QueueFullError,
     RegistrationError,
+    SpawnError,
     StateCorruptError,
     StateDirectoryError,
     StateError,
@@ -33,7 +34,8 @@ from ultramon.errors import (
     UnknownResponseError,
     WorkspaceError,
 )
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.fleet.supervise.result import ItemCounts, RunUnfinishedError, SupervisorResult
+from ultramon.handoff import HandedOffError, HandoffRecord
 
 MANY_FILES = tuple(f"{number}.py" for number in range(22))
 
@@ -47,8 +49,40 @@ HANDOFF = HandoffRecord(
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
 )
 
+UNFINISHED = SupervisorResult(
+    run="audit",
+    counts=ItemCounts(24, 1, 0, 1, 22),
+    contexts=(),
+    repeated=(),
+    set_aside={"b\n": "killed from outside 9 times"},
+    left=tuple(f"c{number}" for number in range(22)),
+    lost=(),
+    verify_errors={},
+    stopped="deadline",
+)
+
 # error, builtin that a caller expects, fields, message
 CASES = [
+    (
+        SpawnError("audit", "audit.1", FileNotFoundError(2, "No such file", "nosuch")),
+        RuntimeError,
+        {"run": "audit", "agent_id": "audit.1"},
+        "run audit: spawn raised FileNotFoundError for audit.1: [Errno 2] No such file: 'nosuch'; "
+        "agents that ran were asked to hand off. Correct it: the same call continues the run",
+    ),
+    (
+        RunUnfinishedError(UNFINISHED),
+        RuntimeError,
+        {"run": "audit", "result": UNFINISHED},
+        "\n  ".join(
+            [
+                f"run audit is not done: {UNFINISHED}",
+                "set aside: b\\n: killed from outside 9 times",
+                *(f"left: c{number}" for number in range(20)),
+                "left: 2 more",
+            ]
+        ),
+    ),
     (
         AgentWorkError("main", "clients_task", "read", "1"),
         RuntimeError,
@@ -160,7 +194,7 @@ CASES = [
         RuntimeError,
         {"recipient": "a", "waiting": 1_000},
         "agent a: 1,000 messages wait and none was added; let it fetch them "
-        "(`ultramon messages a --ack`), or give messages a category, of which the oldest is "
+        "(`ultramon queue messages a --ack`), or give messages a category, of which the oldest is "
         "dropped",
     ),
     (
@@ -203,8 +237,8 @@ CASES = [
 ]
 CLASSES = {
     name: kind
-    for name, kind in vars(errors).items()
-    if inspect.isclass(kind) and kind.__module__ == errors.__name__
+    for name in ultramon.__all__
+    if inspect.isclass(kind := getattr(ultramon, name)) and issubclass(kind, UltramonError)
 }
 
 

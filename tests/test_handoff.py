@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ultramon.backends.memory import MemoryBackend
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import HandoffTakenError
-from ultramon.monitor.handoff import (
+from ultramon.handoff import (
     MAX_LIST_BYTES,
     MAX_NOTES_BYTES,
     MAX_NOTES_CHARS,

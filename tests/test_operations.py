@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-BACKUP, RESTORE, DUMP, RELOAD = BLOCKS
+BACKUP, RESTORE, DUMP, RELOAD, DELIVER = BLOCKS
 
 WRITER = """
 import sys
@@ -181,7 +181,7 @@ def test_every_log_line_has_a_meaning_on_the_page():
 
 def test_each_option_of_the_page_exists():
     """A misspelt one would be found by the reader."""
-    known = run("serve", "--help").stdout + run("prune", "--help").stdout
+    known = run("serve", "--help").stdout + run("backend", "prune", "--help").stdout
     for option in set(re.findall(r"ultramon serve ([^`\n]*)`", PAGE)):
         for flag in re.findall(r"--[a-z-]+", option):
             assert flag in known
@@ -216,6 +216,12 @@ def test_systemd_accepts_the_units(manager, tmp_path):
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_waits_on_a_host_is_looked_for_by_the_command_of_the_page(tmp_path):
+    """It runs as the page prints it, also where nothing waits."""
+    programs = f"{Path(PROGRAM).parent}{os.pathsep}"
+    shell(f'PATH="{programs}$PATH"\n{DELIVER}', ULTRAMON_STATE_DIR=tmp_path / "state")
 
 
 @pytest.mark.exhaustive

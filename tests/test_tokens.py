@@ -27,7 +27,7 @@ from ultramon.errors import (
 from ultramon.testing import FakeClock
 from ultramon.testing.clock import START
 from ultramon.testing.contract.states import prune, start, write
-from ultramon.tokens import TOKEN_SECONDS, verify_token
+from ultramon.tokens import TOKEN_SECONDS, rotate_token, verify_token
 
 TOKEN = "um_" + "A" * 43
 
@@ -287,6 +287,27 @@ def test_revoked_tokens_are_worthless(backend, clock):
     assert verify_token(mint(backend, clock), backend=backend, clock=clock) == "scout-1"
 
 
+def test_a_rotation_leaves_one_token(backend, clock):
+    """The new one; others of other agents stay, also those that the agent made for a child."""
+    start(backend)
+    start(backend, "child", parent_id="scout-1")
+    tokens = [mint(backend, clock) for _ in range(3)]
+    childs = mint(backend, clock, "child", "scout-1")
+    new = rotate_token("scout-1", backend=backend, clock=clock)
+    assert {verify_token(token, backend=backend, clock=clock) for token in tokens} == {None}
+    assert verify_token(new, backend=backend, clock=clock) == "scout-1"
+    assert verify_token(childs, backend=backend, clock=clock) == "child"
+    assert revoke_tokens("scout-1", backend=backend) == 1
+
+
+def test_an_ended_agent_gets_no_token_by_a_rotation(backend, clock):
+    """Its tokens are void already."""
+    record = start(backend)
+    write(backend, record, active=False, outcome="failed")
+    with pytest.raises(RegistrationError, match="has ended"):
+        rotate_token("scout-1", backend=backend, clock=clock)
+
+
 def test_an_ended_agents_tokens_can_be_revoked(backend, clock):
     """Who cleans up need not come before the end."""
     record = start(backend)
@@ -310,7 +331,12 @@ RIGHTS = {
 
 @pytest.mark.parametrize(("requester", "agent_id", "may"), RIGHTS.values(), ids=RIGHTS.keys())
 @pytest.mark.parametrize(
-    ("verb", "what"), [(mint_token, "make tokens of"), (revoke_tokens, "revoke tokens of")]
+    ("verb", "what"),
+    [
+        (mint_token, "make tokens of"),
+        (rotate_token, "make tokens of"),
+        (revoke_tokens, "revoke tokens of"),
+    ],
 )
 def test_an_agent_and_its_direct_parent_decide_about_its_tokens(
     backend, clock, requester, agent_id, may, verb, what
@@ -338,7 +364,7 @@ def test_an_agent_and_its_direct_parent_decide_about_its_tokens(
     assert revoke_tokens(agent_id, backend=backend) == 1
 
 
-@pytest.mark.parametrize("verb", [mint_token, revoke_tokens])
+@pytest.mark.parametrize("verb", [mint_token, rotate_token, revoke_tokens])
 def test_an_unknown_agent_has_no_tokens(backend, verb):
     """Neither does one that cannot be."""
     with pytest.raises(AgentNotFoundError):

@@ -3,8 +3,6 @@
 Everything public is here; importing this module loads nothing until a name is used.
 """
 
-__version__ = "0.1.0"
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon import signals
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
         AgentWorkError,
         ConfigurationError,
         FencedError,
-        HandedOffError,
         HandoffTakenError,
         InvalidAgentIdError,
         InvalidUsageError,
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
         NotPermittedError,
         QueueFullError,
         RegistrationError,
+        SpawnError,
         StateCorruptError,
         StateDirectoryError,
         StateError,
@@ -56,14 +54,15 @@ if TYPE_CHECKING:
     )
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.fleet import Fleet
-    from ultramon.fleet.jobs import Job
-    from ultramon.fleet.supervisor_result import (
+    from ultramon.fleet.supervise.jobs import Job
+    from ultramon.fleet.supervise.result import (
         ContextResult,
         ItemCounts,
+        RunUnfinishedError,
         SupervisorEvent,
         SupervisorResult,
     )
-    from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
+    from ultramon.handoff import HandedOffError, HandoffRecord, Resume, Workspace
     from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
     from ultramon.monitor.pool import MonitorPool
     from ultramon.monitor.worker import Worker, worker
@@ -132,7 +131,9 @@ __all__ = [
     "Registration",
     "RegistrationError",
     "Resume",
+    "RunUnfinishedError",
     "Rung",
+    "SpawnError",
     "StateCorruptError",
     "StateDirectoryError",
     "StateError",
@@ -183,15 +184,16 @@ _ROOMS = {
     "context.monitor_gauge": "Fit",
     "context.tracker": "ContextTracker create_context_tracker",
     "errors": "AgentAlreadyRunningError AgentNotFoundError AgentWorkError ConfigurationError "
-    "FencedError HandedOffError HandoffTakenError InvalidAgentIdError InvalidUsageError "
+    "FencedError HandoffTakenError InvalidAgentIdError InvalidUsageError "
     "LifecycleError MissingExtraError NotPermittedError QueueFullError RegistrationError "
-    "StateCorruptError StateDirectoryError StateError StateSchemaError StateWriteError "
-    "UltramonError UnknownResponseError WorkspaceError",
+    "SpawnError StateCorruptError StateDirectoryError StateError "
+    "StateSchemaError StateWriteError UltramonError UnknownResponseError WorkspaceError",
     "fleet.events": "FleetEvent",
     "fleet.fleet": "Fleet",
-    "fleet.jobs": "Job",
-    "fleet.supervisor_result": "ContextResult ItemCounts SupervisorEvent SupervisorResult",
-    "monitor.handoff": "HandoffRecord Resume Workspace",
+    "fleet.supervise.jobs": "Job",
+    "fleet.supervise.result": "ContextResult ItemCounts RunUnfinishedError SupervisorEvent "
+    "SupervisorResult",
+    "handoff": "HandedOffError HandoffRecord Resume Workspace",
     "monitor.monitor": "ContextMonitor create_context_monitor",
     "monitor.pool": "MonitorPool",
     "monitor.worker": "Worker worker",
@@ -213,7 +215,7 @@ if not TYPE_CHECKING:
 
         if name == "signals":
             return importlib.import_module("ultramon.signals")
-        room = _HOMES.get(name)
+        room = "version" if name == "__version__" else _HOMES.get(name)
         if room is None:
             raise AttributeError(f"module 'ultramon' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"ultramon.{room}"), name)

@@ -15,6 +15,8 @@ UltramonError
 ├── QueueFullError (RuntimeError)          a recipient has too many messages waiting
 ├── AgentNotFoundError (LookupError)       no state of that agent
 ├── AgentWorkError (RuntimeError)       a stored agent's plan or handoff cannot change like that
+├── RunUnfinishedError (RuntimeError)      a supervised run ended, and not all of it is done
+├── SpawnError (RuntimeError)              a process that cannot be started for any context
 ├── WorkspaceError (RuntimeError)          a working tree that a relay cannot use as asked
 ├── MissingExtraError (ImportError)        an optional dependency is not installed
 └── StateError
@@ -27,8 +29,6 @@ UltramonError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ultramon.monitor.handoff import HandoffRecord
 
 
 def _restored(
@@ -210,23 +210,6 @@ class HandoffTakenError(UltramonError, RuntimeError):
         )
 
 
-class HandedOffError(UltramonError, RuntimeError):
-    """An adapter ended the run of an agent, as ``on_return`` asks; a successor can go on.
-
-    Attributes:
-        agent_id: The agent.
-        handoff: What it left, a `HandoffRecord`.
-    """
-
-    def __init__(self, agent_id: str, handoff: "HandoffRecord") -> None:
-        self.agent_id = agent_id
-        self.handoff = handoff
-        super().__init__(
-            f"agent {agent_id} was asked to return and left handoff {handoff.handoff_id}; "
-            "start a successor with create_context_monitor(continues=error.handoff)"
-        )
-
-
 class NotPermittedError(UltramonError, PermissionError):
     """Only an agent itself and its direct parent may do that to it.
 
@@ -287,8 +270,8 @@ class QueueFullError(UltramonError, RuntimeError):
         self.waiting = waiting
         super().__init__(
             f"agent {recipient}: {waiting:,} messages wait and none was added; let it fetch them "
-            f"(`ultramon messages {recipient} --ack`), or give messages a category, of which the "
-            "oldest is dropped"
+            f"(`ultramon queue messages {recipient} --ack`), or give messages a category, of which "
+            "the oldest is dropped"
         )
 
 
@@ -335,6 +318,23 @@ class AgentWorkError(UltramonError, RuntimeError):
         self.task = task
         text = self._TEXTS[problem].format(task=task[:200], task_id=task_id)
         super().__init__(f"agent {agent_id}: {text}")
+
+
+class SpawnError(UltramonError, RuntimeError):
+    """The `spawn` of a supervised run would fail for every context; ``__cause__`` says how.
+
+    Attributes:
+        run: The run.
+        agent_id: The context that it was called for.
+    """
+
+    def __init__(self, run: str, agent_id: str, error: Exception) -> None:
+        self.run = run
+        self.agent_id = agent_id
+        super().__init__(
+            f"run {run}: spawn raised {type(error).__name__} for {agent_id}: {error}; agents that "
+            "ran were asked to hand off. Correct it: the same call continues the run"
+        )
 
 
 class WorkspaceError(UltramonError, RuntimeError):

@@ -14,22 +14,21 @@ from ultramon import signals
 from ultramon.backends.opening import as_backend
 from ultramon.backends.queue import listening, queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.backends.toolkit import find_agent, load_permitted
+from ultramon.backends.toolkit import find_agent, has_ended, load_permitted
 from ultramon.context.levels import as_ladder
 from ultramon.errors import ConfigurationError, StateError
-from ultramon.notices.message_rules import DELIVERIES, EXPIRY_SECONDS, LEASE_SECONDS
+from ultramon.notices.message import EXPIRY_SECONDS, Draft
+from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
 from ultramon.notices.registration import StoredRegistration
 from ultramon.notices.rules import check_recipient, resolve_target
-from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.system import compact_json
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id
-from ultramon.system.processes import this_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.base import Backend, StoredAgent
+    from ultramon.backends.base import Backend
     from ultramon.context.ladder import Ladder
     from ultramon.notices.message import Cancelled
     from ultramon.notices.models import Notice, Registration
@@ -93,7 +92,7 @@ def register(
         None if requester is None else check_agent_id(requester),
         notify,
         parent_of=lambda name: _parent_of(store, name),
-        is_over=found is not None and _is_over(found, now),
+        is_over=found is not None and has_ended(found, now),
         as_admin=as_admin,
     )
     registration = StoredRegistration(
@@ -206,17 +205,20 @@ def queue_message(
     backend: Backend | str | None = None,
     clock: Clock | None = None,
 ) -> int | None:
-    """Send an agent a message of your own. See `ultramon.backends.queue.Queue.queue_message`."""
-    return queue_of(as_backend(backend)).queue_message(
+    """Send an agent a message of your own. See `Draft`, and for what comes back `Queue`.
+
+    Both are in `ultramon.notices.message` and `ultramon.backends.queue`.
+    """
+    draft = Draft(
         target,
         text,
-        now=(clock or SYSTEM_CLOCK).now(),
-        sender=sender,
+        sender,
         category=category,
         delivery=delivery,
         dedupe_key=dedupe_key,
         expires_seconds=expires_seconds,
     )
+    return queue_of(as_backend(backend)).queue_message(draft, now=(clock or SYSTEM_CLOCK).now())
 
 
 class Inbox:
@@ -372,10 +374,3 @@ def _parent_of(backend: Backend, agent_id: str) -> str | None:
     """
     record = backend.load(check_agent_id(agent_id)).record
     return None if record is None else record.parent_id
-
-
-def _is_over(agent: StoredAgent, now: float) -> bool:
-    if agent.record is None:
-        return False
-    verdict = judge(agent.record, agent.heartbeat_at, now, this_host()).verdict
-    return verdict in (ENDED, LOST)

@@ -25,6 +25,7 @@ from ultramon.errors import (
 )
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.files import (
+    check_one_name,
     delete_quietly,
     make_private_directory,
     open_private,
@@ -58,6 +59,9 @@ _TOKEN = re.compile(r"um_[A-Za-z0-9_-]{43}", re.ASCII)
 _SECRET = re.compile(r"[!-~]{32,512}", re.ASCII)
 _MAX_SECRET_FILE_BYTES = 4096
 _LOCK_TIMEOUT_SECONDS = 5.0
+_SECRET_ADVICE = (
+    "delete it, and `ultramon token rotate`, or the next start of the server, makes another"
+)
 
 
 def mint_token(
@@ -89,6 +93,47 @@ def mint_token(
         StateError: The store refused; no token was made.
     """
     store = as_backend(backend)
+    token, credential = _new_token(store, agent_id, requester, clock)
+    credentials_of(store).mint(credential)
+    return token
+
+
+def rotate_token(
+    agent_id: str,
+    requester: str | None = None,
+    *,
+    backend: Backend | str | None = None,
+    clock: Clock | None = None,
+) -> str:
+    """Make a token of an agent in place of all it has, which are void from then on.
+
+    As one step: there is no moment without a valid token. The tokens of its children stay valid,
+    also those that it made itself.
+
+    Args:
+        agent_id: Whose tokens.
+        requester: The agent that asks, as for `mint_token`.
+        backend: A backend or its URL; None = see `open_backend`.
+        clock: For tests; None = the system's.
+
+    Returns:
+        The new token. It cannot be shown again.
+
+    Raises:
+        AgentNotFoundError: There is no such agent.
+        NotPermittedError: The requester is neither the agent nor its direct parent.
+        RegistrationError: The agent has ended; its tokens are void already.
+        StateError: The store refused; nothing changed.
+    """
+    store = as_backend(backend)
+    token, credential = _new_token(store, agent_id, requester, clock)
+    credentials_of(store).rotate(credential)
+    return token
+
+
+def _new_token(
+    store: Backend, agent_id: str, requester: str | None, clock: Clock | None
+) -> tuple[str, Credential]:
     record = load_permitted(store, agent_id, requester, "make tokens of")
     if not record.active:
         raise RegistrationError(agent_id, "ended")
@@ -96,10 +141,7 @@ def mint_token(
     # If the clock was set back since the agent began, the token still belongs to this life.
     now = max((clock or SYSTEM_CLOCK).now(), record.started_at)
     expires_at = now + TOKEN_SECONDS
-    credentials_of(store).mint(
-        Credential(_hash(token), agent_id, record.generation, requester, now, expires_at)
-    )
-    return token
+    return token, Credential(_hash(token), agent_id, record.generation, requester, now, expires_at)
 
 
 def verify_token(token: str, *, backend: Backend, clock: Clock | None = None) -> str | None:
@@ -226,18 +268,82 @@ def server_secret(state_directory: str, name: str) -> str:
     """
     make_private_directory(state_directory)
     path = secret_path(state_directory, name)
-    advice = "delete it, and the next start of the server makes another"
-    secret = _read_secret(path, advice)
+    secret = _read_secret(path, _SECRET_ADVICE)
     if secret is not None:
         return secret
     lock = f"{path}.lock"
     with Lock(lock, open_private, _LOCK_TIMEOUT_SECONDS):
-        secret = _read_secret(path, advice)
+        secret = _read_secret(path, _SECRET_ADVICE)
         if secret is None:
-            secret = secrets.token_urlsafe(_RANDOM_BYTES)
-            write_token(path, secret)
+            secret = _write_secret(path)
         delete_quietly(lock)
     return secret
+
+
+def rotate_server_secret(state_directory: str, name: str) -> str:
+    """Put a new secret of the server in place of the old one; return the path of its file.
+
+    The old one is void from then on, for running servers too. A file that is not safe to use is
+    replaced as well.
+
+    Args:
+        state_directory: As for `server_secret`.
+        name: As for `server_secret`.
+
+    Raises:
+        StateDirectoryError: The directory is not safe to use.
+        StateWriteError: The file system refused; the old secret is valid.
+    """
+    make_private_directory(state_directory)
+    path = secret_path(state_directory, name)
+    lock = f"{path}.lock"
+    with Lock(lock, open_private, _LOCK_TIMEOUT_SECONDS):
+        _write_secret(path)
+        delete_quietly(lock)
+    return path
+
+
+def _write_secret(path: str) -> str:
+    secret = secrets.token_urlsafe(_RANDOM_BYTES)
+    write_token(path, secret)
+    return secret
+
+
+class ServerSecret:
+    """A secret of the server as its file holds it now, read again once the file was replaced.
+
+    Args:
+        state_directory: As for `server_secret`, which makes a missing one.
+        name: As for `server_secret`.
+
+    Raises:
+        StateError: As `server_secret`.
+    """
+
+    def __init__(self, state_directory: str, name: str) -> None:
+        self._path = secret_path(state_directory, name)
+        self._held: tuple[object, str] = None, server_secret(state_directory, name)
+
+    @property
+    def value(self) -> str:
+        """The secret.
+
+        Raises:
+            StateError: The file was changed and holds no secret that is safe to use, so that
+                nothing opens what it guards.
+        """
+        mark, secret = self._held
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return secret  # until a restart, as the advice about a file that is not safe says
+        except OSError as error:
+            raise StateDirectoryError(self._path, f"cannot be read: {error.strerror}") from error
+        now = found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+        if now != mark:
+            secret = _read_secret(self._path, _SECRET_ADVICE) or secret
+            self._held = now, secret
+        return secret
 
 
 def secret_path(state_directory: str, name: str) -> str:
@@ -248,7 +354,7 @@ def secret_path(state_directory: str, name: str) -> str:
 def _read_secret(path: str, advice: str) -> str | None:
     """Return the content of a file; None when there is no such file."""
     try:
-        data, found = read_private_file(path, _MAX_SECRET_FILE_BYTES)
+        data, found = read_private_file(path, _MAX_SECRET_FILE_BYTES, check=check_one_name)
     except FileNotFoundError:
         return None
     except StateCorruptError as error:

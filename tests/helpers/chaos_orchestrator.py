@@ -2,14 +2,15 @@
 
 Arguments: ``careful`` hands the work of killed workers over, ``forgetful`` does not, ``alone`` has
 its only agent in its own process, ``deaf`` never ends, ``early`` has workers that die before their
-plan and before their start, the first with an assignment.
+plan and before their start, the first with an assignment, ``gives_up`` supervises one that fails at
+an item, ``unverified`` stops while its check denies another.
 """
 
 import signal
 import subprocess
 import sys
 
-from ultramon import ContextConfig, Fleet, HandoffRecord, create_context_monitor
+from ultramon import ContextConfig, Fleet, HandoffRecord, create_context_monitor, worker
 
 WORKERS = 3
 ITEMS = 4
@@ -80,6 +81,20 @@ def die_early():
     fleet.close()
 
 
+def fail():
+    with worker() as agent:
+        for item in agent.pending():
+            if item == "poison":
+                raise ZeroDivisionError
+
+
+def supervise(items, **options):
+    def spawn(job):
+        return subprocess.Popen([sys.executable, __file__, "fail"], env=job.env)
+
+    Fleet(poll_interval_seconds=0.05).supervise(spawn, items, **options)
+
+
 def main():
     match sys.argv[1:]:
         case ["work", text]:
@@ -88,6 +103,12 @@ def main():
             with create_context_monitor() as monitor:
                 monitor.plan(["the only one"])
                 monitor.complete_task("the only one")
+        case ["fail"]:
+            fail()
+        case ["gives_up"]:
+            supervise(["sound", "poison"])
+        case ["unverified"]:
+            supervise(["sound", "wrong"], max_contexts=1, verify=lambda item: item == "sound")
         case ["early"]:
             die_early()
         case ["deaf"]:

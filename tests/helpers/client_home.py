@@ -11,11 +11,9 @@ import time
 from hypothesis import strategies as st
 
 from helpers.program import PROGRAM, environment
-from ultramon.hosts.claude_code.setup.install import plan_installation
-from ultramon.hosts.claude_code.setup.uninstall import plan_removal
-from ultramon.hosts.setup import Choices, Server, SetupRequest
-
-SECRET = "the-secret-of-hooks-0000000000000"
+from ultramon.hosts.claude_code.install.install import plan_installation
+from ultramon.hosts.claude_code.install.uninstall import plan_removal
+from ultramon.hosts.install.plans import Choices, SetupRequest
 
 _names = st.text(max_size=5) | st.sampled_from(("hooks of", "statusLines", "Stop"))
 json_values = st.recursive(
@@ -96,7 +94,6 @@ class ClientHome:
         self.project.mkdir(parents=True)
         self.states = root / "state"
         self.settings = self.home / ".claude" / "settings.json"
-        self.server = Server(None, lambda: SECRET)
 
     @property
     def variables(self):
@@ -151,14 +148,14 @@ class ClientHome:
 
     def plan(self, layer="user", interpreter=sys.executable, **choices):
         """Plan an installation in this process; needs `as_home` to have been called."""
-        request = self.request(layer, choices=Choices(**choices), server=self.server)
+        request = self.request(layer, choices=Choices(**choices))
         return plan_installation(request, os.path.abspath(interpreter))
 
     def plan_removal(self, layer="user"):
         return plan_removal(self.request(layer))
 
     def request(self, layer, **asked):
-        return SetupRequest(str(self.project), str(self.states), layer, **asked)
+        return SetupRequest("claude-code", str(self.project), str(self.states), layer, **asked)
 
     def put(self, layer="user", **choices):
         """Install in this process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,25 @@ EXTENSIONS = ROOT / "examples" / "extensions"
 
 
 def write_distribution(
-    folder: Path, name: str, group: str, code: str, *entries: str, module: str | None = None
+    folder: Path, name: str, group: str, code: str | Path, *entries: str, module: str | None = None
 ) -> None:
-    """Install a distribution of one module.
+    """Install a distribution of one module, or of one package.
 
     Args:
         folder: On the path of the Python that is to find it.
         name: Of the distribution.
         group: Of the entry points.
-        code: Of the module.
+        code: Of the module, or the folder of the package.
         entries: Each as ``name = module:object``.
         module: Its name; default: that of the distribution.
     """
     module = module or name.replace("-", "_")
     about = folder / f"{module}-1.0.dist-info"
     about.mkdir(parents=True, exist_ok=True)
-    (folder / f"{module}.py").write_text(code)
+    if isinstance(code, Path):
+        shutil.copytree(code, folder / module)
+    else:
+        (folder / f"{module}.py").write_text(code)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *entries, ""]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -21,12 +22,16 @@ from ultramon.backends.local.state_files import StateDirectory
 from ultramon.backends.opening import open_backend
 from ultramon.errors import FencedError, StateError, StateWriteError
 from ultramon.state.liveness import judge
+from ultramon.system.files import open_private
+from ultramon.system.locks import Lock
 from ultramon.system.processes import this_host
 from ultramon.testing import samples
 from ultramon.testing.clock import START as NOW
 from ultramon.testing.samples import make_record
 
 AGENT = "writer"
+IMPATIENT = {"ULTRAMON_STORE_TIMEOUT_SECONDS": "0.2"}
+"""The environment of a writer whose store refuses for good: it waits for it all the same."""
 
 
 def make_event(agent_id: str = AGENT, generation: int = 1, **values):
@@ -253,6 +258,31 @@ def hold_journal(directory: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     say("held")
     sys.stdin.read()
+
+
+def hold_file(directory: str, path: str) -> None:
+    """Hold the lock on a file until the input closes."""
+    with Lock(path, open_private, 5.0):
+        say("held")
+        sys.stdin.read()
+
+
+def repair_and_die(directory: str, step: str) -> None:
+    """Repair the journal; be killed at the nth time that a file or database is opened or moved."""
+    left = int(step)
+
+    def count(event: str, _arguments: object) -> None:
+        nonlocal left
+        if event in ("open", "os.rename", "os.remove", "sqlite3.connect"):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    from ultramon.backends.local import repair  # noqa: F401 - its modules are no step
+
+    sys.addaudithook(count)
+    Journal(directory).repair(5.0)
+    left = -1
 
 
 def forks(directory: str) -> None:

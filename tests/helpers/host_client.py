@@ -13,8 +13,9 @@ from helpers.scripted_model import RUN_SECONDS
 from helpers.terminal import Terminal
 from ultramon.backends.local.state_files import StateDirectory
 from ultramon.hosts import failure_log
-from ultramon.hosts.enforcement import REFS
+from ultramon.hosts.calls.enforcement import REFS
 from ultramon.hosts.resident.place import Place
+from ultramon.system.processes import process_started_at
 
 
 class HostClient:
@@ -93,6 +94,19 @@ class HostClient:
         (record,) = self.records()
         os.kill(record.pid, signal.SIGKILL)
         return True
+
+    def cut(self, number):
+        """Return a condition that sends that client a signal, once, and holds when it has ended."""
+        sent = []
+
+        def has_ended():
+            (record,) = self.records()
+            if not sent:
+                sent.append(number)
+                os.kill(record.pid, number)
+            return process_started_at(record.pid) != record.pid_started_at
+
+        return has_ended
 
     @contextmanager
     def on_terminal(self, command, **variables):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ultramon.hosts.doctor import DoctorContext
-from ultramon.hosts.setup import Choices, SetupRequest
+from ultramon.hosts.doctor_context import DoctorContext
+from ultramon.hosts.install.plans import Choices, SetupRequest
 
 
 class HostHome:
@@ -24,21 +24,23 @@ class HostHome:
 
     def request(self, **asked):
         """What somebody asks for in the client's folder."""
-        return SetupRequest(str(self.path), str(self.states), asked.pop("layer", None), **asked)
+        layer = asked.pop("layer", None)
+        return SetupRequest(self.host.name, str(self.path), str(self.states), layer, **asked)
 
     def install(self, *, at=None, **choices):
         """Install, at a time or now; return the plan."""
-        plan = self.host.plan_installation(self.request(force=True, choices=Choices(**choices)))
+        request = self.request(force=True, choices=Choices(**choices))
+        plan = self.host.setup.plan_installation(request)
         plan.apply(time.time() if at is None else at)
         return plan
 
     def uninstall(self):
         """Take everything out again; return the plan."""
-        plan = self.host.plan_removal(self.request())
+        plan = self.host.setup.plan_removal(self.request())
         plan.apply(time.time())
         return plan
 
     def findings(self):
         """What the doctor finds, by check and status."""
         context = DoctorContext(str(self.path), str(self.states), time.time())
-        return {(one.check, one.status): one for one in self.host.examine(context)}
+        return {(one.check, one.status): one for one in self.host.setup.examine(context)}

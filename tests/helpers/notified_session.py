@@ -14,6 +14,7 @@ from helpers.hooked_session import SESSION, HookedSession, tokens_at
 from ultramon.backends.local.backend import LocalBackend
 from ultramon.backends.local.inbox_flags import flag_path
 from ultramon.backends.local.journal import JOURNAL
+from ultramon.notices.message import Draft
 from ultramon.notices.texts import CONTEXT
 from ultramon.routing import Inbox
 
@@ -65,10 +66,8 @@ def notify(backend, recipient=SESSION, sender="scout-1", facts=None, **message):
     """Queue a notice as ultramon does."""
     facts = level_facts(sender) if facts is None else facts
     values = {"category": CONTEXT, "delivery": "urgent"} | message
-    return backend.queue.queue_message(
-        recipient, "words of whoever wrote it", now=time.time(), sender=sender, facts=facts,
-        **values,
-    )  # fmt: skip
+    draft = Draft(recipient, "words of whoever wrote it", sender, facts=facts, **values)
+    return backend.queue.queue_message(draft, now=time.time())
 
 
 def flag(session, agent=None):

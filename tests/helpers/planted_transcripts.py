@@ -26,7 +26,6 @@ class Machine:
             "GEMINI_CLI_HOME": str(root / "gemini"),
             "QWEN_HOME": str(root / "qwen"),
             "XDG_CACHE_HOME": str(root / "cache"),
-            "ULTRAMON_REPORT_DAYS": "36500",  # what is planted here has fixed times
         }
 
     def write(self, session, *entries, agent=None, project=PROJECT):

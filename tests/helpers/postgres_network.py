@@ -11,6 +11,7 @@ import pytest
 from helpers.postgres_worker import run_worker
 from helpers.proxy import Proxy
 from ultramon.backends.postgres.backend import PostgresBackend
+from ultramon.backends.postgres.connection.database import DatabaseAwayError
 
 PATIENCE_SECONDS = 60.0
 
@@ -43,8 +44,9 @@ def work(tmp_path):
 
 
 @pytest.fixture
-def network(postgres, postgres_store):
+def network(postgres, postgres_store, monkeypatch):
     """What lies between agents and the server."""
+    monkeypatch.setattr("ultramon.backends.postgres.backend.START_TIMEOUT_SECONDS", 1.0)
     proxy = Proxy(postgres.port)
     proxy.url = postgres_store.replace(f":{postgres.port}/", f":{proxy.port}/")
     yield proxy
@@ -67,6 +69,14 @@ def direct(postgres_store):
     backend.queue.patience_seconds = 30.0
     yield backend
     backend.close()
+
+
+def answers(backend):
+    """Return whether the database can be reached."""
+    with suppress(DatabaseAwayError):
+        backend.change_mark()
+        return True
+    return False
 
 
 def is_drained(backend):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from helpers.fault_writer import AGENT, make_event, own, run_writer, say, start  # noqa: F401
 from ultramon.backends.opening import open_backend
 from ultramon.errors import StateError
+from ultramon.notices.message import Draft
 from ultramon.testing import make_record
 from ultramon.testing.clock import START as NOW
 
@@ -80,7 +81,7 @@ def load(url: str, name: str) -> None:
             record.seq -= 1
         else:
             say(["event", n])
-        if backend.queue.queue_message(f"{name}-boss", str(n), now=NOW) is not None:
+        if backend.queue.queue_message(Draft(f"{name}-boss", str(n)), now=NOW) is not None:
             say(["message", n])
     until = time.monotonic() + 30
     while backend.outbox.kept()[:2] != (0, 0) and time.monotonic() < until:
@@ -96,7 +97,9 @@ def crash(url: str) -> None:
     from ultramon.testing import fill
 
     backend = open_backend(url)
-    config = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.1)
+    config = ContextConfig(
+        context_limit_tokens=10_000, save_interval_seconds=0.1, store_timeout_seconds=0.2
+    )
     old = create_context_monitor("old", config, backend=backend).start()
     say("started")
     sys.stdin.readline()
@@ -106,12 +109,30 @@ def crash(url: str) -> None:
     old.hand_off(notes="what was learned")
     old.stop("returned")
     young.stop("failed")
-    backend.queue.queue_message("boss", "goodbye", now=NOW)
+    backend.queue.queue_message(Draft("boss", "goodbye"), now=NOW)
     until = time.monotonic() + 30
     while not _are_over(backend, "old", "young") and time.monotonic() < until:
         os.sched_yield()
     say("kept")
     sys.stdin.read()
+
+
+def brief(url: str, agent_id: str, is_early: str) -> None:
+    """Be an agent that starts now or when told, then completes two tasks, stops and exits."""
+    from ultramon import ContextConfig, create_context_monitor
+
+    config = ContextConfig(store_timeout_seconds=0.2)
+    monitor = create_context_monitor(agent_id, config, run="audit", backend=open_backend(url))
+    if is_early == "True":
+        monitor.start()
+    say("ready")
+    sys.stdin.readline()
+    if is_early != "True":
+        monitor.start()
+    monitor.plan(["one", "two"])
+    for name in ("one", "two"):
+        monitor.complete_task(name)
+    monitor.stop()
 
 
 def doubt(url: str, agent_id: str) -> None:
@@ -174,7 +195,7 @@ def agent(url: str, hostname: str, agent_id: str) -> None:
         if verb == "start":
             monitor.start()
         elif verb == "send":
-            answer = backend.queue.queue_message(words[0], words[1], now=time.time())
+            answer = backend.queue.queue_message(Draft(words[0], words[1]), now=time.time())
         elif verb == "kept":
             answer = list(backend.outbox.kept()[:2])
         elif verb == "claim":
@@ -222,7 +243,7 @@ def drain(url: str) -> None:
 def keep(url: str, name: str, count: str) -> None:
     """Send messages while the database is away; say what that returned."""
     queue = open_backend(url).queue
-    say([queue.queue_message("boss", f"{name} {n}", now=NOW) for n in range(int(count))])
+    say([queue.queue_message(Draft("boss", f"{name} {n}"), now=NOW) for n in range(int(count))])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import DATA
-from ultramon.cli.commands.status import NO_AGENTS
+from ultramon.cli.views.agent_table import NO_AGENTS
 
 CAPTURES = DATA / "captures"
 PROGRAM = str(Path(sys.executable).parent / "ultramon")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+
+_LOOK_SECONDS = 0.1
 
 
 class Proxy:
@@ -19,6 +23,7 @@ class Proxy:
     Attributes:
         port: Of the proxy.
         requests: How often clients have sent something.
+        delay_seconds: By so much each piece of a conversation is late.
     """
 
     def __init__(self, port: int) -> None:
@@ -29,6 +34,9 @@ class Proxy:
         self._is_heard = True
         self._then: Callable[[], object] = bool
         self.requests = 0
+        self.delay_seconds = 0.0
+        self._to_reset: set[socket.socket] = set()
+        self._half_open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.port = 0
@@ -64,6 +72,28 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             _close(*pair)
+
+    def reset_all(self) -> None:
+        """End every connection that there is as one with an error: its client gets a RST."""
+        self._end(self._to_reset)
+
+    def half_open(self) -> None:
+        """End every connection that there is on its server's side; its client learns nothing."""
+        self._end(self._half_open)
+
+    def reset_half_open(self) -> None:
+        """Reset what `half_open` has left open, as a server does that was started anew."""
+        with self._lock:
+            self._to_reset |= self._half_open
+            self._half_open.clear()
+
+    def _end(self, clients: set[socket.socket]) -> None:
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+            clients.update(client for client, _ in pairs)
+        for _, server in pairs:
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
 
     def lose_answer_to(self, word: bytes, then: Callable[[], object] = bool) -> None:
         """Pass the next bytes of a client that hold a word on, and close before their answer.
@@ -115,7 +145,27 @@ class Proxy:
             self._pairs.append((client, server))
         with suppress(OSError, ValueError):
             self._pump(client, server)
+        with self._lock:
+            if (client, server) in self._pairs:
+                self._pairs.remove((client, server))
+        if client in self._half_open:
+            self._swallow(client)
+        with self._lock:
+            is_reset = client in self._to_reset
+            self._to_reset.discard(client)
+        if is_reset:
+            _reset(client)
         _close(client, server)
+
+    def _swallow(self, client: socket.socket) -> None:
+        """Take what a client sends and answer nothing, until it leaves or is reset."""
+        while client in self._half_open:
+            with suppress(OSError):
+                ready, _, _ = select.select([client], [], [], _LOOK_SECONDS)
+                if not ready or client.recv(65536):
+                    continue
+            with self._lock:
+                self._half_open.discard(client)
 
     def _pump(self, client: socket.socket, server: socket.socket) -> None:
         others = {client: server, server: client}
@@ -124,6 +174,8 @@ class Proxy:
             for source in ready:
                 data = source.recv(65536)
                 self._flows.wait()
+                if self.delay_seconds:
+                    time.sleep(self.delay_seconds)
                 if not data:
                     return
                 is_last = source is client and self._is_last is not None and self._is_last(data)
@@ -136,6 +188,12 @@ class Proxy:
                         select.select([server], [], [])
                     self._then()
                     return
+
+
+def _reset(client: socket.socket) -> None:
+    with suppress(OSError):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
 
 
 def _close(*pair: socket.socket) -> None:

@@ -16,6 +16,7 @@ import time
 from helpers.fault_writer import run_writer
 from ultramon.backends.opening import open_backend
 from ultramon.backends.queue import Queue
+from ultramon.notices.message import Draft
 from ultramon.testing.clock import START as NOW
 
 CATEGORY = "context_monitor"
@@ -72,7 +73,7 @@ def send(store: str, name: str, seconds: str) -> None:
     until = time.monotonic() + float(seconds)
     while time.monotonic() < until:
         try:
-            queue.queue_message("boss", f"{name} {count}", now=NOW, sender=name)
+            queue.queue_message(Draft("boss", f"{name} {count}", sender=name), now=NOW)
         except Exception as error:  # noqa: BLE001 - the test shows what it was
             errors.append(repr(error))
         else:

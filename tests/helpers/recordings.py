@@ -2,8 +2,8 @@
 
 from helpers.transcript_lines import line
 from ultramon import ContextConfig
-from ultramon.cli.replay.player import replay
-from ultramon.transcripts.recordings import find_recordings
+from ultramon.recordings.recordings import find_recordings
+from ultramon.recordings.replay import replay
 
 
 def only(path):

@@ -102,7 +102,7 @@ def marks_of(state, run="job"):
 
 def end_contexts(state, run="job"):
     """Kill what a run's contexts have started, and nothing of another test; return how much."""
-    from ultramon.relay.context_process import end_left_over
+    from ultramon.relay.runs.context_process import end_left_over
 
     return end_left_over(marks_of(state, run))
 

@@ -104,6 +104,11 @@ class ResidentSession(HookedSession):
         """How the resident does, in its own words."""
         return until(self.place.ask, "the resident does not answer")
 
+    def at_once(self):
+        """How many calls were answered before their reading; each is counted after its answer."""
+        self.settle()
+        return self.facts()["atOnce"]
+
     def settle(self):
         """Wait until everything is done that a call has left for after its answer."""
         settle(self.place)

@@ -8,18 +8,22 @@ most so many workers, each at a random one.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from helpers import IMPORT_PATH
 from helpers.waiting import until
 from ultramon import ContextConfig, Fleet, create_context_monitor, worker
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.handoff import HandoffRecord
 from ultramon.system.processes import process_started_at
 
 CONFIG = ContextConfig(context_limit_tokens=10_000, on_error="raise")
@@ -89,11 +93,62 @@ def own_words():
                 do(name)
 
 
+def fills():
+    """Fills the disk of its store in an item ``fill``, until the store has refused a save twice."""
+    ballast = Path(os.environ["ULTRAMON_STATE_DIR"]).parent / "ballast"
+    config = ContextConfig(context_limit_tokens=10_000, store_timeout_seconds=600)
+    with second_refusal(ballast.unlink), worker(config) as agent:
+        for item in agent.pending():
+            if item == "kill" and not agent.handoff:
+                os.kill(os.getpid(), signal.SIGKILL)
+            do(item)
+            if item == "fill":
+                fill_disk(ballast)
+
+
+@contextmanager
+def second_refusal(then):
+    """Call something when a store has refused to save an agent for the second time."""
+    refused = []
+
+    class Refusals(logging.Handler):
+        def emit(self, record):
+            if "is not saved" in record.msg:
+                refused.append(record)
+                if len(refused) == 2:
+                    then()
+
+    logger, handler = logging.getLogger("ultramon.monitor"), Refusals()
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def fill_disk(ballast):
+    """Use up all space with one file."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
+
+
 def poison():
     with worker(CONFIG) as agent:
         for item in agent.pending():
             if item.startswith("poison"):
                 os.kill(os.getpid(), signal.SIGKILL)
+            do(item)
+
+
+def fails():
+    with worker(CONFIG) as agent:
+        for item in agent.pending():
+            if item.startswith("poison"):
+                raise ZeroDivisionError
             do(item)
 
 
@@ -186,20 +241,74 @@ def employs():
                     signal.pause()
 
 
+FRAGILE = ContextConfig(
+    context_limit_tokens=10_000, heartbeat_interval_seconds=0.5, lost_after_seconds=2.0
+)
+"""An agent that is lost by silence soon."""
+
+
+def holds():
+    """Holds a lock on each item that it works on; ``FIRST`` says what becomes of the first agent.
+
+    The effects say what each agent begins and does, and which item it finds held by another one.
+    """
+    with worker(FRAGILE) as agent:
+        for item in agent.pending():
+            lock = os.open(f"{os.environ['EFFECTS']}.{item}.lock", os.O_CREAT | os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                do(["held twice", agent.agent_id, item])
+            do(["begun", agent.agent_id, item, os.getpid()])
+            if agent.agent_id == "job.1":
+                become(os.environ["FIRST"], lock)
+            do(["done", agent.agent_id, item])
+            os.close(lock)
+
+
+def afar():
+    """As `holds`, with an environment that the system does not show."""
+    os.environ.update(json.loads(sys.argv[2]))
+    holds()
+
+
+def become(kind, lock):
+    """Go on when the test says so, be suspended, or be killed; a tool that is left has the lock."""
+    if kind in ("leaves", "escapes"):
+        subprocess.Popen(
+            ["tail", "-f", "/dev/null"],
+            pass_fds=[lock],
+            stdout=subprocess.DEVNULL,
+            start_new_session=kind == "escapes",
+        )
+    if kind == "suspended":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "alive":
+        until(lambda: os.path.exists(f"{os.environ['EFFECTS']}.go"))
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def orchestrate():
     """Supervise what ``SUPERVISE`` says; print the result."""
     given = json.loads(os.environ["SUPERVISE"])
     mode, items, verifies = given.pop("mode"), given.pop("items"), given.pop("verifies", True)
-    names = ("EFFECTS", "PYTHONPATH", "VICTIMS", "SEED", "PAGES")
+    names = ("EFFECTS", "PYTHONPATH", "VICTIMS", "SEED", "PAGES", "FIRST")
     keep = {name: os.environ[name] for name in names if name in os.environ}
     in_a_group, hangs = given.pop("in_a_group", False), given.pop("hangs", False)
+    dies_behind = given.pop("dies_behind", None)
 
     def spawn(job):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-B", __file__, mode],
             env={**job.env, "DIE_AT": "", **keep},
             start_new_session=in_a_group,
         )
+        if dies_behind is not None:
+            # Between the start of a process and its record.
+            until(lambda: os.path.exists(dies_behind), process)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return process
 
     def verify(item):
         if hangs:
@@ -224,13 +333,15 @@ def say(line):
     os.write(1, f"{line}\n".encode())
 
 
-def start_orchestrator(tmp_path, mode, items, *, die_at="", victims="", seed=0, **given):
-    """Start an orchestrator in a process group of its own."""
-    more = {"DIE_AT": die_at, "VICTIMS": victims, "SEED": seed}
+def start_orchestrator(
+    tmp_path, mode, items, *, die_at="", victims="", seed=0, first="", before=(), **given
+):
+    """Start an orchestrator in a process group of its own, by a program if one is given."""
+    more = {"DIE_AT": die_at, "VICTIMS": victims, "SEED": seed, "FIRST": first}
     given = {"mode": mode, "items": items, **given}
     env = environment(os.environ, tmp_path, SUPERVISE=json.dumps(given), **more)
     return subprocess.Popen(
-        [sys.executable, "-B", __file__, "orchestrate"],
+        [*before, sys.executable, "-B", __file__, "orchestrate"],
         env=env,
         stdout=subprocess.PIPE,
         text=True,

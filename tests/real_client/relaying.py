@@ -54,10 +54,16 @@ class RelayedProject:
 
     def start(self, *arguments, extra=(), **environ):
         """Start a relay; `extra` goes to the client."""
-        command = [PROGRAM, "relay", *arguments, "--program", str(self.client.program), "--json",
-                   "--", "--model", MODEL, *extra]  # fmt: skip
+        given = ("--program", str(self.client.program), "--json", "--", "--model", MODEL, *extra)
+        return self._start(*arguments, *given, **environ)
+
+    def resume(self, *arguments):
+        """Start a relay that goes on, with what it was begun with."""
+        return self._start("--resume", RUN, *arguments, "--json")
+
+    def _start(self, *arguments, **environ):
         return subprocess.Popen(
-            command,
+            [PROGRAM, "relay", *arguments],
             cwd=self.path,
             env=self.environ(**environ),
             stdin=subprocess.DEVNULL,

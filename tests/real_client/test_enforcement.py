@@ -5,12 +5,11 @@ import uuid
 
 import pytest
 from helpers.requirements import require_tool
-from helpers.running_server import ServeProgram
 
 from real_client.api import Call, Reply, agent, bash, marked
 from real_client.client import MODEL, RUN_SECONDS, until
-from ultramon.hosts.enforcement import REFS, REPLIES_TO_RETURN
-from ultramon.hosts.hosted_agent import NOT_RETURNED
+from ultramon.hosts.calls.enforcement import REFS, REPLIES_TO_RETURN
+from ultramon.hosts.calls.hosted_agent import NOT_RETURNED
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.outcome import STOPPED
 
@@ -115,18 +114,6 @@ def test_a_turn_that_was_ended_on_a_terminal_leaves_the_session_to_the_person(
         terminal.wait_for("All is done.")
 
 
-def test_an_answer_to_a_request_ends_a_session_too(install, api, states):
-    """By the same rule, on the side of the server."""
-    with ServeProgram(state=states.directory):
-        client = install("--via", "http", "--enforce", "critical", "--context-limit", "200000")
-        api.play(*going_on(), bash(FULL + 9, "echo last"))
-        session = client.run(marked("fill the window"))
-    assert session.result["terminal_reason"] == "hook_stopped"
-    record = states.all()[session.session_id]
-    assert (record.outcome, record.exit) == ("cancelled", {"reason": NOT_RETURNED})
-    assert record.handoff is not None
-
-
 def test_a_dry_run_ends_nobody(install, api, states):
     install("--enforce", "critical", "--context-limit", "200000", "--enforce-dry-run")
     client = install()
@@ -138,22 +125,21 @@ def test_a_dry_run_ends_nobody(install, api, states):
 
 
 def test_a_relay_ends_its_own_context_beside_an_installation(install, api, states, tmp_path):
-    """Also where that one sends requests: the server leaves the session to the relay's hooks."""
-    with ServeProgram(state=states.directory):
-        client = install("--via", "http")
-        launcher = ClaudeCodeLauncher(
-            "review", str(states.directory), program=str(client.program),
-            arguments=["--model", MODEL], context_limit_tokens=200_000, enforce=True,
-        )  # fmt: skip
-        launcher.prepare()
-        api.play(*going_on(), bash(FULL + 9, "echo last"))
-        command = launcher.command(
-            marked("fill the window"), cwd=str(client.project), session_id=str(uuid.uuid4()),
-            environ=client.environment(),
-        )  # fmt: skip
-        output = tmp_path / "output"
-        process = command.start(str(output), str(tmp_path / "errors"))
-        code = process.wait(timeout=RUN_SECONDS)
+    """The installed hooks leave the session to those of the relay."""
+    client = install()
+    launcher = ClaudeCodeLauncher(
+        "review", str(states.directory), program=str(client.program),
+        arguments=["--model", MODEL], context_limit_tokens=200_000, enforce=True,
+    )  # fmt: skip
+    launcher.prepare()
+    api.play(*going_on(), bash(FULL + 9, "echo last"))
+    command = launcher.command(
+        marked("fill the window"), cwd=str(client.project), session_id=str(uuid.uuid4()),
+        environ=client.environment(),
+    )  # fmt: skip
+    output = tmp_path / "output"
+    process = command.start(str(output), str(tmp_path / "errors"))
+    code = process.wait(timeout=RUN_SECONDS)
     with output.open("rb") as lines:
         assert launcher.read_outcome(lines, code).end == STOPPED
     assert [turn.count("Context window: ") for turn in api.turns()] == [0, 1, 1, 1]

@@ -12,7 +12,7 @@ from real_client.api import Reply, agent, bash, marked
 from real_client.client import WINDOW_TOKENS, until
 from real_client.watch import Note, new_notes
 from ultramon.backends.local.backend import LocalBackend
-from ultramon.hosts.claude_code.setup.commands import HOOK_SCRIPT, LAUNCHERS
+from ultramon.hosts.claude_code.install.commands import HOOK_SCRIPT, LAUNCHERS
 from ultramon.routing import Inbox, register, registrations
 
 pytestmark = pytest.mark.real_client

@@ -11,6 +11,7 @@ from helpers import program
 
 from real_client.api import Reply, agent, bash, marked
 from real_client.client import RUN_SECONDS, finish, until
+from ultramon.hosts.calls.hosted_agent import CUT_TURN
 
 pytestmark = pytest.mark.real_client
 
@@ -34,6 +35,40 @@ def killed(installed, api):
         session = finish(process)
     assert session.returncode == -signal.SIGKILL
     return session
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TERM",
+        pytest.param("HUP", marks=pytest.mark.exhaustive),
+        pytest.param("INT", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_session_that_a_signal_ends_in_a_turn_is_cancelled(installed, api, states, name):
+    """In a tool and while the model replies; `resume` lists both, and what ended by itself not."""
+    number, gate = getattr(signal, f"SIG{name}"), threading.Event()
+    os.mkfifo(installed.project / "fifo")
+    api.play(bash(20_000, "cat fifo"))
+    in_tool = installed.start(marked("read the pipe"))
+    until(lambda: any(one.phase == "in_tool" for one in states.all().values()), "the tool runs")
+    in_tool.send_signal(number)
+    finish(in_tool)
+    api.play(bash(20_000, "true"), Reply(21_000, "Too late.", gate=gate))
+    in_reply = installed.start(marked("begin"))
+    try:
+        api.wait_for_turns(3)
+        in_reply.send_signal(number)
+        finish(in_reply)
+    finally:
+        gate.set()
+    api.play(bash(20_000, "true"), Reply(21_000, "Done."))
+    installed.run(marked("end"))
+    cut = ("cancelled", {"reason": CUT_TURN})
+    ends = [(one.outcome, one.exit) for one in states.all().values()]
+    assert sorted(ends, key=str) == sorted([cut, cut, ("completed", {"reason": "other"})], key=str)
+    done = program.run("resume", "--json", "--state-dir", states.directory)
+    assert len(json.loads(done.stdout)["sessions"]) == 2
 
 
 def test_a_killed_session_is_lost_at_the_next_look(killed, states, fleet):

@@ -26,7 +26,7 @@ def test_session_and_subagent_ask_for_themselves(installed, api, states):
     installed.settings.write_text(json.dumps(settings))
     done = subprocess.run(
         [installed.program, "mcp", "add", "--scope", "user", "ultramon",
-         "-e", f"ULTRAMON_STATE_DIR={states.directory}", "--", PROGRAM, "mcp"],
+         "-e", f"ULTRAMON_STATE_DIR={states.directory}", "--", PROGRAM, "host", "mcp"],
         env=installed.environment(),
         cwd=installed.project,
         capture_output=True,

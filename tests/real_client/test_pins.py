@@ -14,7 +14,9 @@ INSTRUCTION = marked("fill the window,\n  then  stop")
 def test_the_request_after_a_compaction_holds_rules_instruction_and_tasks(install, api, states):
     """They stand behind the summary, once, and nowhere before."""
     installed = install("--pins")
-    done = program.run("pin", RULE, "--project", installed.project, "--state-dir", states.directory)
+    done = program.run(
+        "host", "pin", RULE, "--project", installed.project, "--state-dir", states.directory
+    )
     assert done.returncode == 0, done.stderr
     api.play(
         bash(20_000, "echo 1"),

@@ -20,7 +20,7 @@ from real_client.item_job import GOAL, RULES, ItemJob
 from real_client.item_model import ItemCodex, ItemGemini, ItemModel, ItemQwen
 from ultramon.relay.choices import RelayChoices
 from ultramon.relay.opening import open_relay
-from ultramon.relay.result import RelayResult
+from ultramon.relay.runs.result import RelayResult
 
 pytestmark = pytest.mark.real_client
 

@@ -18,7 +18,7 @@ from real_client.relaying import (
     finish,
     touch,
 )
-from ultramon.hosts.enforcement import REPLIES_TO_RETURN
+from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
 from ultramon.relay.choices import RelayChoices, read_items
 from ultramon.relay.launchers.outcome import COMPLETED, STOPPED
 from ultramon.relay.opening import open_relay
@@ -90,6 +90,17 @@ def test_a_false_claim_is_found(project, api):
     assert api.turns()[4].count("the check of 'b' failed: exit code 1") == 1
 
 
+def test_another_call_knows_the_client_and_what_checks_refused(project, api):
+    """Neither is given to it again."""
+    api.play(create(20_000, "a"), complete(21_000, 1), Reply(22_000, "Written."))
+    given = (GOAL, "--run", RUN, *project.items("a"), *CHECK, "--max-contexts", "1")
+    assert project.run(*given)[0] == 5
+    api.play(touch(20_000, "a"), Reply(21_000, "Now it is."))
+    code, result, told = finish(project.resume("--max-contexts", "2"))
+    assert (code, result["work"]["counts"]["verified"]) == (0, 1), told
+    assert api.turns()[3].count("the check of 'a' failed: exit code 1") == 1
+
+
 def test_a_plan_of_the_agents_own_is_carried_on(project, api):
     """Without a list the open tasks go to the next context, and the run ends when none is left."""
     api.play(
@@ -155,11 +166,9 @@ def test_a_rate_limit_pauses_a_run(project, api):
     with as_a_process(environ):
         choices = RelayChoices(
             GOAL, str(project.path), items=read_items(["a"])[0], verify=CHECK[1],
-            arguments=("--model", MODEL),
+            arguments=("--model", MODEL), program=str(project.client.program),
         )  # fmt: skip
-        opened = open_relay(
-            RUN, choices, state_directory=str(project.state), program=str(project.client.program)
-        )
+        opened = open_relay(RUN, choices, state_directory=str(project.state))
         result = opened.relay(tell, first_pause_seconds=0.5).run()
     assert result.ok, told
     assert (len(result.work.contexts), result.work.killed) == (1, 0)
@@ -279,10 +288,10 @@ def test_money_is_a_budget_of_the_run(project, api):
 
 
 def test_the_shell_of_a_context_speaks_of_the_same_agent(project, api, states):
-    """`ultramon task` and `ultramon handoff` change what the hooks and the supervisor see."""
+    """`ultramon task` changes what the hooks and the supervisor see."""
     api.play(
         bash(20_000, "ultramon task add a && ultramon task done a && touch a"),
-        bash(21_000, "ultramon handoff --notes 'a was easy'"),
+        bash(21_000, "ultramon task handoff --notes 'a was easy'"),
         Reply(22_000, "b is left."),
         create(20_000, "b"),
         touch(21_000, "b"),

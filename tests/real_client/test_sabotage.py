@@ -10,14 +10,14 @@ from helpers.requirements import read_only
 from real_client.api import Reply, bash, marked
 from real_client.client import WINDOW_TOKENS
 from real_client.watch import Note, new_notes, notes
-from ultramon.hosts.claude_code.setup.commands import (
+from ultramon.hosts.claude_code.install.commands import (
     HOOK_SCRIPT,
     LAUNCHERS,
     script_path,
 )
 from ultramon.hosts.failure_log import log_path
 from ultramon.hosts.failure_log import read as read_failures
-from ultramon.hosts.hook_commands import command_line, package_directory
+from ultramon.hosts.install.hook_commands import command_line, package_directory
 
 pytestmark = pytest.mark.real_client
 

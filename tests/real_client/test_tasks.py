@@ -93,7 +93,7 @@ def test_an_agent_keeps_tasks_by_its_shell(installed, api, states):
     api.play(
         bash(20_000, program % "task add read write"),
         bash(21_000, program % "task start read"),
-        bash(22_000, program % "handoff --notes 'half done'"),
+        bash(22_000, program % "task handoff --notes 'half done'"),
         Reply(23_000, "Done."),
     )
     session_id = installed.run(marked("do the work")).session_id

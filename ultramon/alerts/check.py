@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from ultramon.alerts.config import RUNS, STALE, AlertConfig
+from ultramon.alerts.config import RUNS, STALE, AlertConfig, log_problem
 from ultramon.alerts.memory import memory_file
 from ultramon.alerts.outcome import AlertOutcome
 from ultramon.alerts.policy import advance, is_turn
@@ -72,7 +72,7 @@ def check_and_alert_context(
         return check.alert(command, every, force=force, stream=stream)
     except Exception as error:  # noqa: BLE001 - a command must not fail because of its alert
         reason = f"{type(error).__name__}: {error}"
-        _log(f"no alert: {reason}")
+        log_problem(f"no alert: {reason}")
         return AlertOutcome(STALE, reason=reason)
 
 
@@ -169,7 +169,7 @@ class _Check:
                 if stream is not None:
                     write_alert(outcome, stream)
             except (OSError, ValueError) as error:
-                _log(f"the alert cannot be written: {error}")
+                log_problem(f"the alert cannot be written: {error}")
             self._store(reading, status, command, forced=force)
         return outcome
 
@@ -205,7 +205,7 @@ class _Check:
             # The holder of the lock decides on the same readings: it alerts, or has no reason to.
             return True, False
         except StateWriteError as error:
-            _log(f"the alert cannot be remembered and will come again: {error}")
+            log_problem(f"the alert cannot be remembered and will come again: {error}")
             if not decision[0]:  # runs that cannot be counted are all checked
                 return decide(load(), every=1)
         return decision
@@ -234,7 +234,7 @@ class _Check:
             make_private_directory(self.state_directory)
             journal.append([event], AGENT_TIMEOUT_SECONDS)
         except (UltramonError, OSError) as error:
-            _log(f"the alert is not in the journal: {error}")
+            log_problem(f"the alert is not in the journal: {error}")
         finally:
             journal.close()
 
@@ -244,13 +244,3 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     except OSError:  # the working directory was deleted
         return path
-
-
-def _log(problem: str) -> None:
-    import logging
-
-    log = logging.getLogger("ultramon.alerts")
-    if not log.handlers:
-        # Without any handler Python itself would write to the caller's stderr.
-        log.addHandler(logging.NullHandler())
-    log.warning("%s", problem)

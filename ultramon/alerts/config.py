@@ -18,12 +18,14 @@ from ultramon.errors import ConfigurationError
 from ultramon.system.environment import is_yes
 from ultramon.system.settings import (
     ARGUMENT,
+    LOWER,
     MARGIN,
     MOST_SECONDS,
     RATIO,
     Kind,
     Settings,
     choice,
+    log_refusal,
     number,
     setting,
     whole_number,
@@ -102,18 +104,14 @@ _ACTIONS = _Table(
 _EVERY = _Table("a table of whole numbers from 1 to 1,000,000", "command", _LINE, RUNS)
 
 
-class AlertConfig(
-    Settings,
-    table="alerts",
-    other_variables=("COMMAND", "EVERY"),  # of the command `ultramon alert`
-    none_is_default=True,
-):
+class AlertConfig(Settings, table="alerts", none_is_default=True):
     """Everything about alerts that can be configured: docs/settings.md lists the settings.
 
     A setting that is not given, or is None, comes from its environment variable
     (``ULTRAMON_ALERT_`` and the name in upper case, where docs/settings.md names no other), else
     from the table ``[alerts]`` of ``ultramon.toml`` (``ULTRAMON_CONFIG``, else the working
-    directory, else the user's configuration directory), else from the default here.
+    directory, else the user's configuration directory), else from the default here. A file in the
+    working directory that is not trusted can only have an agent alerted earlier.
 
     Raises:
         ConfigurationError: A value is out of range; names the value and its source.
@@ -126,15 +124,26 @@ class AlertConfig(
     directory: str = setting(
         _LINE, ".ultramon", "The project directory.", variable="ULTRAMON_ALERT_DIR"
     )
-    warning_threshold: float = setting(RATIO, RATIOS[WARNING], "Where the status `warning` begins.")
+    warning_threshold: float = setting(
+        RATIO, RATIOS[WARNING], "Where the status `warning` begins.", from_project=LOWER
+    )
     caution_threshold: float = setting(
-        RATIO, RATIOS[CAUTION], "Where `caution` begins; above `warning_threshold`."
+        RATIO,
+        RATIOS[CAUTION],
+        "Where `caution` begins; above `warning_threshold`.",
+        from_project=LOWER,
     )
     critical_threshold: float = setting(
-        RATIO, RATIOS[CRITICAL], "Where `critical` begins; above `caution_threshold`."
+        RATIO,
+        RATIOS[CRITICAL],
+        "Where `critical` begins; above `caution_threshold`.",
+        from_project=LOWER,
     )
     emergency_threshold: float = setting(
-        RATIO, RATIOS[EMERGENCY], "Where `emergency` begins; above `critical_threshold`."
+        RATIO,
+        RATIOS[EMERGENCY],
+        "Where `emergency` begins; above `critical_threshold`.",
+        from_project=LOWER,
     )
     rearm_margin: float = setting(
         MARGIN,
@@ -166,6 +175,9 @@ class AlertConfig(
         _EVERY, {}, "Runs per check, by command; without an entry 1.", variable=""
     )
 
+    def _name_refusal(self) -> None:
+        log_refusal(self.refusal, log_problem)
+
     def _check_together(self) -> None:
         names = [f"{level}_threshold" for level in LEVELS]
         for below, name in pairwise(names):
@@ -180,3 +192,14 @@ class AlertConfig(
         """The four thresholds as a ladder above ``ok``."""
         ladder: Ladder = vars(self)["_ladder"]
         return ladder
+
+
+def log_problem(problem: str) -> None:
+    """Log a line of an alert; without a handler nothing is written to the caller's stderr."""
+    import logging
+
+    log = logging.getLogger("ultramon.alerts")
+    if not log.handlers:
+        # Without any handler Python itself would write it there.
+        log.addHandler(logging.NullHandler())
+    log.warning("%s", problem)

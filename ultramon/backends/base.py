@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ultramon.system.processes import HostIdentity
 
     Build = Callable[[StateRecord | None, int], tuple[StateRecord, list[dict[str, Any]]]]
+    Follow = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 class StoredAgent(NamedTuple):
@@ -223,6 +224,40 @@ class Backend(Protocol):
             ConfigurationError: The cursor is not one of this backend.
         """
 
+    def committed_events(
+        self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
+    ) -> EventPage:
+        """Return every event that is stored now, also those that `events` withholds.
+
+        `events` withholds an event as long as another one may still appear before it, e.g. while an
+        older transaction of anybody is open. Here one may still appear before an event that was
+        returned. The order is that of `events`, and the cursors can be passed to it.
+
+        Args:
+            after: As for `events`.
+            run: Only events of this run; None = of all runs.
+            agent_id: Only events of this agent; None = of all agents.
+
+        Raises:
+            ConfigurationError: The cursor is not one of this backend.
+        """
+
+    def append_following(self, agent_id: str, follow: Follow) -> None:
+        """Store events that follow from all that is stored about an agent, as one step.
+
+        No start of this agent and no other such step about it comes between the reading and the
+        writing. Events that wait in its state are stored first.
+
+        Args:
+            agent_id: The agent, whether it has a state or not.
+            follow: Called with the events of the agent, as `committed_events` returns them; returns
+                the events to store, of this agent, perhaps none. It may be called again: the last
+                result counts.
+
+        Raises:
+            StateWriteError: The store refused; nothing was stored.
+        """
+
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
         """Return what changed since the last look; unchanged states are not read.
 
@@ -243,7 +278,8 @@ class Backend(Protocol):
         """Become, or stay, the one holder of a consumer name for so long.
 
         A holder that has provably ended, as `ultramon.backends.lease_holder.is_gone` decides, is
-        replaced at once; any other one keeps the name until its lease is over.
+        replaced at once; any other one keeps the name until its lease is over, by a clock that
+        nobody sets: see `ultramon.backends.queue.Queue`.
 
         Args:
             name: The consumer; its cursor and memory belong to the name, not to the holder.

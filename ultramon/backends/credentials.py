@@ -46,6 +46,16 @@ class Credentials(Protocol):
             StateWriteError: The store refused; nothing changed.
         """
 
+    def rotate(self, credential: Credential) -> int:
+        """Store the credential of a new token in place of all of its agent, durably, as one step.
+
+        Returns:
+            How many it replaced, of every generation.
+
+        Raises:
+            StateWriteError: The store refused; nothing changed.
+        """
+
     def find(self, token_hash: str) -> Credential | None:
         """Return the credential of a token, expired or not. Nothing changes."""
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ultramon.backends.base import Backend
-    from ultramon.backends.local.state_index import StateIndex
     from ultramon.state.observed import ObservedAgent, Unreadable
     from ultramon.system.clock import Clock
 
@@ -24,27 +23,11 @@ class CurrentAgents:
         backend: Where they are stored.
         run: Only agents of this run; None = of all runs.
         clock: Says when they are judged.
-        index: What earlier processes read, for the first look; None = nothing.
-        with_ended: Whether the index is asked for ended agents too.
-
-    Attributes:
-        restored: The agents that came out of the index.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        run: str | None,
-        *,
-        clock: Clock,
-        index: StateIndex | None = None,
-        with_ended: bool = True,
-    ) -> None:
-        self.restored: set[str] = set()
+    def __init__(self, backend: Backend, run: str | None, *, clock: Clock) -> None:
         self._backend = backend
         self._run = run
-        self._index = index
-        self._with_ended = with_ended
         self._clock = clock
         self._marks: dict[str, Any] = {}
         self._stored: dict[str, StoredAgent] = {}
@@ -69,11 +52,6 @@ class CurrentAgents:
 
     def _refresh(self) -> Mapping[str, float]:
         """Bring what is known up to date; return the heartbeats."""
-        if self._index is not None and not self._marks:
-            self._marks, self._stored, beats, self.restored = self._index.look(
-                self._backend, self._run, with_texts=True, with_ended=self._with_ended
-            )
-            return beats
         changes = self._backend.changes(self._run, self._marks)
         for agent_id in changes.removed:
             self._stored.pop(agent_id, None)

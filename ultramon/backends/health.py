@@ -7,18 +7,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.journal_check import examine_journal
 from ultramon.backends.local.schema import SCHEMA_VERSION
 from ultramon.errors import StateError
 from ultramon.system.files import make_private_directory
 from ultramon.system.findings import OK, PROBLEM, WARNING, Finding
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
 
     from ultramon.backends.base import Backend
     from ultramon.backends.local.backend import LocalBackend
-    from ultramon.backends.local.state_files import StateDirectory
+    from ultramon.backends.local.repair import Repair
 
 _SHOWN_PROBLEMS = 3
 
@@ -32,7 +32,7 @@ def examine_local(backend: LocalBackend) -> Iterator[Finding]:
     try:
         make_private_directory(directory.path)
         yield Finding("directory", OK, f"{directory.path} is private to this user")
-        yield _judge_journal(directory)
+        yield from examine_journal(directory.path)
         yield _judge_states(backend)
     except StateError as error:
         yield Finding("directory", PROBLEM, str(error))
@@ -44,29 +44,6 @@ def examine_foreign(backend: Backend) -> Iterator[Finding]:
         yield _judge_states(backend)
     except StateError as error:
         yield Finding("store", PROBLEM, str(error))
-
-
-def _judge_journal(directory: StateDirectory) -> Finding:
-    with closing(Journal(directory.path)) as journal:
-
-        def check(connection: sqlite3.Connection) -> tuple[int, str]:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            return journal.version(connection), found
-
-        try:
-            checked = journal.read(0, check)
-        except StateError as error:
-            return Finding("journal", PROBLEM, str(error))
-    if checked is None:
-        return Finding("journal", OK, "is made with the first event")
-    version, found = checked
-    if found != "ok":
-        cure = "move it away; states stay, events and messages in it are lost"
-        return Finding("journal", PROBLEM, f"{journal.path} is damaged: {found}", cure)
-    if version < SCHEMA_VERSION:
-        message = f"version {version}; the next writer brings it to {SCHEMA_VERSION}"
-        return Finding("journal", OK, message)
-    return Finding("journal", OK, f"version {version}, sound")
 
 
 def _judge_states(backend: Backend) -> Finding:
@@ -89,6 +66,20 @@ def migrate_local(backend: LocalBackend) -> tuple[int, int] | None:
             return None
         with journal.transaction(TOOL_TIMEOUT_SECONDS):
             return before, SCHEMA_VERSION
+
+
+def repair_local(backend: LocalBackend) -> Repair | None:
+    """Repair a journal; return what was done, None where it is sound or there is none.
+
+    Raises:
+        StateWriteError: It is locked, or the system refused; the journal is as it was.
+        StateCorruptError: It is no file of this user.
+    """
+    with closing(Journal(backend.directory.path)) as journal:
+        findings = examine_journal(backend.directory.path)
+        if all(one.status == OK for one in findings if one.check == "journal"):
+            return None
+        return journal.repair(TOOL_TIMEOUT_SECONDS)
 
 
 def measure_local(backend: LocalBackend) -> dict[str, Any]:

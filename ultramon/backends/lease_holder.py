@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ultramon.system.ids import random_hex
-from ultramon.system.processes import process_started_at, this_host
+from ultramon.system.processes import process_started_at, sees_processes, this_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,14 @@ def name_holder(host: HostIdentity | None = None) -> str:
         host: Where it runs; None = here.
     """
     pid, host = os.getpid(), host or this_host()
-    started_at = (_sees_processes() and process_started_at(pid)) or _UNKNOWN
+    started_at = (sees_processes() and process_started_at(pid)) or _UNKNOWN
     return f"{random_hex(8)} {pid} {started_at} {host.boot_id} {host.hostname}"
+
+
+def machine_of_holder(holder: str) -> tuple[str, str]:
+    """Return host name and boot id of a holder, both empty for a name not made by `name_holder`."""
+    parts = holder.split(" ", 4)
+    return (parts[4], parts[3]) if len(parts) == 5 else ("", "")
 
 
 def is_gone(holder: str, host: HostIdentity | None = None) -> bool:
@@ -45,14 +51,6 @@ def is_gone(holder: str, host: HostIdentity | None = None) -> bool:
     boot, _, namespace = boot_id.partition(":")
     if not (boot and namespace and (boot_id, hostname) == (host.boot_id, host.hostname)):
         return False
-    if named_start == _UNKNOWN or not _sees_processes():
+    if named_start == _UNKNOWN or not sees_processes():
         return False
     return process_started_at(pid_number) not in (named_start, _UNKNOWN)
-
-
-def _sees_processes() -> bool:
-    """Return whether ``/proc`` shows the namespace in which this process has its pid."""
-    try:
-        return os.readlink("/proc/self") == str(os.getpid())
-    except OSError:
-        return False

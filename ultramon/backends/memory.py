@@ -65,8 +65,7 @@ class _MemoryJournal(Journal):
         """No other process writes, and threads of this one are never long."""
         self.lock.acquire()
 
-    @property
-    def mark(self) -> int:
+    def change_mark(self) -> int:
         """Differs after every change."""
         return 0 if self._connection is None else self._connection.total_changes
 
@@ -78,7 +77,6 @@ class _MemoryDirectory(StateDirectory):
 
     def __init__(self) -> None:
         self.path = self.folder = "memory:"
-        self.unwritten = None
         self._lock = threading.RLock()
         self.states: dict[str, bytes] = {}
         self.beats: dict[str, float] = {}
@@ -170,7 +168,7 @@ class MemoryBackend(DirectoryBackend):
 
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""
-        return self._journal.mark
+        return self._journal.change_mark()
 
     def close(self) -> None:
         """See `Backend.close`."""

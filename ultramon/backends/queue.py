@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ultramon.backends.base import require_part
 from ultramon.errors import ConfigurationError
 from ultramon.notices.message_rules import (
     DELIVERIES,
-    EXPIRY_SECONDS,
     LEASE_SECONDS,
     MAX_WAITING,
     check_message,
@@ -46,44 +45,20 @@ class Queue(Protocol):
     """Messages from agents to agents, at least once. A backend that has one shows it as ``queue``.
 
     A message is delivered when its claimer acknowledges it; until then it comes again. Safe to use
-    from several threads and processes. Any number of processes may claim for one recipient. All
-    times are the ``now`` that is passed, epoch seconds.
+    from several threads and processes. Any number of processes may claim for one recipient. Times
+    are epoch seconds by the caller's clock, whose time is passed as ``now``. What is due, over or
+    expired is decided by a clock that nobody sets, as far from the caller's as the machine's wall
+    clock is: a wall clock that was wrong for a moment holds nothing and ends nothing.
     """
 
-    def queue_message(
-        self,
-        recipient: str,
-        text: str,
-        *,
-        now: float,
-        sender: str | None = None,
-        sender_epoch: tuple[int, int] | None = None,
-        said_at: float | None = None,
-        category: str | None = None,
-        delivery: str = "sequential",
-        dedupe_key: str | None = None,
-        facts: dict[str, Any] | None = None,
-        expires_seconds: float = EXPIRY_SECONDS,
-    ) -> int | None:
+    def queue_message(self, draft: Draft, *, now: float) -> int | None:
         """Store a message durably.
 
         Of one category at most 1,000 wait for one recipient: the oldest is dropped and counted.
 
         Args:
-            recipient: An agent id; the agent need not exist yet.
-            text: 1 to 65,536 characters.
+            draft: The message.
             now: Epoch seconds.
-            sender: The agent that it comes from or is about.
-            sender_epoch: Generation and epoch in which the sender said it. Refused when the
-                sender is in a later one: nothing stale arrives after a compaction or a clear.
-            said_at: When the sender said it, epoch seconds. Refused when the sender was cleared
-                from outside at that time or later.
-            category: What it can be cancelled by; None = it never is, nor dropped.
-            delivery: ``urgent``, ``important`` or ``sequential``: the order of claims.
-            dedupe_key: Another one with this key to this recipient is not stored again, also not
-                after it was delivered, until it expires.
-            facts: JSON values that go with the text.
-            expires_seconds: Not delivered after so long; default a day, at most 366 days.
 
         Returns:
             Its id, or that of the message that has the dedupe key; None when it was refused. A
@@ -92,7 +67,7 @@ class Queue(Protocol):
 
         Raises:
             InvalidAgentIdError: Recipient or sender is no agent id.
-            ConfigurationError: An argument is out of its range.
+            ConfigurationError: A field is out of its range.
             QueueFullError: 1,000 messages without a category wait for the recipient.
             StateWriteError: The store refused; nothing was stored.
         """
@@ -231,7 +206,7 @@ def queue_messages(queue: Queue, drafts: Sequence[Draft], *, now: float) -> list
     together: Callable[..., list[int | None]] | None = getattr(queue, "queue_messages", None)
     if together is not None:
         return together(drafts, now=now)
-    return [queue.queue_message(**draft._asdict(), now=now) for draft in drafts]
+    return [queue.queue_message(draft, now=now) for draft in drafts]
 
 
 def can_listen(queue: Queue) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import Backend, Changes
+from ultramon.backends.base import Backend, Changes, Subscription
+from ultramon.backends.lease_holder import is_gone
 from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
 from ultramon.notices.rules import check_permission
-from ultramon.state.liveness import ALIVE, LOST, judge, needs_heartbeat
+from ultramon.state.liveness import ALIVE, ENDED, LOST, judge, needs_heartbeat
 from ultramon.state.observed import ObservedAgent, Unreadable, observe
+from ultramon.system import compact_json
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import process_started_at, this_host
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
+_log = logging.getLogger("ultramon.backend")
+
 _UNSEEN = (None, False)
 
 
@@ -28,6 +33,43 @@ def missing_members(backend: object) -> list[str]:
     names = [*Backend.__annotations__, *vars(Backend)]
     public = dict.fromkeys(name for name in names if not name.startswith("_"))
     return [name for name in public if not hasattr(backend, name)]
+
+
+def read_subscription(
+    name: str, cursor: object, memory: object, check_cursor: Callable[[str], object]
+) -> Subscription:
+    """Return what a consumer stored; the beginning, with a warning, where that is damaged.
+
+    Args:
+        name: The consumer.
+        cursor: As stored; None = the beginning.
+        memory: As stored, JSON.
+        check_cursor: Raises ConfigurationError for what is no cursor of the store.
+    """
+    try:
+        if cursor is not None:
+            check_cursor(str(cursor))
+        known = compact_json.loads(memory) if isinstance(memory, str) else None
+        if isinstance(known, dict) and isinstance(cursor, str | None):
+            return Subscription(cursor, known)
+    except (ValueError, RecursionError):
+        pass
+    _log.warning("what consumer %s had acknowledged cannot be read: it begins anew", name)
+    return Subscription(None, {})
+
+
+def is_taken(other: object, until: object, holder: str, at: float) -> bool:
+    """Return whether another living holder has a consumer name. See `Backend.subscribe`.
+
+    Args:
+        other: The stored holder; None = nobody. A value that is damaged is nobody's, like the next.
+        until: The stored end of its lease, by the clock of the store.
+        holder: Who asks.
+        at: Now, by that clock.
+    """
+    if not (isinstance(other, str) and isinstance(until, float)):
+        return False
+    return other != holder and until > at and not is_gone(other)
 
 
 def find_changes(
@@ -76,6 +118,14 @@ def find_changes(
     return Changes(changed, removed, heartbeats)
 
 
+def withholds_events(backend: Backend) -> bool:
+    """Return whether `Backend.events` may withhold what is committed.
+
+    In a backend whose `events_are_final` is true it never does.
+    """
+    return not getattr(backend, "events_are_final", False)
+
+
 def last_cursor(backend: Backend) -> str | None:
     """Return a cursor behind every event that can be read now; None where there is none.
 
@@ -91,6 +141,28 @@ def last_cursor(backend: Backend) -> str | None:
     while (page := backend.events(cursor)).events:
         cursor = page.cursor
     return cursor
+
+
+def deliver_kept(backend: Backend) -> bool:
+    """Store what was kept on this machine while the store was away; it waits a second at most.
+
+    An optional part of a backend, a method of this name, for stores that may be away: each look at
+    agents of such a store does so first. Others have nothing to deliver.
+
+    Returns:
+        Whether no more is left that could be stored.
+    """
+    deliver: Callable[[], bool] | None = getattr(backend, "deliver_kept", None)
+    return deliver is None or deliver()
+
+
+def is_kept(backend: Backend, agent_id: str) -> bool:
+    """Return whether an agent's newest state is kept on this machine, because the store was away.
+
+    An optional part of a backend, a method of this name.
+    """
+    ask: Callable[[str], bool] | None = getattr(backend, "is_kept", None)
+    return ask is not None and ask(agent_id)
 
 
 def find_agent(backend: Backend, agent_id: str) -> StoredAgent | None:
@@ -190,6 +262,18 @@ def refuse_living(
         raise AgentAlreadyRunningError(
             stored.agent_id, stored.pid or 0, stored.hostname, stored.run
         )
+
+
+def has_ended(agent: StoredAgent, now: float) -> bool:
+    """Return whether the life of an agent is over: it ended, or it is lost.
+
+    Args:
+        agent: As it is stored now; of one that cannot be read nothing is known.
+        now: Epoch seconds.
+    """
+    if agent.record is None:
+        return False
+    return judge(agent.record, agent.heartbeat_at, now, this_host()).verdict in (ENDED, LOST)
 
 
 def is_over(agent: StoredAgent, before: float, now: float, host: HostIdentity) -> bool:

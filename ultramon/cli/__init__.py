@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ultramon import __version__
-from ultramon.cli.output import CommandFailed, ExitCode, NobodyFound
+from ultramon.cli.exit_codes import CommandFailed, ExitCode, NobodyFound
+from ultramon.cli.gone_variables import gone_variable_errors
 from ultramon.errors import AgentNotFoundError, UltramonError
 from ultramon.system.terminal_text import sanitize
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,9 @@ COMMANDS = (
     "install",
     "uninstall",
     "doctor",
+    "trust",
+    "alert",
+    "check",
     "serve",
     "web",
     "chaos",
@@ -45,7 +49,7 @@ GROUPS = {
     "backend": (
         "Set up, check, measure or clear out the store that agents share.",
         {
-            **{name: ("backend", name) for name in ("init", "migrate", "check", "stats")},
+            **{name: ("backend", name) for name in ("init", "migrate", "check", "repair", "stats")},
             "prune": ("prune", "command"),
         },
     ),
@@ -77,7 +81,10 @@ GROUPS = {
     ),
     "token": (
         "Tokens of agents, and the secrets of a server.",
-        {name: ("token", name) for name in ("mint", "revoke", "admin", "hook", "metrics")},
+        {
+            name: ("token", name)
+            for name in ("mint", "rotate", "revoke", "admin", "hook", "metrics")
+        },
     ),
     "host": (
         "Rules for a coding agent, and what an installed one runs.",
@@ -92,28 +99,22 @@ GROUPS = {
 """What programs call: the help of each group, and its commands as module and function."""
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
-SHORT_NAMES = (
-    "alert", "check", "clear", "context-monitor", "handoff", "hook", "mcp", "messages", "pin",
-    "prune", "statusline",
-)  # fmt: skip
-"""Commands of groups that scripts may call without the group; not listed in `--help`."""
-_ROOMS = ("demo", "chaos", "replay", "report")
+INSTALLED_NAMES = ("hook", "mcp", "statusline")
+"""Commands of the group `host` that the settings of clients may call without it: a refusal there
+would stop the client."""
 _HELP_MARGIN = 6  # what click leaves free around the two columns
 
 
 def load_command(file: str, function: str = "command") -> click.Command:
-    """Import one command, and name the environment variable of each of its options.
-
-    The variable is made of the names of module and option, so it is the same in every group.
-    """
-    place = f"{file}.command" if file in _ROOMS else f"commands.{file}"
-    command: click.Command = getattr(importlib.import_module(f"ultramon.cli.{place}"), function)
-    for option in command.params:
-        if isinstance(option, click.Option):
-            flag = option.opts[-1].removeprefix("--")
-            option.envvar = option.envvar or f"ULTRAMON_{file}_{flag}".upper().replace("-", "_")
-            option.show_envvar = True
+    """Import one command."""
+    module = importlib.import_module(f"ultramon.cli.commands.{file}")
+    command: click.Command = getattr(module, function)
     return command
+
+
+def _refuse_gone_variables(ctx: click.Context, file: str) -> None:
+    for error in gone_variable_errors(file):
+        ctx.fail(str(error))
 
 
 class CommandGroup(click.Group):
@@ -132,6 +133,15 @@ class CommandGroup(click.Group):
         """Import one command."""
         place = self._places.get(cmd_name)
         return None if place is None else load_command(*place)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; refuse variables that its options no longer have."""
+        found = super().resolve_command(ctx, args)
+        if found[0] is not None and not ctx.resilient_parsing:
+            _refuse_gone_variables(ctx, self._places[found[0]][0])
+        return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the command among the arguments; options may stand in front of it."""
@@ -168,9 +178,29 @@ class Program(click.Group):
         """Import one command."""
         if cmd_name in GROUPS:
             return CommandGroup(cmd_name, *GROUPS[cmd_name])
-        if cmd_name in (*COMMANDS, *SHORT_NAMES):
-            return load_command(cmd_name.replace("-", "_"))
+        if cmd_name in (*COMMANDS, *INSTALLED_NAMES):
+            return load_command(cmd_name)
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one that is called without its group is refused with its whole name.
+
+        So are variables that the command's options no longer have.
+        """
+        name = args[0]
+        if ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        if name in (*COMMANDS, *INSTALLED_NAMES):
+            _refuse_gone_variables(ctx, name)
+        elif name not in GROUPS:
+            for group, (_, places) in GROUPS.items():
+                for inner in places:
+                    if name in (inner, f"{group}-{inner}"):
+                        whole = f"ultramon {group} {inner}"
+                        ctx.fail(f"No such command '{name}'; it is '{whole}'.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List what people call, then what programs call."""
@@ -205,10 +235,7 @@ class Program(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
-    """Know how full the context window of every AI agent is.
-
-    Every option can also be set by the environment variable that its help names.
-    """
+    """Know how full the context window of every AI agent is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

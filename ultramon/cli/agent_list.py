@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
-from ultramon.cli.output import json_item
 from ultramon.errors import AgentNotFoundError, StateError, UltramonError
 from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.liveness import ENDED, judge
@@ -17,12 +16,11 @@ from ultramon.state.observed import (
     ObservedAgent,
     Unreadable,
     checked_json,
+    checked_line,
     sort_observed,
-    verdict_json,
     without_ended,
 )
 from ultramon.state.record import FIELD_NAMES, StateRecord
-from ultramon.state.record_text import further_members, state_members, state_text
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.local.state_index import StateIndex
     from ultramon.backends.overview import Overview
 
     Shown = TypeVar("Shown")
@@ -44,7 +41,6 @@ def open_agent_list(
     show_all: bool,
     is_cut: bool,
     with_news: bool = False,
-    index: StateIndex | None = None,
 ) -> AgentList:
     """Return the list of agents that costs least.
 
@@ -54,11 +50,10 @@ def open_agent_list(
         show_all: Show ended agents too.
         is_cut: Only the most urgent agents will be asked for.
         with_news: Report the agents that reach a rung from look to look.
-        index: What earlier lists read; for `AgentList.stream` without a limit.
     """
     overview: Overview | None = getattr(backend, "overview", None)
     if overview is None or not is_cut:
-        return AgentList(backend, run, show_all=show_all, with_news=with_news, index=index)
+        return AgentList(backend, run, show_all=show_all, with_news=with_news)
     return PagedAgentList(overview, backend, run, show_all=show_all, with_news=with_news)
 
 
@@ -76,13 +71,7 @@ class AgentList:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        run: str | None,
-        *,
-        show_all: bool,
-        with_news: bool,
-        index: StateIndex | None = None,
+        self, backend: Backend, run: str | None, *, show_all: bool, with_news: bool
     ) -> None:
         self.seen: list[ObservedAgent] = []
         self.unreadable: list[Unreadable] = []
@@ -93,10 +82,7 @@ class AgentList:
         self._run = run
         self._show_all = show_all
         self._with_news = with_news
-        self._index = index
-        self._current = CurrentAgents(
-            backend, run, clock=SYSTEM_CLOCK, index=index, with_ended=show_all
-        )
+        self._current = CurrentAgents(backend, run, clock=SYSTEM_CLOCK)
         self._gone = GoneSessions(backend)
         self._everyone: list[ObservedAgent] = []
         self._rungs: dict[tuple[str, int], dict[str, int]] | None = None
@@ -135,43 +121,14 @@ class AgentList:
         self.seen = []
         return seen, list(self._news()) if self._with_news else []
 
-    def stream(self, limit: int | None = None) -> Iterator[bytes]:
-        """Look again and yield the agents shown as `agent_text`, none of them kept.
+    def lines(self, limit: int | None = None) -> Iterator[bytes]:
+        """Look again and yield the agents shown as `checked_line`, none of them kept.
 
         At its end, or at the limit, all attributes but `seen` are up to date.
         """
         self.seen = []
-        if self._index is None:
-            return (shown for _, shown in self._look(limit, agent_text))
-        return self._stream_indexed(self._index, limit)
-
-    def _stream_indexed(self, index: StateIndex, limit: int | None) -> Iterator[bytes]:
-        """Yield texts, those of unchanged states from the index, and bring the index up to date."""
-        with index, paused_collector():
-            yield from (shown for _, shown in self._look(limit, self._text_by_index))
-            index.finish()
-
-    def _text_by_index(self, one: ObservedAgent) -> bytes | Unreadable:
-        record, index = one.record, self._index
-        assert index is not None
-        members = index.text(record.agent_id)
-        if members is None and record.agent_id in self._current.restored:
-            return self._read_again(record.agent_id)
-        if members is None:
-            text = state_members(record)
-            members = None if text is None else text.encode("ascii")
-            index.add(record.agent_id, members)
-        if members is None:
-            return agent_text(one)
-        return members + further_members(verdict_json(one.liveness)).encode("ascii")
-
-    def _read_again(self, agent_id: str) -> bytes | Unreadable:
-        """Return an agent whose text in the index is damaged."""
-        try:
-            [one] = observe_stored([self._backend.load(agent_id)], SYSTEM_CLOCK.now())
-        except UltramonError as error:
-            return Unreadable(agent_id, str(error))
-        return one if isinstance(one, Unreadable) else agent_text(one)
+        with paused_collector():
+            yield from (line for _, line in self._look(limit, checked_line))
 
     def _look(
         self, limit: int | None, show: Callable[[ObservedAgent], Shown | Unreadable]
@@ -275,15 +232,6 @@ def paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def agent_text(one: ObservedAgent) -> bytes | Unreadable:
-    """Return an agent as an item of `print_json_list`, or why it cannot be shown."""
-    text = state_text(one.record, verdict_json(one.liveness))
-    if text is not None:
-        return text.encode("ascii")
-    checked = checked_json(one)
-    return checked if isinstance(checked, Unreadable) else json_item(checked)
-
-
 def look_at(agents: Iterable[StoredAgent]) -> tuple[list[ObservedAgent], list[Unreadable]]:
     """Judge stored agents as of now: the readable ones, most urgent first, and the others."""
     return sort_observed(observe_stored(agents, SYSTEM_CLOCK.now()))
@@ -294,7 +242,7 @@ def earlier_lives(backend: Backend, run: str) -> list[ObservedAgent]:
 
     Their states were replaced: only the journal has them, until it is pruned.
     """
-    from ultramon.fleet.ledger import events_of
+    from ultramon.fleet.supervise.ledger import events_of
 
     started: dict[str, dict[str, Any]] = {}
     ended: dict[str, dict[str, Any]] = {}

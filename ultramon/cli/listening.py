@@ -1,4 +1,4 @@
-"""Where a command that serves listens, and who may reach it: the options that all of them take."""
+"""What `serve` and `web` share: where they listen, and who may reach them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,30 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ultramon.server.http.http_server import Endpoint
+
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
-def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def listening_options(
+    port: int, variables: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds host, port, certfile, keyfile, names and proxies.
 
     Args:
         port: The default port.
+        variables: Prefix of the environment variables of host, port, names and proxies; None =
+            they have none.
     """
+
+    def variable(name: str) -> dict[str, Any]:
+        return {"envvar": variables and f"{variables}{name}", "show_envvar": True}
+
     options = (
         click.option(
             "--host",
             default="127.0.0.1",
+            **variable("HOST"),
             help="Address to listen on; beyond this machine only with a certificate or behind a"
             " proxy.",
         ),
@@ -29,6 +40,7 @@ def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[...,
             "--port",
             type=click.IntRange(0, 65_535),
             default=port,
+            **variable("PORT"),
             help="Port to listen on; 0 = any free one.",
         ),
         click.option(
@@ -45,6 +57,7 @@ def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[...,
             "names",
             multiple=True,
             metavar="NAME",
+            **variable("ALLOW_HOST"),
             help="Answer requests for this host name too; its port is --port unless given.",
         ),
         click.option(
@@ -52,6 +65,7 @@ def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[...,
             "proxies",
             multiple=True,
             metavar="ADDRESS",
+            **variable("BEHIND_PROXY"),
             help="Believe the X-Forwarded headers of this address or network, and answer no other"
             " machine.",
         ),
@@ -65,11 +79,14 @@ def listening_options(port: int) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
-def check_key(certfile: str | None, keyfile: str | None) -> None:
-    """Refuse a key without its certificate.
+def endpoint(certfile: str | None, keyfile: str | None, **address: Any) -> Endpoint:
+    """Return where to listen, by the options.
 
     Raises:
-        click.UsageError: There is a key alone.
+        click.UsageError: There is a key without its certificate.
     """
+    from ultramon.server.http.http_server import Endpoint
+
     if keyfile is not None and certfile is None:
         raise click.UsageError("--tls-key needs --tls-cert")
+    return Endpoint(certfile=certfile, keyfile=keyfile, **address)

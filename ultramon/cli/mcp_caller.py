@@ -6,9 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon.cli.caller import NoCaller, caller_id
+from ultramon.cli.caller import own_ids
+from ultramon.cli.exit_codes import NoCaller
 from ultramon.cli.selection import find_agent_id
-from ultramon.cli.stored_agent import SESSION_VARIABLES
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError, StateError
 from ultramon.system.processes import ancestors, this_host
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ultramon.backends.base import Backend
+    from ultramon.hosts.calls.memory import HookMemory
     from ultramon.state.record import StateRecord
 
     Processes = set[tuple[int | None, str | None]]
@@ -44,11 +45,7 @@ class CallerFinder:
     def __init__(self, backend: Backend, agent: str | None) -> None:
         self._backend = backend
         self._agent = agent
-        self._named = [
-            name
-            for name in (caller_id(), *map(os.environ.get, SESSION_VARIABLES))
-            if name and agent is None
-        ]
+        self._named = own_ids() if agent is None else []
         self._ancestors: Processes = set(ancestors())
 
     def __call__(self, meta: Mapping[str, Any]) -> str:
@@ -89,7 +86,7 @@ class CallerFinder:
         for _ in range(_MAX_SUCCESSIONS):
             if found is None or found.active:
                 break
-            successor = self._load(_successor_id(found) or "")
+            successor = self._load(_memory(found).successor_id or "")
             if successor is None:
                 break
             found = successor
@@ -143,11 +140,10 @@ class CallerFinder:
     def _children(self, session: StateRecord) -> Iterator[StateRecord]:
         """Return the running subagents of a session; after a clear they keep their ids."""
         from ultramon.backends.local.backend import LocalBackend
-        from ultramon.hosts.hosted_agent import predecessors
 
         if not isinstance(self._backend, LocalBackend):
             return
-        sessions = (session.agent_id, *predecessors(_memory(session)))
+        sessions = (session.agent_id, *_memory(session).predecessors)
         prefixes = tuple(f"{name}." for name in sessions)
         for name in self._backend.directory.list_ids():
             if name.startswith(prefixes):
@@ -162,26 +158,17 @@ class CallerFinder:
             return None
 
 
-def _memory(record: StateRecord) -> dict[str, Any]:
+def _memory(record: StateRecord) -> HookMemory:
     """Return what only the hooks of an agent's client keep."""
-    from ultramon.hosts.registry import find_hosts
+    from ultramon.hosts.registry import host_of_agent
 
-    host = next((host for host in find_hosts().usable if host.name == record.host), None)
-    memory = None if host is None else record.extra.get(host.memory_field)
-    return memory if isinstance(memory, dict) else {}
-
-
-def _successor_id(record: StateRecord) -> str | None:
-    from ultramon.hosts.hosted_agent import SUCCESSOR
-
-    found = _memory(record).get(SUCCESSOR)
-    return found if isinstance(found, str) else None
+    return host_of_agent(record)[1]
 
 
 def _has_written(record: StateRecord, mark: bytes) -> bool | None:
     """Return whether the transcript of an agent ends with a call; None where it has none."""
-    path = _memory(record).get("transcriptPath")
-    if not isinstance(path, str):
+    path = _memory(record).transcript_path
+    if path is None:
         return None
     try:
         with open(path, "rb") as file:

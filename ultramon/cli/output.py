@@ -1,4 +1,4 @@
-"""The print boundary: exit codes, sanitising, JSON, consoles, and how numbers are written."""
+"""The print boundary: sanitising, JSON, consoles, and how numbers are written."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from contextlib import nullcontext, suppress
-from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.system.terminal_text import sanitize
+from ultramon.system.terminal_text import first_of, sanitize
 from ultramon.system.wording import MAX_FIELD_CHARS as MAX_FIELD_CHARS
 from ultramon.system.wording import age as age
 from ultramon.system.wording import field as field
@@ -26,6 +27,7 @@ from ultramon.system.wording import turns as turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
+    from typing import TextIO
 
     from rich.console import Console
     from rich.table import Table
@@ -37,57 +39,8 @@ _PIPE_WIDTH = 160
 _CHECK_SECONDS = 0.1
 _ITEMS_AT_ONCE = 50
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-class ExitCode(IntEnum):
-    """How a command ended; 50-54 are the statuses of `ultramon check`."""
-
-    OK = 0
-    FAILURE = 1
-    """The command ran and could not do its work; one line on stderr says why."""
-    USAGE = 2
-    """An unknown option, a missing argument, a value out of range."""
-    NOT_FOUND = 3
-    """No agent has that id, prefix or label."""
-    AMBIGUOUS = 4
-    """Several agents have that prefix or label."""
-    BUDGET = 5
-    """A relay has used up its contexts, its money or its time."""
-    REFUSED = 6
-    """A relay makes no progress because permissions refuse what its agents ask for."""
-    WARNING = 50
-    """70 % of the window or more; this and the next three are the default limits of alerts."""
-    CAUTION = 51
-    """85 % or more."""
-    CRITICAL = 52
-    """90 % or more."""
-    EMERGENCY = 53
-    """95 % or more."""
-    STALE = 54
-    """No data, or data that are too old."""
-    INTERRUPTED = 130
-    """Ctrl-C."""
-
-
-class CommandFailed(click.ClickException):
-    """Ends a command with one line on stderr."""
-
-    exit_code = int(ExitCode.FAILURE)
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
-
-
-class NobodyFound(CommandFailed):
-    """No agent has the given id, prefix or label."""
-
-    exit_code = int(ExitCode.NOT_FOUND)
-
-
-class SeveralFound(CommandFailed):
-    """Several agents have the given prefix or label."""
-
-    exit_code = int(ExitCode.AMBIGUOUS)
+TASK_MARKS = {"done": "x", "in_progress": ">", "interrupted": "!"}
+"""What stands before a task of a list, by its status; nothing before others."""
 
 
 def sanitize_values(value: Any) -> Any:
@@ -106,44 +59,31 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")
 
 
-def json_item(value: Any) -> bytes:
-    """Return one JSON document as an item of `print_json_list`."""
-    return json_text(value).replace("\n", "\n    ").encode("ascii")
-
-
-def print_json_list(
-    name: str, items: Iterable[bytes], others: Callable[[], dict[str, Any]]
-) -> None:
-    """Print a JSON object whose first member is a list too long to keep in memory.
-
-    Args:
-        name: The name of that member.
-        items: The list, indented as by `json_item`; some are printed at once.
-        others: Called after the last item; returns the other members, at least one.
-    """
-    # Nothing is printed before the first item is there: until then a command can fail.
-    before, after = f'{{\n  "{name}": ['.encode("ascii"), b"]"
-    waiting: list[bytes] = []
-    for item in items:
-        waiting += before, b"\n    ", item
-        before, after = b",", b"\n  ]"
-        if len(waiting) == 3 * _ITEMS_AT_ONCE:
-            # Not as text, in which terminal codes would be looked for.
-            click.echo(b"".join(waiting), nl=False)
-            waiting.clear()
-    waiting += (
-        before if after == b"]" else b"",
-        after,
-        b",",
-        json_text(others())[1:].encode("ascii"),
-    )
-    click.echo(b"".join(waiting))
-
-
 def json_line(value: Any) -> str:
     """Return one JSON document on one line, in printable ASCII."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return line.replace("\x7f", "\\u007f")
+
+
+def print_json_list(
+    name: str, lines: Iterable[bytes], others: Callable[[], dict[str, Any]]
+) -> None:
+    """Print a JSON object whose first member is a list, an item a line.
+
+    Args:
+        name: The name of that member.
+        lines: The items, each as by `json_line`; some are printed at once and none is kept.
+        others: Called after the last item; returns the other members, at least one.
+    """
+    # Nothing is printed before the first item is there: until then a command can fail. Bytes,
+    # because in a text terminal codes would be looked for.
+    before, after = f'{{\n  "{name}": ['.encode("ascii"), b"],"
+    lines = iter(lines)
+    while some := list(islice(lines, _ITEMS_AT_ONCE)):
+        click.echo(before + b"\n    " + b",\n    ".join(some), nl=False)
+        before, after = b",", b"\n  ],"
+    end = json_text(others())[1:].encode("ascii")
+    click.echo((b"" if after[:1] == b"\n" else before) + after + end)
 
 
 def print_json(value: Any) -> None:
@@ -202,6 +142,25 @@ def until_interrupted(*, follow: bool) -> AbstractContextManager[None]:
 def say(text: str) -> None:
     """Write one line of words to stderr."""
     click.echo(sanitize(text), err=True)
+
+
+def say_by_reason(verb: str, found: Iterable[tuple[str, str]]) -> None:
+    """Write a line to stderr for each reason, with the first of the names that it holds for.
+
+    Args:
+        verb: What became of them, as ``skipped``.
+        found: Names with their reasons.
+    """
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for name, reason in found:
+        by_reason[reason].append(name)
+    for reason, names in by_reason.items():
+        say(f"{verb} {first_of(names)}: {reason}")
+
+
+def takes_unicode(stream: TextIO) -> bool:
+    """Return whether a stream takes more than ASCII."""
+    return (stream.encoding or "").lower().startswith("utf")
 
 
 def make_console() -> Console:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.output import SeveralFound
+from ultramon.cli.exit_codes import CommandFailed, SeveralFound
+from ultramon.cli.output import say
 from ultramon.errors import AgentNotFoundError, InvalidAgentIdError
 from ultramon.hosts.gone_sessions import GoneSessions
 from ultramon.state.observed import ObservedAgent
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.backends.base import Backend, StoredAgent
-    from ultramon.backends.local.state_index import StateIndex
     from ultramon.backends.overview import Overview
 
 _MAX_NAMED = 5
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AMOUNT = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])"
 
 
 def state_dir_option(
@@ -35,6 +38,7 @@ def state_dir_option(
         "--state-dir",
         type=click.Path(file_okay=False),
         envvar="ULTRAMON_STATE_DIR",
+        show_envvar=True,
         help=f"Directory of the states.  [default: {default}]",
     )
 
@@ -58,12 +62,34 @@ def limit_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
     )
 
 
-def open_store(state_dir: str | None) -> Backend:
-    """Open the backend of ``--state-dir``, else the one that the SDK would open."""
+def time_span(text: str) -> float:
+    """Return the seconds of a time span such as ``90s``, ``12h``, ``1h30m`` or ``7d``.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    if re.fullmatch(f"({_AMOUNT})+", text) is None:
+        raise click.BadParameter(
+            f"{text} is no time span: it is not a number followed by s, m, h, d or w, e.g. 1h30m"
+        )
+    return sum(float(amount) * _UNITS[unit] for amount, unit in re.findall(_AMOUNT, text))
+
+
+def open_store(state_dir: str | None, *, delivers: bool = True) -> Backend:
+    """Open the backend of ``--state-dir``, else the one that the SDK would open.
+
+    Args:
+        state_dir: As the option gave it.
+        delivers: Whether to store first what was kept on this machine while the store was away.
+    """
     from ultramon.backends.opening import open_backend
+    from ultramon.backends.toolkit import deliver_kept
 
     path = state_dir_given(state_dir)
-    return open_backend() if path is None else open_backend(f"file://{quote(path)}")
+    backend = open_backend() if path is None else open_backend(f"file://{quote(path)}")
+    if delivers and not deliver_kept(backend):
+        say("Note: not all that was kept on this machine during an outage is stored yet")
+    return backend
 
 
 def state_dir_given(state_dir: str | None) -> str | None:
@@ -80,19 +106,6 @@ def directory_of(backend: Backend) -> str:
     from ultramon.system.environment import state_directory
 
     return backend.directory.path if isinstance(backend, LocalBackend) else state_directory()
-
-
-def open_index(backend: Backend, name: str) -> StateIndex:
-    """Open an index of the states of a backend; it keeps nothing where there is no directory.
-
-    Args:
-        backend: The store.
-        name: As for `StateIndex`.
-    """
-    from ultramon.backends.local.backend import LocalBackend
-    from ultramon.backends.local.state_index import StateIndex
-
-    return StateIndex(backend.directory if isinstance(backend, LocalBackend) else None, name)
 
 
 def find_agent(backend: Backend, name: str) -> StoredAgent:
@@ -159,3 +172,18 @@ def _fitting(backend: Backend, name: str) -> tuple[list[str], list[str]]:
         if agent.record is not None and agent.record.label == name:
             labelled.append(agent.agent_id)
     return begun, labelled
+
+
+def open_shared_store(state_dir: str | None) -> Backend:
+    """Open the backend of a command that starts processes on it."""
+    backend = open_store(state_dir)
+    if backend.url == "memory:":
+        raise CommandFailed("ULTRAMON_BACKEND is memory:, which processes cannot share")
+    return backend
+
+
+def chosen_directory(state_dir: str | None) -> str:
+    """Return the state directory that hooks shall use."""
+    from ultramon.system.environment import state_directory
+
+    return os.path.abspath(os.path.expanduser(state_dir)) if state_dir else state_directory()

@@ -8,13 +8,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ultramon.context.estimator import FAMILIES, family_for_model
-from ultramon.context.ladder import CRITICAL, DEFAULT_REARM_MARGIN, LADDERS, WARNING, Ladder, Rung
+from ultramon.context.ladder import (
+    ACTIONS,
+    CRITICAL,
+    DEFAULT_REARM_MARGIN,
+    LADDERS,
+    WARNING,
+    Ladder,
+    Rung,
+)
 from ultramon.context.limits import default_window_from_environment
 from ultramon.context.note import MAX_CRITICAL_NOTE_CHARS, check_critical_note
 from ultramon.errors import ConfigurationError
 from ultramon.system.environment import VARIABLES
 from ultramon.system.settings import (
     ARGUMENT,
+    HIGHER,
+    LOWER,
     MARGIN,
     MOST_SECONDS,
     MOST_TOKENS,
@@ -24,6 +34,7 @@ from ultramon.system.settings import (
     Kind,
     OrNone,
     Settings,
+    Tightening,
     check_settings,
     choice,
     number,
@@ -68,10 +79,44 @@ def _from(source: str) -> Iterator[None]:
 _SECONDS = number(
     f"seconds above 0, at most {MOST_SECONDS:,}", lambda value: 0 < value <= MOST_SECONDS, "seconds"
 )
-_GRACE = number("a finite number, 0 or more", lambda value: 0 <= value < float("inf"), "seconds")
+_GRACE = number(
+    f"seconds from 0 to {MOST_SECONDS:,}", lambda value: 0 <= value <= MOST_SECONDS, "seconds"
+)
 _LADDER = _Ladder(
     "a Ladder, or in TOML an array of tables", lambda value: isinstance(value, Ladder | list)
 )
+MAX_PROJECT_RUNGS = 16
+"""Of a ladder from an untrusted project: each further rung costs every monitor time."""
+
+
+def _is_no_later_ladder(rungs: Any, name: str, own: Any) -> bool:
+    """Return whether a ladder has all rungs of the user's, none of them later or weaker.
+
+    Its own rungs lie below those: above, or between them, they would hide the user's levels.
+    """
+    users = own.effective_ladder.rungs
+    if len(rungs) > max(MAX_PROJECT_RUNGS, len(users)):
+        return False
+    Ladder(rungs, rearm_margin=own.rearm_margin)
+    return len(rungs) >= len(users) and all(
+        map(_is_no_later, rungs[len(rungs) - len(users) :], users)
+    )
+
+
+def _is_no_later(rung: Rung, users: Rung) -> bool:
+    return (
+        rung.name == users.name
+        and (users.ratio is None or (rung.ratio is not None and rung.ratio <= users.ratio))
+        and (
+            users.tokens_left is None
+            or (rung.tokens_left is not None and rung.tokens_left >= users.tokens_left)
+        )
+        and ACTIONS.index(rung.action) >= ACTIONS.index(users.action)
+        and rung.rearm_ratio in (None, users.rearm_ratio)
+    )
+
+
+_NO_LATER_LADDER = Tightening("no rung later, weaker or missing", _is_no_later_ladder)
 _NOTE = _Note(f"text of at most {MAX_CRITICAL_NOTE_CHARS} characters", TEXT.test)
 
 
@@ -80,20 +125,27 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
 
     A setting that is not given comes from its environment variable (``ULTRAMON_`` and the name in
     upper case), else from the table ``[context]`` of ``ultramon.toml`` (``ULTRAMON_CONFIG``, else
-    the working directory, else the user's configuration directory), else from the default here.
+    the working directory, else the user's configuration directory), else from the default here. A
+    file in the working directory that is not trusted can only have an agent warned earlier.
 
     Raises:
         ConfigurationError: A value is out of range; names the value and its source.
     """
 
     context_limit_tokens: int | None = setting(
-        OrNone(TOKENS), None, "A cap of yours on the context limit; None = no cap."
+        OrNone(TOKENS),
+        None,
+        "A cap of yours on the context limit; None = no cap.",
+        from_project=LOWER,
     )
     context_window_tokens: int | None = setting(
         OrNone(TOKENS), None, "Tokens that the model can hold; None = by host, provider or model."
     )
     reserved_output_tokens: int = setting(
-        whole_number(0, MOST_TOKENS, "tokens"), 0, "Part of the window kept free for the reply."
+        whole_number(0, MOST_TOKENS, "tokens"),
+        0,
+        "Part of the window kept free for the reply.",
+        from_project=HIGHER,
     )
     model: str | None = setting(
         OrNone(TEXT), None, "Model in any common spelling; decides window and tokenizer family."
@@ -102,17 +154,25 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         RATIO,
         LADDERS["sdk"][WARNING],
         "Where the default ladder warns; below `critical_threshold`.",
+        from_project=LOWER,
     )
     critical_threshold: float = setting(
-        RATIO, LADDERS["sdk"][CRITICAL], "Where the default ladder asks the agent to return."
+        RATIO,
+        LADDERS["sdk"][CRITICAL],
+        "Where the default ladder asks the agent to return.",
+        from_project=LOWER,
     )
     warning_tokens_left: int | None = setting(
-        OrNone(TOKENS), None, "Tokens left at which to warn, if that is earlier; None = by ratio."
+        OrNone(TOKENS),
+        None,
+        "Tokens left at which to warn, if that is earlier; None = by ratio.",
+        from_project=HIGHER,
     )
     critical_tokens_left: int | None = setting(
         OrNone(TOKENS),
         None,
         "Tokens left that are critical, if that is earlier; None = by ratio.",
+        from_project=HIGHER,
     )
     rearm_margin: float | None = setting(
         OrNone(MARGIN),
@@ -125,6 +185,7 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
         "Replaces all thresholds above. In TOML each rung is a table with "
         f"{', '.join(f'`{name}`' for name in _RUNG_SETTINGS)}, and `rearm_margin` applies.",
         variable="",
+        from_project=_NO_LATER_LADDER,
     )
     critical_note: str | None = setting(
         OrNone(_NOTE), None, "A sentence of yours at the end of the note that asks to return."
@@ -175,6 +236,12 @@ class ContextConfig(Settings, table="context", other_variables=VARIABLES):
             raise self._contradiction(
                 "reserved_output_tokens", f"below context_window_tokens={window}"
             )
+
+    def _check_tightened(self) -> None:
+        vars(self).pop("effective_ladder", None)
+        # An arm that the limit drops would leave its rung later than the user's.
+        if self.effective_ladder.resolve(self.context_limit_tokens).dropped:
+            raise self._contradiction("context_limit_tokens", "above the tokens left of every rung")
 
     @cached_property
     def effective_ladder(self) -> Ladder:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
-from ultramon.context.note import whole_percent
 from ultramon.errors import ConfigurationError
 from ultramon.state.liveness import Liveness
 from ultramon.state.models import AgentState, Model
+from ultramon.state.record import SETTING_SOURCES
+from ultramon.state.usage_percent import usage_percent
 from ultramon.system.timestamps import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
@@ -74,6 +77,8 @@ class Explanation(Model):
     """Tokens left of the session's budget, as the agent's client counts them."""
     enforcement: str | None = None
     """How a hook ended the agent because it did not return, or (a dry run) would have."""
+    settings: dict[str, str] = Field(default_factory=dict)
+    """By setting, the variable or file that it came from; a keyword or a default has no entry."""
     history: tuple[PastReading, ...] = ()
     """The last readings, oldest first, at most 64; a monitor, which asks no store, gives none."""
 
@@ -82,11 +87,8 @@ class Explanation(Model):
 
     def _lines(self) -> list[str]:
         state = self.state
-        share, ratio = "", state.usage_ratio
-        if ratio is not None:
-            # Where a ladder rounds, a window may be at 65 % before it is at 65.0 %.
-            is_rounded = state.ladder.get("roundPercent")
-            share = f" = {whole_percent(ratio)}%" if is_rounded else f" = {ratio:.1%}"
+        percent = usage_percent(state)
+        share = "" if percent is None else f" = {percent}%"
         limit = "unknown" if state.context_limit is None else f"{state.context_limit:,}"
         lines = [
             f"agent {state.agent_id}  run {state.run}  model {state.model or 'not named'}",
@@ -124,6 +126,10 @@ class Explanation(Model):
             ahead = "reached" if rung.reached else _ahead(rung)
             at = f"{round(rung.usage_ratio * 100, 1):g}%"
             lines.append(f"  {rung.name:<9} {at:>7} {rung.tokens:>12,}  {rung.action}, {ahead}")
+        if self.settings:
+            lines += ["", "settings  that are no defaults, with what sets them"]
+        for name, source in self.settings.items():
+            lines.append(f"  {name}  {source}")
         lines += ["", f"liveness  {self.liveness}: {self.liveness_reason}"]
         if self.heartbeat_age_seconds is not None:
             lines.append(f"  heartbeat {_age(self.heartbeat_age_seconds)}")
@@ -173,6 +179,7 @@ def explain(
     subagent_ends: dict[str, bool] | None = None,
     pins: tuple[str, ...] = (),
     enforcement: str | None = None,
+    settings: Mapping[str, str] | None = None,
     history: Sequence[HistoryPoint] = (),
 ) -> Explanation:
     """Explain a stored or present state.
@@ -185,10 +192,13 @@ def explain(
         subagent_ends: See `Explanation`; None = its client has no subagents.
         pins: See `Explanation`.
         enforcement: See `Explanation`; None = nothing was enforced.
+        settings: See `Explanation`; None = as the state says.
         history: As `Backend.history` returns it.
     """
     state = AgentState.from_record(record)
     anchor = state.anchor
+    stored = record.extra.get(SETTING_SOURCES)
+    sources = settings or (stored if isinstance(stored, dict) else {})
     return Explanation(
         explained_at=format_time(now),
         state=state,
@@ -203,6 +213,7 @@ def explain(
         subagent_ends=subagent_ends or {},
         pins=pins,
         enforcement=enforcement,
+        settings={str(name): str(source) for name, source in sources.items()},
         history=tuple(
             PastReading(
                 at=format_time(point.at),
@@ -228,7 +239,7 @@ def _rungs(record: StateRecord) -> list[RungAhead]:
             name=rung.name,
             action=rung.action,
             usage_ratio=rung.nominal_ratio,
-            tokens=round(rung.nominal_ratio * record.context_limit),
+            tokens=rung.tokens(record.context_limit),
             reached=ladder.rank(record.threshold_status) >= ladder.rank(rung.name),
             turns_left=paces.get(rung.name, {}).get("turns"),
             seconds_left=paces.get(rung.name, {}).get("seconds"),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ultramon.state.models import AgentState
     from ultramon.state.record import StateRecord
 
+    Positive = int
     Decide = Callable[[str | None, float | None, ResolvedLadder], str | None]
 
 CLOCK_SLACK_SECONDS = 5.0
@@ -41,6 +42,28 @@ def known_tokens(record: StateRecord | AgentState) -> int | None:
     return None if record.measured_at is None or is_share else record.estimated_tokens
 
 
+class GaugeMemory:
+    """What a gauge keeps beside the state's own fields; subclasses say where.
+
+    Attributes:
+        window_tokens: The window as the host reports it, or None.
+        trigger_tokens: Where the host compacts by itself, or None.
+        refusal_tokens: Where a host that does not compact refuses requests, or None.
+        observed_tokens: The window that the provider stated, or None.
+        highest_tokens: The highest count that was reported.
+        turns: ``[tokens, epoch seconds]`` of the readings of this epoch, oldest first.
+        readings_after: Epoch seconds; older readings belong to a window that is gone.
+    """
+
+    window_tokens: Positive | None
+    trigger_tokens: Positive | None
+    refusal_tokens: Positive | None
+    observed_tokens: Positive | None
+    highest_tokens: int
+    turns: list[list[float]]
+    readings_after: float
+
+
 class Gauge:
     """The readings of one agent, kept in its state.
 
@@ -49,10 +72,7 @@ class Gauge:
         ladder: The rungs.
         tracker: Holds what is in the window now.
         now: Returns epoch seconds.
-        memory: JSON values beside the state's own fields: ``windowTokens``, ``triggerTokens`` and
-            ``refusalTokens`` (as the host reports them), ``observedTokens`` (the window that the
-            provider stated), ``highestTokens``, ``turns`` and ``readingsAfter`` (epoch seconds;
-            older readings belong to a window that is gone).
+        memory: What is kept beside the state's own fields; changed in place.
         settings: Further arguments of `ultramon.context.limits.resolve_limit`, by name.
         decide: Returns the level after a reading, as `next_level`. A monitor passes its machine.
         falls_begin_epochs: Whether a fall that only a compaction explains starts an epoch. False
@@ -72,7 +92,7 @@ class Gauge:
         tracker: ContextTracker,
         now: Callable[[], float],
         *,
-        memory: dict[str, Any],
+        memory: GaugeMemory,
         settings: dict[str, Any] | None = None,
         decide: Decide = next_level,
         falls_begin_epochs: bool = True,
@@ -96,7 +116,8 @@ class Gauge:
         record = self.record
         self._tracker.restore(record)
         self._tracker.is_lower_bound = is_lower_bound(record)
-        self._history = TurnHistory(self.memory.setdefault("turns", []))
+        self._history = TurnHistory(list(self.memory.turns))
+        self.memory.turns = self._history.turns  # which changes it in place
         self._resolved = self.ladder.resolve(record.context_limit)
         announced = record.announced
         rungs = announced["rungs"] if announced.get("epoch") == record.epoch else {}
@@ -144,11 +165,11 @@ class Gauge:
         record, memory = self.record, self.memory
         resolve_limit(
             record,
-            host_window_tokens=memory.get("windowTokens"),
-            host_trigger_tokens=memory.get("triggerTokens"),
-            host_refusal_tokens=memory.get("refusalTokens"),
-            observed_window_tokens=memory.get("observedTokens"),
-            suspect_above_tokens=memory.get("highestTokens"),
+            host_window_tokens=memory.window_tokens,
+            host_trigger_tokens=memory.trigger_tokens,
+            host_refusal_tokens=memory.refusal_tokens,
+            observed_window_tokens=memory.observed_tokens,
+            suspect_above_tokens=memory.highest_tokens,
             **self._settings,
         )
         self._resolved = self.ladder.resolve(record.context_limit)
@@ -158,7 +179,7 @@ class Gauge:
 
     def is_stale(self, at: float) -> bool:
         """Return whether a reading is older than this window or than the last reading."""
-        newest = max(self.memory.get("readingsAfter", 0.0), self._tracker.anchor_at or 0.0)
+        newest = max(self.memory.readings_after, self._tracker.anchor_at or 0.0)
         # Where the clock was set back, the last reading bears a time that is yet to come.
         if newest > self._now() + CLOCK_SLACK_SECONDS:
             return False
@@ -201,8 +222,8 @@ class Gauge:
         self._tracker.report(tokens, output_tokens, at)
         record.measured_at = at
         self._history.record(tokens, at, reported=True)
-        if tokens > memory.get("highestTokens", 0):
-            memory["highestTokens"] = tokens
+        if tokens > memory.highest_tokens:
+            memory.highest_tokens = tokens
             if record.limit_suspect or tokens > (record.context_window or tokens):
                 self._resolve()
         return True
@@ -221,7 +242,7 @@ class Gauge:
         at = self._now() if at is None else at
         before = self._tracker.tokens
         record.epoch += 1
-        record.epoch_started_at = self.memory["readingsAfter"] = at
+        record.epoch_started_at = self.memory.readings_after = at
         record.measured_at = None if tokens_after is None else at
         record.announced = {"epoch": record.epoch, "rungs": {}}
         self._tracker.start_epoch(tokens_after, at)
@@ -280,6 +301,7 @@ class Gauge:
             tokens=None if record.context_limit is None else self._tracker.tokens,
             contextLimit=record.context_limit,
             tokensSource=self._tracker.source,
+            **({"roundPercent": True} if self.ladder.round_percent else {}),
         )
 
     def forecast(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ Levels and actions are plain strings here; `ultramon.context.levels` gives them 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 
 from ultramon.errors import ConfigurationError
 
@@ -166,6 +167,16 @@ class ResolvedRung:
         self.ratio = ratio
         self.nominal_ratio = nominal_ratio
         self.rearm_ratio = rearm_ratio
+
+    def tokens(self, limit_tokens: int) -> int:
+        """Return the fewest tokens of a limit that reach it: where a chart draws it."""
+        tokens = ceil(self.ratio * limit_tokens)
+        # As a reading is compared, which a product of floats may miss by one.
+        while tokens / limit_tokens < self.ratio:
+            tokens += 1
+        while (tokens - 1) / limit_tokens >= self.ratio:
+            tokens -= 1
+        return tokens
 
 
 class ResolvedLadder:

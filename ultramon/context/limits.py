@@ -23,6 +23,9 @@ _LARGE_WINDOW_SUFFIX = "[1m]"
 # Routers append these after a colon without changing the model.
 _VARIANTS = {"batch", "beta", "extended", "free", "latest", "nitro", "online", "thinking"}
 
+HOST_WITH_OWN_WINDOWS = "claude-code"
+"""Its windows are not those of the models elsewhere."""
+
 # The windows of the Claude Code client, read off its status line (2.1.330); a name it does not know
 # gets a million there. It differs from the API: opus-4-6 holds a million there and 200,000 here,
 # unless asked for with [1m]. The haiku alias and sonnet-4-6 were not seen and get the smaller
@@ -163,7 +166,7 @@ def window_for_model(model: str | None, host: str | None = None) -> int | None:
         return None
     if model.strip().lower().endswith(_LARGE_WINDOW_SUFFIX):
         return LARGE_WINDOW_TOKENS
-    in_claude_code = host == "claude-code"
+    in_claude_code = host == HOST_WITH_OWN_WINDOWS
     if in_claude_code and name in _CLAUDE_CODE_WINDOWS:
         return _CLAUDE_CODE_WINDOWS[name]
     from ultramon.context.model_windows import WINDOWS

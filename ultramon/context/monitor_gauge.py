@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
-from ultramon.context.gauge import Gauge
+from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import FORCE_RETURN, next_level
 from ultramon.context.level_machine import LevelMachine
 from ultramon.context.levels import UNKNOWN_LIMIT, UNKNOWN_USAGE, Level, ThresholdAction, as_level
@@ -42,6 +42,17 @@ class Fit(NamedTuple):
     """Level with the text in the window; None while limit or usage is unknown."""
     tokens_over: int
     """Tokens beyond the context limit, 0 when within it or unknown."""
+
+
+class _Memory(GaugeMemory):
+    """What a monitor keeps beside its state, for the life of its process."""
+
+    def __init__(self, readings_after: float) -> None:
+        self.window_tokens = self.trigger_tokens = self.refusal_tokens = None
+        self.observed_tokens = None
+        self.highest_tokens = 0
+        self.turns = []
+        self.readings_after = readings_after
 
 
 class MonitorGauge(Gauge):
@@ -81,16 +92,39 @@ class MonitorGauge(Gauge):
             ladder,
             ContextTracker(config.effective_family),
             clock.now,
-            memory={"readingsAfter": record.epoch_started_at},
-            settings={
-                "explicit_limit_tokens": config.context_limit_tokens,
-                "explicit_window_tokens": config.context_window_tokens,
-                "reserved_output_tokens": config.reserved_output_tokens,
-                "default_window_tokens": config.default_window_tokens,
-            },
+            memory=_Memory(record.epoch_started_at),
+            settings=_limits_of(config),
             decide=LevelMachine(ladder).decide,
         )
         self._resolve()
+
+    def _resolve(self) -> None:
+        """Work the limit out; where a project's settings do not fit it, the user's own decide.
+
+        A project may only have an agent warned earlier. Its reserved output could leave nothing of
+        a window, and a limit that drops rungs would leave them later than the user's, or nowhere.
+        """
+        own = self.config.without_project
+        if own is not self.config:
+            self._use(self.config)
+            try:
+                super()._resolve()
+            except ConfigurationError:
+                pass
+            else:
+                if self._resolved.status == "ok":
+                    return
+            self._use(own)
+        super()._resolve()
+
+    def _use(self, config: ContextConfig) -> None:
+        self._settings = _limits_of(config)
+        self.record.reserved_output_tokens = config.reserved_output_tokens
+        if self.ladder != config.effective_ladder:
+            self.ladder = config.effective_ladder
+            self._next_level = LevelMachine(self.ladder).decide
+            if self._level not in self.ladder.names:
+                self._level = self.ladder.base
 
     def _set_level(self) -> None:
         super()._set_level()
@@ -171,18 +205,18 @@ class MonitorGauge(Gauge):
         """
         if at is not None and 0 <= at <= self._now() and self.is_stale(at):
             return
-        if window_tokens is not None and window_tokens != self.memory.get("observedTokens"):
+        if window_tokens is not None and window_tokens != self.memory.observed_tokens:
             self._observe_window(window_tokens)
         self._accept(tokens, output_tokens, at)
 
     def _observe_window(self, window_tokens: int) -> None:
-        previous = self.memory.get("observedTokens")
-        self.memory["observedTokens"] = window_tokens
+        previous = self.memory.observed_tokens
+        self.memory.observed_tokens = window_tokens
         try:
             self._resolve()
         except ConfigurationError:
             # A window smaller than the reserved output cannot be meant.
-            self.memory["observedTokens"] = previous
+            self.memory.observed_tokens = previous
 
     def overflow(self, sent_tokens: int | None, window_tokens: int | None) -> None:
         """Take a provider's refusal as a full window, and believe the size that it names."""
@@ -200,14 +234,15 @@ class MonitorGauge(Gauge):
         Raises:
             ConfigurationError: The reserved output leaves nothing of the new window.
         """
-        former_model, former_memory = self.record.model, dict(self.memory)
+        memory, former_model = self.memory, self.record.model
+        former = memory.observed_tokens, memory.highest_tokens
         self.record.model = model
-        self.memory.update(observedTokens=None, highestTokens=0)
+        memory.observed_tokens, memory.highest_tokens = None, 0
         try:
             self._resolve()
         except ConfigurationError:
             self.record.model = former_model
-            self.memory.update(former_memory)
+            memory.observed_tokens, memory.highest_tokens = former
             self._resolve()
             raise
         if self.config.tokenizer_family is None:
@@ -221,13 +256,13 @@ class MonitorGauge(Gauge):
         Raises:
             ConfigurationError: The reserved output leaves nothing of the window.
         """
-        former = dict(self.memory)
-        self.memory.update(windowTokens=window_tokens, triggerTokens=trigger_tokens)
+        memory = self.memory
+        former = memory.window_tokens, memory.trigger_tokens
+        memory.window_tokens, memory.trigger_tokens = window_tokens, trigger_tokens
         try:
             self._resolve()
         except ConfigurationError:
-            self.memory.update(windowTokens=None, triggerTokens=None)
-            self.memory.update(former)
+            memory.window_tokens, memory.trigger_tokens = former
             self._resolve()
             raise
         self._compacts |= trigger_tokens is not None
@@ -278,6 +313,7 @@ class MonitorGauge(Gauge):
             tasks=self._count_tasks(),
             action=record.action,
             critical_note=self.config.critical_note,
+            rounds=self.ladder.round_percent,
         )
 
     def snapshot(self) -> StateRecord:
@@ -294,14 +330,13 @@ class MonitorGauge(Gauge):
         is_same = record.announced.get("epoch") == record.epoch
         rungs = dict(record.announced["rungs"]) if is_same else {}
         self.record.announced = {"epoch": record.epoch, "rungs": rungs}
-        self.memory["readingsAfter"] = record.epoch_started_at
+        self.memory.readings_after = record.epoch_started_at
         for candidate in record.limit_candidates or ():
             tokens = candidate["tokens"]
             if candidate["source"] == "observed":
-                self.memory["observedTokens"] = tokens
+                self.memory.observed_tokens = tokens
             if candidate["verdict"] == "not_believed":
-                highest = self.memory.get("highestTokens", 0)
-                self.memory["highestTokens"] = max(highest, tokens + 1)
+                self.memory.highest_tokens = max(self.memory.highest_tokens, tokens + 1)
         self._load()
         self._resolve()
 
@@ -314,6 +349,16 @@ class MonitorGauge(Gauge):
         """Start a fresh window of an agent that ended before under the same id."""
         self.move_to_epoch(record.epoch + 1)
         self._tracker.start_epoch(0, self.record.epoch_started_at)
+
+
+def _limits_of(config: ContextConfig) -> dict[str, Any]:
+    """Return what a configuration says to `ultramon.context.limits.resolve_limit`."""
+    return {
+        "explicit_limit_tokens": config.context_limit_tokens,
+        "explicit_window_tokens": config.context_window_tokens,
+        "reserved_output_tokens": config.reserved_output_tokens,
+        "default_window_tokens": config.default_window_tokens,
+    }
 
 
 def fit_more(tokens_after: int, limit_tokens: int | None, ladder: Ladder, level: str | None) -> Fit:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ultramon.context.forecast import describe_turns, turns_within
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import ConfigurationError
+from ultramon.state.usage_percent import whole_percent
 from ultramon.system.timestamps import clock_time
 
 TYPE_CHECKING = False
@@ -36,6 +37,7 @@ def write_note(
     action: str = "",
     critical_note: str | None = None,
     note_from: str = FORCE_RETURN,
+    rounds: bool = False,
 ) -> str:
     """Return the note.
 
@@ -54,6 +56,7 @@ def write_note(
         action: Of the level; with ``force_return`` the note names the way out.
         critical_note: The user's sentence.
         note_from: The lowest action with which it is said.
+        rounds: As for `whole_percent`.
     """
     limit = "" if limit_tokens is None else f"{limit_tokens:,} tokens"
     held = f"at least {tokens:,}" if is_lower_bound else f"{tokens:,}"
@@ -64,7 +67,7 @@ def write_note(
     else:
         held += f" of {limit}"
         if not is_lower_bound:
-            held += f" ({whole_percent(tokens / limit_tokens)} %)"
+            held += f" ({whole_percent(tokens / limit_tokens, rounds=rounds)} %)"
     if reading is not None:
         source, at = reading
         held += f", {source} {clock_time(at, now)}"
@@ -129,11 +132,6 @@ def describe_pace(
     if ahead is None:
         return ""
     return describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
-
-
-def whole_percent(ratio: float) -> int:
-    """Return a ratio as a whole percentage, halves up, as Claude Code rounds it."""
-    return int(ratio * 100 + 0.5 + 1e-9)
 
 
 def check_critical_note(text: str, source: str = "argument") -> str | None:

@@ -7,13 +7,13 @@ however many there are.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from ultramon.monitor.handoff import HandoffRecord, left_in
+from ultramon.fleet.journal_event import JournalEvent
+from ultramon.handoff import HandoffRecord
 from ultramon.state.plan import DONE, Plan
 from ultramon.state.record import StateRecord
 from ultramon.system.ids import random_hex
-from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +23,33 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ultramon.fleet")
 
 _ENDS = ("agent_stopped", "agent_lost", "agent_refused")
+
+
+class Given(TypedDict):
+    """Work that an agent was given: its event, and whether the agent has started since."""
+
+    cursor: str | None
+    before: int
+    at: float
+    source: str
+    isStarted: bool
+    handoffId: str | None
+
+
+class Left(TypedDict):
+    """The last handoff of an agent: the place before it, and the life that left it."""
+
+    cursor: str | None
+    generation: int
+
+
+class Memory(TypedDict):
+    """Facts that outlive the cursor, by agent; by handoff the deaths before a start."""
+
+    given: dict[str, list[Given]]
+    left: dict[str, Left]
+    ending: dict[str, str]
+    unstarted: dict[str, list[str]]
 
 
 class Assignments:
@@ -37,16 +64,20 @@ class Assignments:
     """
 
     def __init__(self, backend: Backend, run: str) -> None:
-        self.memory: dict[str, Any] = {"given": {}, "left": {}, "ending": {}, "unstarted": {}}
+        self.memory: Memory = {"given": {}, "left": {}, "ending": {}, "unstarted": {}}
         self._backend = backend
         self._run = run
         self._cursor: str | None = None
-        self._unread: dict[str, list[dict[str, Any]]] | None = None
+        self._unread: dict[str, list[JournalEvent]] | None = None
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Continue from the memory acknowledged last under this consumer name."""
-        for part in self.memory:
-            self.memory[part] = dict(memory.get(part, {}))
+        self.memory = {
+            "given": dict(memory.get("given", {})),
+            "left": dict(memory.get("left", {})),
+            "ending": dict(memory.get("ending", {})),
+            "unstarted": dict(memory.get("unstarted", {})),
+        }
 
     def event(
         self,
@@ -84,7 +115,7 @@ class Assignments:
         """Start a poll: events after the cursor are unread."""
         self._cursor, self._unread = cursor, None
 
-    def unread(self, agent_id: str) -> list[dict[str, Any]]:
+    def unread(self, agent_id: str) -> list[JournalEvent]:
         """Return the agent's assignments, starts and ends after the cursor."""
         if self._unread is None:
             self._unread = {}
@@ -95,7 +126,8 @@ class Assignments:
                     if event["run"] == self._run and (
                         event["type"] in ("agent_assigned", "agent_started", *_ENDS)
                     ):
-                        self._unread.setdefault(event["agentId"], []).append(event)
+                        found = self._unread.setdefault(event["agentId"], [])
+                        found.append(JournalEvent.of(event))
         return self._unread.get(agent_id, [])
 
     def overdue(self, before: float, source: str) -> Iterator[tuple[str, float]]:
@@ -105,7 +137,7 @@ class Assignments:
             if last["at"] < before and not last["isStarted"] and last["source"] == source:
                 yield agent_id, last["at"]
 
-    def given(self, agent_id: str, generation: int) -> list[dict[str, Any]]:
+    def given(self, agent_id: str, generation: int) -> list[JournalEvent]:
         """Return the assignments for one life of an agent.
 
         Args:
@@ -114,18 +146,18 @@ class Assignments:
         """
         known = list(self._read_back(agent_id, generation))
         unread = self.unread(agent_id)
-        started = [event["generation"] for event in unread if event["type"] == "agent_started"]
+        started = [event.generation for event in unread if event.kind == "agent_started"]
         last = generation - 1 if generation else max(started, default=0)
         if not generation:
-            known = [event for event in known if event["generation"] >= last]
+            known = [event for event in known if event.generation >= last]
         return known + [
             event
             for event in unread
-            if event["type"] == "agent_assigned"
-            and (event["generation"] <= last if generation else event["generation"] >= last)
+            if event.kind == "agent_assigned"
+            and (event.generation <= last if generation else event.generation >= last)
         ]
 
-    def _read_back(self, agent_id: str, generation: int) -> Iterator[dict[str, Any]]:
+    def _read_back(self, agent_id: str, generation: int) -> Iterator[JournalEvent]:
         for entry in self.memory["given"].get(agent_id, ()):
             if entry["isStarted"] if generation == 0 else entry["before"] >= generation:
                 continue
@@ -133,72 +165,73 @@ class Assignments:
             if event is not None:
                 yield event
 
-    def _at(self, cursor: str | None, kind: str, agent_id: str) -> dict[str, Any] | None:
+    def _at(self, cursor: str | None, kind: str, agent_id: str) -> JournalEvent | None:
         for event in self._backend.events(cursor, 1).events:
             if (event["type"], event["agentId"]) == (kind, agent_id):
-                return event
+                return JournalEvent.of(event)
         _log.warning("agent %s: its event %s was pruned from the journal", agent_id, kind)
         return None
 
-    def handoff_of(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def handoff_of(self, event: JournalEvent) -> HandoffRecord | None:
         """Return the last handoff read of the life that an event is about."""
-        left = self.memory["left"].get(event["agentId"])
-        if left is None or left["generation"] != event["generation"]:
+        left = self.memory["left"].get(event.agent_id)
+        if left is None or left["generation"] != event.generation:
             return None
-        found = self._at(left["cursor"], "handoff_ready", event["agentId"])
-        return None if found is None else found["handoff"]
+        found = self._at(left["cursor"], "handoff_ready", event.agent_id)
+        return None if found is None else found.handoff
 
-    def read(self, event: dict[str, Any], cursor: str | None) -> None:
+    def read(self, event: JournalEvent, cursor: str | None) -> None:
         """Learn from an event of the journal.
 
         Args:
             event: The next one of this run.
             cursor: Behind the one before it.
         """
-        kind, agent_id, generation = event["type"], event["agentId"], event["generation"]
+        kind, agent_id, generation = event.kind, event.agent_id, event.generation
+        handoff_id = None if event.handoff is None else event.handoff.handoff_id
         if kind == "agent_assigned":
             self.memory["given"].setdefault(agent_id, []).append(
                 {
                     "cursor": cursor,
                     "before": generation,
-                    "at": parse_time(event["occurredAt"]) or 0.0,
-                    "source": event["source"],
+                    "at": event.at,
+                    "source": event.source,
                     "isStarted": False,
-                    "handoffId": (event.get("handoff") or {}).get("handoffId"),
+                    "handoffId": handoff_id,
                 }
             )
         elif kind == "agent_started":
             for entry in self.memory["given"].get(agent_id, ()):
                 if entry["before"] < generation:
                     entry["isStarted"] = True
-                    self.memory["unstarted"].pop(entry["handoffId"], None)
+                    self.memory["unstarted"].pop(entry["handoffId"] or "", None)
         elif kind == "handoff_ready":
             self.memory["left"][agent_id] = {"cursor": cursor, "generation": generation}
-            if generation == 0:
-                deaths = self.memory["unstarted"].setdefault(event["handoff"]["handoffId"], [])
-                if event["eventId"] not in deaths:
-                    deaths.append(event["eventId"])
+            if generation == 0 and handoff_id is not None:
+                deaths = self.memory["unstarted"].setdefault(handoff_id, [])
+                if event.event_id not in deaths:
+                    deaths.append(event.event_id)
 
     def deaths_before_start(self, handoff: HandoffRecord) -> int:
         """Return how many agents in a row were assigned this work and never started."""
         return len(self.memory["unstarted"].get(handoff.handoff_id, ()))
 
-    def is_awaited(self, end: dict[str, Any]) -> bool:
+    def is_awaited(self, end: JournalEvent) -> bool:
         """Return whether an end is still to be delivered, after the handoff that holds it."""
-        return bool(self.memory["ending"].get(end["agentId"]) == end["eventId"])
+        return self.memory["ending"].get(end.agent_id) == end.event_id
 
-    def forget(self, event: dict[str, Any], *, is_awaited: bool = False) -> None:
+    def forget(self, event: JournalEvent, *, is_awaited: bool = False) -> None:
         """Forget the life that an event closed.
 
         Args:
             event: Its end.
             is_awaited: It will be delivered behind a handoff that was just stored.
         """
-        agent_id, generation = event["agentId"], event["generation"]
+        agent_id, generation = event.agent_id, event.generation
         self.memory["left"].pop(agent_id, None)
         self.memory["ending"].pop(agent_id, None)
         if is_awaited:
-            self.memory["ending"][agent_id] = event["eventId"]
+            self.memory["ending"][agent_id] = event.event_id
         left = [
             entry
             for entry in self.memory["given"].pop(agent_id, ())
@@ -208,28 +241,27 @@ class Assignments:
             self.memory["given"][agent_id] = left
 
     def handoffs_of_unstarted(
-        self, given: list[dict[str, Any]], source: str, now: float
+        self, given: list[JournalEvent], source: str, now: float
     ) -> list[dict[str, Any]]:
         """Make the handoffs of an agent that died before its first state was stored.
 
         A handoff that it was to continue comes again as it is: nobody has claimed it, or else the
         claim decides. Items come as one record.
         """
-        handoffs = {event["n"]: event["handoff"] for event in given if event.get("handoff")}
-        if items := items_of([event for event in given if not event.get("handoff")]):
-            first = next(event for event in given if not event.get("handoff"))
-            unstored = _unknown({**first, "generation": 0})
-            rebuilt = HandoffRecord.of(unstored, [], items, now=now)
-            handoffs[first["n"]] = rebuilt.to_json()
+        handoffs = {event.n: event.handoff for event in given if event.handoff is not None}
+        named = [event for event in given if event.handoff is None]
+        if items := work_of(named):
+            unstored = _unknown(named[0], generation=0)
+            handoffs[named[0].n] = HandoffRecord.of(unstored, [], items, now=now)
         return [
-            StateRecord(given[0]["agentId"], run=self._run, epoch=1).event(
-                "handoff_ready", source=source, at=now, n=number, handoff=handoff
+            StateRecord(given[0].agent_id, run=self._run, epoch=1).event(
+                "handoff_ready", source=source, at=now, n=number, handoff=handoff.to_json()
             )
             for number, handoff in handoffs.items()
         ]
 
     def rest_of(
-        self, end: dict[str, Any], record: StateRecord | None, source: str, now: float
+        self, end: JournalEvent, record: StateRecord | None, source: str, now: float
     ) -> dict[str, Any] | None:
         """Make the handoff of assigned work that an agent neither did nor handed over.
 
@@ -239,60 +271,56 @@ class Assignments:
             source: The consumer.
             now: Epoch seconds.
         """
-        agent_id, generation = end["agentId"], end["generation"]
+        agent_id, generation = end.agent_id, end.generation
         if agent_id not in self.memory["given"]:
             return None
         given = list(self._read_back(agent_id, generation))
         if generation == 0:
             # The handoff of a refused successor is in other hands; items of its own remain.
-            given = [event for event in given if event.get("items") is not None]
+            given = [event for event in given if event.items]
         if not given:
             return None
         if record is not None and record.generation == generation:
             life = record
-        elif end.get("outcome") == "completed":
+        elif end.outcome == "completed":
             return None
         else:
-            life = _unknown(end)
+            life = _unknown(end, generation)
         tasks = life.tasks or []
-        left = self.handoff_of(end) or {}
+        left = self.handoff_of(end)
         settled = {
             *(task["name"] for task in tasks if task["status"] == DONE),
-            *left.get("completed", ()),
-            *left_in(left),
+            *(() if left is None else (*left.completed, *left.left)),
         }
-        rest = [item for item in items_of(given) if item not in settled]
+        rest = [item for item in work_of(given) if item not in settled]
         if not rest:
             return None
         unsettled = set(rest)
         kept = [task for task in tasks if task["status"] == DONE or task["name"] in unsettled]
-        number = given[-1]["n"]
+        number = given[-1].n
         handoff = HandoffRecord.of(life, kept, rest, now=now, suffix=f"-{number}").to_json()
         return life.event(
-            "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end
+            "handoff_ready", source=source, at=now, n=number, handoff=handoff, endedWith=end.json
         )
 
 
-def is_end(event: dict[str, Any]) -> bool:
+def is_end(event: JournalEvent) -> bool:
     """Return whether an event closes the life of an agent; one that is expired runs on."""
-    return event["type"] in _ENDS
+    return event.kind in _ENDS
 
 
-def _unknown(event: dict[str, Any]) -> StateRecord:
+def _unknown(event: JournalEvent, generation: int) -> StateRecord:
     """Return the facts in an event about a life whose state is missing."""
     return StateRecord(
-        event["agentId"],
-        run=event["run"],
-        session_id=event["sessionId"],
-        generation=event["generation"],
-        epoch=event["epoch"],
-        started_at=parse_time(event["occurredAt"]) or 0.0,
+        event.agent_id,
+        run=event.json["run"],
+        session_id=event.json["sessionId"],
+        generation=generation,
+        epoch=event.epoch,
+        started_at=event.at,
     )
 
 
-def items_of(given: Iterable[dict[str, Any]]) -> list[str]:
+def work_of(given: Iterable[JournalEvent]) -> list[str]:
     """Return all items of some assignments, each once, in order."""
-    items: dict[str, None] = {}
-    for event in given:
-        items.update(dict.fromkeys(event.get("items") or left_in(event.get("handoff") or {})))
-    return list(items)
+    return list(dict.fromkeys(item for event in given for item in event.work))

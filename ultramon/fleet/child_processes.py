@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from multiprocessing.process import BaseProcess
 
+    from ultramon.fleet.journal_event import Exit
     from ultramon.state.record import StateRecord
 
     Child = subprocess.Popen[Any] | asyncio.subprocess.Process | BaseProcess
@@ -31,12 +32,12 @@ class Watched(Protocol):
 
     pid: int
 
-    def ended(self) -> dict[str, Any] | None:
+    def ended(self) -> Exit | None:
         """Return the ``exit`` of an event about the process's end, None while it runs."""
 
 
 class _Exit(NamedTuple):
-    exited: dict[str, Any]
+    exited: Exit
     before: int
     """The generation stored before the process: what it starts has a higher one."""
     generation: int | None = None
@@ -112,7 +113,7 @@ class Processes:
         """The agents whose processes ended before they stopped."""
         return self._exits.keys()
 
-    def exit_of(self, record: StateRecord) -> dict[str, Any] | None:
+    def exit_of(self, record: StateRecord) -> Exit | None:
         """Return how the process of an active agent ended, None when unknown."""
         found = self._exits.get(record.agent_id)
         return None if found is None or found.generation != record.generation else found.exited
@@ -126,7 +127,7 @@ class Processes:
         """Return whether the process of an agent is attached, running or ended."""
         return agent_id in self._running or agent_id in self._exits
 
-    def without_agent(self) -> dict[str, dict[str, Any]]:
+    def without_agent(self) -> dict[str, Exit]:
         """Return the exits of processes whose agents never stored a state."""
         return {
             agent_id: found.exited
@@ -172,18 +173,18 @@ class _WatchedChild:
         self._memory_events = _memory_events_file(self.pid)
         self._out_of_memory_kills = _out_of_memory_kills(self._memory_events)
 
-    def ended(self) -> dict[str, Any] | None:
+    def ended(self) -> Exit | None:
         code = return_code(self._process)
         if code is None:
             return self._ended_without_code()
-        exited = _exit_of_code(code)
-        if code == -signal.SIGKILL:
+        exited = exit_of_code(code)
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL):  # the latter of a shell
             kills = _out_of_memory_kills(self._memory_events)
             if kills is not None and self._out_of_memory_kills is not None:
                 exited["outOfMemory"] = kills > self._out_of_memory_kills
         return exited
 
-    def _ended_without_code(self) -> dict[str, Any] | None:
+    def _ended_without_code(self) -> Exit | None:
         # asyncio learns the code in its loop, some time after the process is gone, or never.
         if process_started_at(self.pid) is None:
             self._looks_without_code += 1
@@ -202,7 +203,7 @@ class WatchedPid:
         self.pid = pid
         self._started_at = started_at
 
-    def ended(self) -> dict[str, Any] | None:
+    def ended(self) -> Exit | None:
         """Return how it ended, as far as anybody but its parent can know."""
         started_at = process_started_at(self.pid)
         if started_at is not None and started_at == self._started_at:
@@ -210,7 +211,8 @@ class WatchedPid:
         return _exit_of_child(self.pid)
 
 
-def _exit_of_code(code: int) -> dict[str, Any]:
+def exit_of_code(code: int) -> Exit:
+    """Return the ``exit`` of an event for a code as `subprocess.Popen.returncode` is one."""
     if code >= 0:
         return {"returncode": code}
     try:
@@ -220,7 +222,7 @@ def _exit_of_code(code: int) -> dict[str, Any]:
     return {"returncode": code, "signal": name}
 
 
-def _exit_of_child(pid: int) -> dict[str, Any]:
+def _exit_of_child(pid: int) -> Exit:
     """Return how a child ended that has not been waited for; empty for any other process."""
     if not hasattr(os, "waitid"):
         return {}
@@ -232,7 +234,7 @@ def _exit_of_child(pid: int) -> dict[str, Any]:
     if found is None:
         return {}
     exited = found.si_code == os.CLD_EXITED
-    return _exit_of_code(found.si_status if exited else -found.si_status)
+    return exit_of_code(found.si_status if exited else -found.si_status)
 
 
 def _memory_events_file(pid: int) -> str | None:

@@ -7,20 +7,21 @@ import inspect
 import logging
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
 from ultramon import signals
 from ultramon.backends.claims import release_abandoned
+from ultramon.errors import StateError
 from ultramon.fleet.assignments import Assignments, is_end
-from ultramon.fleet.consumer import RENEW_SECONDS, Consumer, has_news
+from ultramon.fleet.consumer import RENEW_SECONDS, Consumer, Item, has_news
 from ultramon.fleet.events import FleetEvent, names_of
 from ultramon.fleet.failure_detector import FailureDetector
+from ultramon.fleet.journal_event import JournalEvent
 from ultramon.fleet.run_view import RunView
-from ultramon.fleet.watch import CHANGE_CHECK_SECONDS, next_in_thread
 from ultramon.hosts.gone_sessions import GoneSessions
-from ultramon.monitor.handoff import HandoffRecord
 from ultramon.state.events import HandoffEvent, parse_event
 from ultramon.state.models import is_whole, state_of
 from ultramon.system.environment import disabled
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from ultramon.backends.base import Backend
-    from ultramon.errors import StateError
+    from ultramon.handoff import HandoffRecord
     from ultramon.state.events import Event
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ultramon.fleet")
 
+CHANGE_CHECK_SECONDS = 0.05
+"""How often a running fleet checks for new events between polls."""
 KEPT_FAILURES = 100
 
 _SIGNALS = {
@@ -167,7 +170,8 @@ class Deliveries:
             if payload is None:
                 break
             handled = False
-            for event in self._as_fleet_events(payload):
+            is_own = payload.get("run") == self._run
+            for event in self._as_fleet_events(JournalEvent.of(payload)) if is_own else ():
                 handlers = self.handlers.get(event.name, [])
                 handled = handled or acknowledge_all or bool(handlers)
                 yield event, handlers
@@ -217,17 +221,17 @@ class Deliveries:
         self.assignments.begin_poll(self._consumer.cursor)
         return self.detector.judge(self.agents, self.assignments)
 
-    def _as_fleet_events(self, payload: dict[str, Any]) -> Iterator[FleetEvent]:
-        if payload.get("run") != self._run:
-            return
+    def _as_fleet_events(self, payload: JournalEvent) -> Iterator[FleetEvent]:
         try:
-            event = parse_event(payload)
-            handoff = None
-            if isinstance(event, HandoffEvent):
-                handoff = HandoffRecord.model_validate(event.handoff).bind(self._backend)
+            event = parse_event(payload.json)
         except ValidationError as error:
             _log.warning("run %s: an event is skipped, it is not valid: %s", self._run, error)
             return
+        handoff = None
+        if isinstance(event, HandoffEvent):
+            if payload.handoff is None:
+                return
+            handoff = payload.handoff.bind(self._backend)
         names = names_of(event)
         record = self.agents.state_after(payload) if names else None
         self.assignments.read(payload, self._consumer.cursor)
@@ -247,15 +251,18 @@ class Deliveries:
                 state=state,
                 handoff=handoff,
                 handoff_follows=event.type == "agent_expired",
-                outcome=payload.get("outcome"),
+                outcome=payload.outcome,
             )
-        end = event.ended_with if isinstance(event, HandoffEvent) else None
-        if end is not None and self.assignments.is_awaited(end):
-            yield from self._deliver_end(end, parse_event(end), record)
+        ended_with = event.ended_with if isinstance(event, HandoffEvent) else None
+        if ended_with is None:
+            return
+        end = JournalEvent.of(ended_with)
+        if self.assignments.is_awaited(end):
+            yield from self._deliver_end(end, parse_event(ended_with), record)
             self.assignments.forget(end)
 
     def _end(
-        self, payload: dict[str, Any], event: Event, record: StateRecord | None
+        self, payload: JournalEvent, event: Event, record: StateRecord | None
     ) -> Iterator[FleetEvent]:
         """Deliver the end of a life once, after the handoff of the work it leaves."""
         agent_id, generation = event.agent_id, event.generation
@@ -282,10 +289,10 @@ class Deliveries:
             self.detector.note_end(payload, record)
 
     def _deliver_end(
-        self, payload: dict[str, Any], event: Event, record: StateRecord | None
+        self, payload: JournalEvent, event: Event, record: StateRecord | None
     ) -> Iterator[FleetEvent]:
         left = self.assignments.handoff_of(payload)
-        handoff = None if left is None else HandoffRecord.model_validate(left).bind(self._backend)
+        handoff = None if left is None else left.bind(self._backend)
         state = None if record is None else state_of(record)
         ended_with = state.exit if state is not None and event.type == "agent_stopped" else None
         for name in names_of(event):
@@ -295,8 +302,8 @@ class Deliveries:
                 event.agent_id,
                 state=state,
                 handoff=handoff,
-                outcome=payload.get("outcome"),
-                exit=payload.get("exit") or ended_with,
+                outcome=payload.outcome,
+                exit=cast("dict[str, Any] | None", payload.exit) or ended_with,
             )
 
     def _emit_verdict(self, event: Event) -> None:
@@ -317,3 +324,51 @@ class Deliveries:
             self.failures.append((event, error))
             del self.failures[:-KEPT_FAILURES]
             _log.exception("handler of %s for agent %s raised", event.name, event.agent_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The events of a fleet, one after the other, until the fleet is stopped."""
+
+    deliveries: Deliveries
+    acknowledge_all: bool
+
+    def __iter__(self) -> Iterator[FleetEvent]:
+        deliveries = self.deliveries
+        try:
+            while True:
+                try:
+                    yield from deliveries.step(acknowledge_all=self.acknowledge_all)
+                except StateError as error:
+                    deliveries.complain(error)
+                deliveries.wait()
+                if deliveries.stopping.is_set():
+                    return
+        finally:
+            deliveries.close()
+
+    async def __aiter__(self) -> AsyncIterator[FleetEvent]:
+        deliveries = self.deliveries
+        try:
+            while True:
+                try:
+                    async for event in deliveries.step_async(acknowledge_all=self.acknowledge_all):
+                        yield event
+                except StateError as error:
+                    deliveries.complain(error)
+                while deliveries.may_rest():
+                    await asyncio.sleep(CHANGE_CHECK_SECONDS)
+                if deliveries.stopping.is_set():
+                    return
+        finally:
+            deliveries.close()
+
+
+async def next_in_thread(items: Iterator[Item]) -> Item | None:
+    """Return the next item, None at the end; a cancelled caller waits for the thread."""
+    running = asyncio.ensure_future(asyncio.to_thread(next, items, None))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise

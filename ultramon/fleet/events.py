@@ -10,7 +10,7 @@ from ultramon.state.events import ThresholdEvent
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.handoff import HandoffRecord
     from ultramon.state.events import Event
     from ultramon.state.models import AgentState
 

@@ -9,12 +9,12 @@ again.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ultramon.context.ladder import FORCE_RETURN
-from ultramon.fleet.assignments import is_end, items_of
+from ultramon.fleet.assignments import is_end, work_of
 from ultramon.fleet.check_schedule import CheckSchedule
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.handoff import HandoffRecord
 from ultramon.state.liveness import ALIVE, ENDED, LOST, LOST_AFTER_SECONDS, STALE, is_beating, judge
 from ultramon.state.models import is_whole, state_of
 from ultramon.state.record import StateRecord
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ultramon.fleet.assignments import Assignments
+    from ultramon.fleet.journal_event import Exit, JournalEvent
     from ultramon.fleet.run_view import RunView
     from ultramon.system.clock import Clock
 
@@ -34,6 +35,30 @@ JUMP_SECONDS = 5.0
 """Wall clock and monotonic clock may drift apart so far between two looks; more is a jump."""
 SETTLE_INTERVALS = 2
 """After a jump an agent has so many of its heartbeat intervals before its silence counts."""
+
+
+class Life(TypedDict):
+    """What was read of one life of an agent: the last verdict, and the event and beat of it."""
+
+    generation: int
+    verdict: str
+    beat: int
+    eventId: str
+
+
+class Due(TypedDict):
+    """A return that is awaited: of which generation and epoch, until when, and who asked."""
+
+    life: list[int]
+    until: float
+    requested: bool
+
+
+class Memory(TypedDict):
+    """What was read from the journal and matters still, by agent."""
+
+    lives: dict[str, Life]
+    returning: dict[str, Due]
 
 
 class FailureDetector:
@@ -47,7 +72,6 @@ class FailureDetector:
             completed nothing are going in circles.
 
     Attributes:
-        source: As given.
         memory: What was read from the journal and matters still; JSON values only.
         in_doubt: Whether `look` saw a process gone whose last state may not have been read.
     """
@@ -57,7 +81,7 @@ class FailureDetector:
     ) -> None:
         self.source = source
         self.in_doubt = False
-        self.memory: dict[str, Any] = {"lives": {}, "returning": {}}
+        self.memory: Memory = {"lives": {}, "returning": {}}
         self._run = run
         self._clock = clock
         self._max_idle = max_generations_without_progress
@@ -74,8 +98,10 @@ class FailureDetector:
 
     def remember(self, memory: dict[str, Any]) -> None:
         """Continue from the memory acknowledged last under this consumer name."""
-        for part in self.memory:
-            self.memory[part] = dict(memory.get(part, {}))
+        self.memory = {
+            "lives": dict(memory.get("lives", {})),
+            "returning": dict(memory.get("returning", {})),
+        }
 
     def event(self, record: StateRecord, kind: str, n: int = 0, **details: Any) -> dict[str, Any]:
         """Make an event about an agent."""
@@ -113,6 +139,8 @@ class FailureDetector:
             verdict = self._judge_one(record, agents, gone_before, started_at)
             if verdict is not None:
                 if verdict["type"] == "agent_lost":
+                    if agents.is_kept(agent_id):
+                        continue  # its end may wait there
                     events += self._rebuild_handoff(record, records, assignments)
                 events.append(verdict)
             events += self._expire(record, now)
@@ -126,8 +154,8 @@ class FailureDetector:
         for agent_id in processes.without_agent():
             for event in assignments.unread(agent_id):
                 if is_end(event):
-                    processes.note_end(agent_id, event["generation"])
-        reasons: dict[str, tuple[str, dict[str, Any]]] = {
+                    processes.note_end(agent_id, event.generation)
+        reasons: dict[str, tuple[str, Exit]] = {
             agent_id: ("its process ended before it started", exited)
             for agent_id, exited in processes.without_agent().items()
         }
@@ -137,9 +165,11 @@ class FailureDetector:
                     reasons[agent_id] = f"not started for {now - since:.0f} s", {}
         events = []
         for agent_id, (reason, exited) in reasons.items():
+            if agents.is_kept(agent_id):
+                continue
             given = assignments.given(agent_id, 0)
             events += assignments.handoffs_of_unstarted(given, self.source, now)
-            n = given[0]["n"] if given else round(now * 1000)
+            n = given[0].n if given else round(now * 1000)
             unknown = StateRecord(agent_id, run=self._run, epoch=1)
             events.append(self._lost(unknown, n, reason, exited))
         return events
@@ -160,12 +190,14 @@ class FailureDetector:
         return self._jumped_at is None or self._clock.monotonic() >= self._jumped_at + seconds
 
     def _forget_ended(self, records: Records) -> None:
-        for part in self.memory.values():
-            for agent_id, noted in list(part.items()):
-                record = records.get(agent_id)
+        lives, returning = self.memory["lives"], self.memory["returning"]
+        for agent_id in [*lives, *returning]:
+            record = records.get(agent_id)
+            if record is None or not record.active:
+                returning.pop(agent_id, None)
                 # An agent that was lost and stopped after all has that event still to be read.
-                if record is None or not (record.active or noted.get("verdict") == LOST):
-                    del part[agent_id]
+                if record is None or (agent_id in lives and lives[agent_id]["verdict"] != LOST):
+                    lives.pop(agent_id, None)
 
     def _judge_one(
         self,
@@ -206,13 +238,11 @@ class FailureDetector:
             return self.event(record, "agent_stale", beat, reason=reason)
         return self._lost(record, beat, reason, exited or {})
 
-    def _life(self, record: StateRecord) -> dict[str, Any] | None:
-        life: dict[str, Any] | None = self.memory["lives"].get(record.agent_id)
+    def _life(self, record: StateRecord) -> Life | None:
+        life = self.memory["lives"].get(record.agent_id)
         return life if life is not None and life["generation"] == record.generation else None
 
-    def _lost(
-        self, record: StateRecord, n: int, reason: str, exited: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _lost(self, record: StateRecord, n: int, reason: str, exited: Exit) -> dict[str, Any]:
         return self.event(record, "agent_lost", n, outcome="lost", reason=reason, exit=exited)
 
     def _rebuild_handoff(
@@ -228,7 +258,7 @@ class FailureDetector:
         handoff = HandoffRecord.of(
             record,
             record.tasks or [],
-            items_of(assignments.given(record.agent_id, record.generation)),
+            work_of(assignments.given(record.agent_id, record.generation)),
             now=self._clock.now(),
             generation_count=_chain_length(record, records),
         )
@@ -251,84 +281,82 @@ class FailureDetector:
         deadline = format_time(now + deadline_seconds)
         return self.event(record, "return_requested", round(now * 1000), deadlineAt=deadline)
 
-    def read(self, event: dict[str, Any], record: StateRecord | None) -> None:
+    def read(self, event: JournalEvent, record: StateRecord | None) -> None:
         """Update the memory from an event of the journal.
 
         Args:
             event: The next one after the cursor, of this run.
             record: The state of its agent, for an event that is delivered.
         """
-        kind, agent_id = event["type"], event["agentId"]
+        kind, agent_id = event.kind, event.agent_id
         returning = self.memory["returning"]
         if kind in ("agent_lost", "agent_expired"):
             returning.pop(agent_id, None)
         if kind in ("agent_stale", "agent_lost") and not (
-            event["generation"] == 0 or self.ended_before(event)
+            event.generation == 0 or self.ended_before(event)
         ):
             self.memory["lives"][agent_id] = {
-                "generation": event["generation"],
+                "generation": event.generation,
                 "verdict": STALE if kind == "agent_stale" else LOST,
-                "beat": event["n"],
-                "eventId": event["eventId"],
+                "beat": event.n,
+                "eventId": event.event_id,
             }
         elif kind in ("agent_started", "agent_recovered"):
             self.memory["lives"].pop(agent_id, None)
         elif kind == "return_requested":
-            self._expect_return(event, parse_time(event.get("deadlineAt")), requested=True)
-        elif kind == "context_threshold_reached" and event["action"] == FORCE_RETURN:
-            asked_at = parse_time(event["occurredAt"])
+            self._expect_return(event, parse_time(event.json.get("deadlineAt")), requested=True)
+        elif kind == "context_threshold_reached" and event.action == FORCE_RETURN:
+            asked_at = parse_time(event.occurred_at)
             if record is not None and asked_at is not None:
                 self._expect_return(event, asked_at + record.grace_seconds, requested=False)
-        elif kind == "context_relaxed" and event["action"] != FORCE_RETURN:
+        elif kind == "context_relaxed" and event.action != FORCE_RETURN:
             due = returning.get(agent_id)
             if due is not None and not due["requested"]:
                 del returning[agent_id]
 
-    def _expect_return(
-        self, event: dict[str, Any], until: float | None, *, requested: bool
-    ) -> None:
+    def _expect_return(self, event: JournalEvent, until: float | None, *, requested: bool) -> None:
         if until is None:
             return
-        life = [event["generation"], event["epoch"]]
-        known = self.memory["returning"].get(event["agentId"])
+        life = [event.generation, event.epoch]
+        known = self.memory["returning"].get(event.agent_id)
         if known is not None and known["life"] == life:
             until = min(until, known["until"])
             requested = requested or known["requested"]
-        self.memory["returning"][event["agentId"]] = {
+        self.memory["returning"][event.agent_id] = {
             "life": life,
             "until": until,
             "requested": requested,
         }
 
-    def ended_before(self, event: dict[str, Any]) -> bool:
+    def ended_before(self, event: JournalEvent) -> bool:
         """Return whether the life that an event is about ended before: each life ends once."""
-        life = self.memory["lives"].get(event["agentId"])
+        life = self.memory["lives"].get(event.agent_id)
         return (
             life is not None
             and life["verdict"] in (LOST, ENDED)
-            and life["generation"] == event["generation"]
-            and life.get("eventId") != event["eventId"]
+            and life["generation"] == event.generation
+            and life.get("eventId") != event.event_id
         )
 
-    def note_end(self, event: dict[str, Any], record: StateRecord | None) -> None:
+    def note_end(self, event: JournalEvent, record: StateRecord | None) -> None:
         """Note that an agent ended by itself; its state may say so late, or never."""
-        agent_id = event["agentId"]
+        agent_id = event.agent_id
         self.memory["lives"].pop(agent_id, None)
-        if record is not None and record.active and record.generation == event["generation"]:
+        if record is not None and record.active and record.generation == event.generation:
             self.memory["lives"][agent_id] = {
-                "generation": event["generation"],
+                "generation": event.generation,
                 "verdict": ENDED,
-                "beat": event["n"],
-                "eventId": event["eventId"],
+                "beat": event.n,
+                "eventId": event.event_id,
             }
 
-    def takes_back_end(self, event: dict[str, Any], agents: RunView) -> bool:
+    def takes_back_end(self, event: JournalEvent, agents: RunView) -> bool:
         """Return whether an agent was killed after the event of its end, before the state of it.
 
         It is lost then, and that is its end: what its state does not say has to be done again.
         """
-        record = agents.records.get(event["agentId"])
-        if record is None or not record.active or record.generation != event["generation"]:
+        record = agents.records.get(event.agent_id)
+        if record is None or not record.active or record.generation != event.generation:
             return False
         if not judge(record, None, self._clock.now(), self._host).is_gone:
             return False
@@ -345,7 +373,7 @@ class FailureDetector:
         return True
 
 
-def _has_returned(record: StateRecord, due: dict[str, Any]) -> bool:
+def _has_returned(record: StateRecord, due: Due) -> bool:
     """Return whether an agent handed off, or need not return any more."""
     if record.handoff is not None and record.handoff.get("epoch") == record.epoch:
         return True

@@ -8,6 +8,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from ultramon.backends.toolkit import has_ended
 from ultramon.context.levels import as_ladder
 from ultramon.errors import (
     AgentAlreadyRunningError,
@@ -16,12 +17,11 @@ from ultramon.errors import (
     StateError,
 )
 from ultramon.fleet.child_processes import watch_process
-from ultramon.fleet.deliveries import Deliveries
+from ultramon.fleet.deliveries import Deliveries, Watch
 from ultramon.fleet.events import EVENT_NAMES, FleetEvent
-from ultramon.fleet.watch import Watch
-from ultramon.monitor.handoff import SUPERVISED, HandoffRecord
+from ultramon.handoff import SUPERVISED, HandoffRecord
 from ultramon.routing import NOTIFY_THRESHOLDS
-from ultramon.state.liveness import ENDED, LOST, STALE, judge
+from ultramon.state.liveness import STALE, judge
 from ultramon.state.models import AgentState, state_of
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled, given_or_named, is_on
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend
     from ultramon.fleet.child_processes import Attachable
-    from ultramon.fleet.jobs import Job
-    from ultramon.fleet.supervisor import Supervisor, SupervisorOptions
-    from ultramon.fleet.supervisor_result import SupervisorResult
+    from ultramon.fleet.supervise.jobs import Job
+    from ultramon.fleet.supervise.options import SupervisorOptions
+    from ultramon.fleet.supervise.result import SupervisorResult
+    from ultramon.fleet.supervise.supervisor import Supervisor
     from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
@@ -78,23 +79,21 @@ class Fleet:
         otel: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
-        from ultramon.backends.opening import open_backend
+        from ultramon.backends.opening import as_backend
 
         self.run_name = given_or_named(run, "run", "ULTRAMON_RUN") or "default"
         check_agent_id(consumer, "consumer")
-        if backend is None or isinstance(backend, str):
-            backend = open_backend(backend)
+        self.backend = as_backend(backend)
         if not poll_interval_seconds > 0:
             raise ConfigurationError("poll_interval_seconds", poll_interval_seconds, "> 0")
         if max_generations_without_progress < 1:
             raise ConfigurationError(
                 "max_generations_without_progress", max_generations_without_progress, ">= 1"
             )
-        self.backend = backend
         self._max_attempts = max_generations_without_progress
         self._clock = clock or SYSTEM_CLOCK
         self._deliveries = Deliveries(
-            backend,
+            self.backend,
             self.run_name,
             consumer,
             self._clock,
@@ -171,11 +170,7 @@ class Fleet:
             agent = self.backend.load(agent_id)
         except (AgentNotFoundError, StateError):
             return None, True
-        record = agent.record
-        if record is None:
-            return None, True
-        liveness = judge(record, agent.heartbeat_at, self._clock.now(), this_host())
-        return record, liveness.verdict in (ENDED, LOST)
+        return agent.record, agent.record is None or has_ended(agent, self._clock.now())
 
     def attach(self, agent_id: str, process: Attachable) -> None:
         """Attach a process, so that the next poll after its end reports how it ended.
@@ -313,7 +308,7 @@ class Fleet:
         """
         if disabled():
             return
-        from ultramon.fleet.jobs import POOL, added, name_in_run
+        from ultramon.fleet.supervise.jobs import POOL, added, name_in_run
 
         source, at = self._deliveries.detector.source, self._clock.now()
         pool = name_in_run(self.run_name, POOL)
@@ -342,7 +337,7 @@ class Fleet:
                 `subprocess.Popen` or a multiprocessing process.
             items: Names or paths, each once; see `add_items`.
             target: Instead of `spawn`: called with the job in a new process; can be pickled.
-            **options: See `ultramon.fleet.supervisor.SupervisorOptions`.
+            **options: See `ultramon.fleet.supervise.options.SupervisorOptions`.
 
         Raises:
             ConfigurationError: An option or item is out of range.
@@ -382,8 +377,8 @@ class Fleet:
         target: Callable[[Job], object] | None,
         options: SupervisorOptions,
     ) -> Supervisor:
-        from ultramon.fleet.jobs import process_for
-        from ultramon.fleet.supervisor import Supervisor
+        from ultramon.fleet.supervise.jobs import process_for
+        from ultramon.fleet.supervise.supervisor import Supervisor
 
         if target is not None and spawn is None:
             spawn = process_for(target)
@@ -399,7 +394,7 @@ class Fleet:
         )
 
     def _not_supervised(self, items: Iterable[str | PathLike[str]]) -> SupervisorResult:
-        from ultramon.fleet.supervisor_result import untouched
+        from ultramon.fleet.supervise.result import untouched
 
         return untouched(self.run_name, items)
 

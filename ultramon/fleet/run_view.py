@@ -7,14 +7,15 @@ import threading
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import UltramonError
+from ultramon.backends.toolkit import is_kept
+from ultramon.errors import StateWriteError, UltramonError
 from ultramon.fleet.child_processes import Processes
-from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ultramon.backends.base import Backend
+    from ultramon.fleet.journal_event import JournalEvent
     from ultramon.state.record import StateRecord
 
 _log = logging.getLogger("ultramon.fleet")
@@ -67,12 +68,18 @@ class RunView:
             self.heartbeats = changes.heartbeats
             self.processes.match(self.records)
 
-    def state_after(self, event: dict[str, Any]) -> StateRecord | None:
-        """Return the state that an event led to, None when none can be read."""
+    def state_after(self, event: JournalEvent) -> StateRecord | None:
+        """Return the state that an event led to, None when none can be read.
+
+        Raises:
+            StateWriteError: The database is away: there may be one.
+        """
         record = None
         for _ in range(_READS_OF_A_STATE):
             try:
-                record = self._backend.load(event["agentId"]).record
+                record = self._backend.load(event.agent_id).record
+            except StateWriteError:
+                raise
             except UltramonError:
                 record = None
             if not _precedes_state(event, record):
@@ -84,6 +91,10 @@ class RunView:
             self._changed.add(record.agent_id)
             self._keep(record)
         return record
+
+    def is_kept(self, agent_id: str) -> bool:
+        """Return whether what an agent did last waits on this machine still."""
+        return is_kept(self._backend, agent_id)
 
     def take_changed(self) -> set[str]:
         """Return the agents whose state changed or vanished since the last call."""
@@ -104,12 +115,12 @@ class RunView:
             self.pending.discard(record.agent_id)
 
 
-def _precedes_state(event: dict[str, Any], record: StateRecord | None) -> bool:
+def _precedes_state(event: JournalEvent, record: StateRecord | None) -> bool:
     """Return whether an agent's event is stored and its state is still to follow."""
-    if event["source"] != f"agent:{event['agentId']}":
+    if event.source != f"agent:{event.agent_id}":
         return False
     if record is None:
-        return bool(event["type"] == "agent_started")
-    if record.generation != event["generation"]:
-        return bool(record.generation < event["generation"])
-    return record.last_heartbeat < (parse_time(event["occurredAt"]) or 0.0)
+        return event.kind == "agent_started"
+    if record.generation != event.generation:
+        return record.generation < event.generation
+    return record.last_heartbeat < event.at

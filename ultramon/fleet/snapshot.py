@@ -10,10 +10,11 @@ from pydantic import Field
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, usage_ratio
+from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord
+from ultramon.state.usage_percent import percent_down, usage_ratio, whole_percent
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import parse_time
@@ -47,6 +48,7 @@ def take_snapshot(
         raise stored.problem or AgentNotFoundError(stored.agent_id)
     verdict = judge(record, stored.heartbeat_at, clock.now(), this_host()).verdict
     ladder, source = _ladder(record, registration)
+    rounds = ladder is not None and ladder.round_percent
     measured_at = record.measured_at
     ratio = None if measured_at is None else usage_ratio(record)
     posted = record.extra.get("posted") or {}
@@ -58,7 +60,8 @@ def take_snapshot(
         host=record.host,
         lifecycle=verdict if verdict != ENDED else record.outcome or ENDED,
         is_over=not record.active,
-        used_percentage=None if ratio is None else round(ratio * 100, 1),
+        used_percentage=None if ratio is None else percent_down(ratio),
+        whole_percent=None if ratio is None else whole_percent(ratio, rounds=rounds),
         tokens=known_tokens(record),
         is_lower_bound=measured_at is not None and is_lower_bound(record),
         tokens_source=record.tokens_source,
@@ -122,7 +125,9 @@ class ContextSnapshot(Model):
     """``alive``, ``stale``, ``lost``, or how the agent ended."""
     is_over: bool
     used_percentage: float | None
-    """0.0 and more, one decimal; None before the first reading of this epoch."""
+    """0.0 and more, one decimal, rounded down; None before the first reading of this epoch."""
+    whole_percent: Annotated[int | None, Field(exclude=True)]
+    """The same for people, as the ladder decides."""
     tokens: int | None
     """None before the first reading of this epoch, and where a share alone was posted."""
     is_lower_bound: bool

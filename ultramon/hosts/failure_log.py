@@ -22,6 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+EVENTS_WAIT = "events wait in the state file: "
+NOTICES_WAIT = "notices wait: "
+"""What a failure begins with by which nothing is lost: the next call stores or claims it."""
 FAILURES_SUFFIX = ".failures.jsonl"
 """Of the file, after the host's name."""
 MAX_BYTES = 64 * 1024
@@ -57,7 +60,11 @@ def record(
     try:
         fd = open_private(path, os.O_RDWR | os.O_APPEND)
         try:
-            check_private(os.fstat(fd), path)
+            found = os.fstat(fd)
+            check_private(found, path)
+            if found.st_nlink > 1:  # the other name, as in a backup, keeps what it has
+                replace_file(path, os.pread(fd, MAX_BYTES, 0) + line.encode("ascii") + b"\n")
+                return
             # One write at the end of the file: parallel hooks cannot mix their lines.
             os.write(fd, line.encode("ascii") + b"\n")
             size = os.fstat(fd).st_size
@@ -68,6 +75,15 @@ def record(
             close_quietly(fd)
     except (OSError, StateError):
         return
+
+
+def is_delay(problem: object) -> bool:
+    """Return whether a failure only says that another writer was faster: nothing was lost."""
+    return (
+        isinstance(problem, str)
+        and problem.startswith((EVENTS_WAIT, NOTICES_WAIT))
+        and "locked" in problem
+    )
 
 
 def read(path: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError, StateError
-from ultramon.hosts.records import LastReading
+from ultramon.hosts.transcripts.records import LastReading
 from ultramon.state.liveness import CLOCK_SKEW_SECONDS, judge
 from ultramon.state.record import host_memory
 from ultramon.system.processes import this_host
@@ -19,12 +19,14 @@ from ultramon.system.processes import this_host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.store import HookStore
     from ultramon.hosts.port import Host
-    from ultramon.hosts.records import SessionEnd
-    from ultramon.hosts.store import HookStore
+    from ultramon.hosts.transcripts.records import SessionEnd
     from ultramon.state.record import StateRecord
 
+LAST_HOOK_SECONDS = 60.0
+"""So long after its client the hook of a failed turn may report: not every client waits for it."""
 _EVENT = "process gone"
 """In the failure log, in the place of a hook's event."""
 
@@ -93,30 +95,32 @@ def end_session(directory: str, record: StateRecord) -> bool:
         StateError: A state could not be stored; that of the session is the first one.
         ValueError: Its transcript is no regular file.
     """
-    from ultramon.hosts.hosted_agent import WAITING, predecessors
+    from ultramon.hosts.calls.hosted_agent import WAITING
+    from ultramon.hosts.calls.memory import HookMemory
+    from ultramon.hosts.calls.store import HookStore
     from ultramon.hosts.installed_choices import choices_path
     from ultramon.hosts.registry import find_host
-    from ultramon.hosts.session_environment import kept_environment
-    from ultramon.hosts.store import HookStore
 
-    memory = host_memory(record)
-    path, environ = memory.get("transcriptPath"), kept_environment(memory) or {}
-    if not isinstance(path, str) or environ.get("ULTRAMON_RELAY"):
+    memory = HookMemory.of(host_memory(record))
+    path, environ = memory.transcript_path, memory.environment or {}
+    if path is None or environ.get("ULTRAMON_RELAY"):
         return False  # a relay knows how its contexts end
     host = find_host(record.host)
-    end = host.read_session_end(path, environ)
+    end = host.transcripts.read_session_end(path, environ)
     now = time.time()
     # What a hook has reported since is of a later turn.
-    if end is None or not record.last_activity <= end.at <= now + CLOCK_SKEW_SECONDS:
+    earliest = record.last_activity - (LAST_HOOK_SECONDS if memory.failed_with else 0.0)
+    if end is None or not earliest <= end.at <= now + CLOCK_SKEW_SECONDS:
         return False
-    if not end.error and record.phase != WAITING:
+    if not (end.error or end.cuts_turn) and record.phase != WAITING:
         return False  # no hook saw its last turn end
     choices = choices_path(directory, host.name)
-    store = HookStore(host, directory, choices, environ, event=_EVENT, now=min(end.at, now))
+    ended_at = min(max(end.at, record.last_activity), now)
+    store = HookStore(host, directory, choices, environ, event=_EVENT, now=ended_at)
     if not _update(store, record, _finish(host, path, end)):
         return False
     process = record.pid, record.pid_started_at
-    for session_id in (record.agent_id, *predecessors(memory)):
+    for session_id in (record.agent_id, *memory.predecessors):
         for child_id in store.children(session_id):
             child = store.find(child_id)
             # A session that was cleared may have been resumed in another process.
@@ -141,21 +145,27 @@ def _update(store: HookStore, seen: StateRecord, change: Callable[[HostedAgent],
 
 
 def _finish(host: Host, path: str, end: SessionEnd) -> Callable[[HostedAgent], None]:
-    reading = host.read_last_reading(path, is_subagent=False)
+    reading = host.transcripts.read_last_reading(path, is_subagent=False)
 
     def finish(agent: HostedAgent) -> None:
         agent.follow_compaction(reading)
         agent.take(reading.report)
-        agent.note_failure(end.error)
-        agent.finish("request failed" if end.error else "turn completed")
+        if end.cuts_turn:
+            # A hook may have said what the turn failed with.
+            agent.finish("turn failed", cuts_turn=True)
+        else:
+            agent.note_failure(end.error)
+            agent.finish("request failed" if end.error else "turn completed")
 
     return finish
 
 
 def _end_child(host: Host, child: StateRecord) -> Callable[[HostedAgent], None]:
+    from ultramon.hosts.calls.memory import HookMemory
+
     reading = LastReading()
-    path = host_memory(child).get("transcriptPath")
-    if isinstance(path, str):
+    path = HookMemory.of(host_memory(child)).transcript_path
+    if path is not None:
         with suppress(OSError, ValueError):  # it ends with its session all the same
-            reading = host.read_last_reading(path, is_subagent=True)
+            reading = host.transcripts.read_last_reading(path, is_subagent=True)
     return lambda agent: agent.end_by(reading, "session ended")

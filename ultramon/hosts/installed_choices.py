@@ -5,6 +5,8 @@ Standard library only: every hook call reads it.
 
 from __future__ import annotations
 
+import os
+
 from ultramon.context.ladder import (
     ACTIONS,
     CLAUDE_CODE_LADDER,
@@ -19,7 +21,6 @@ from ultramon.system.files import (
     read_private_file,
     replace_file,
 )
-from ultramon.system.lean_os import os
 from ultramon.system.timestamps import format_time, parse_time
 
 TYPE_CHECKING = False

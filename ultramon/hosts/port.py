@@ -2,24 +2,30 @@
 
 Standard library only: every hook call loads it. A host translates, and decides nothing: it makes
 an event of a payload, readings of a transcript, and bytes of a text for the agent. What an event
-does to the agents is the same for every host and lies in `ultramon.hosts.handling`.
+does to the agents is the same for every host and lies in `ultramon.hosts.calls.handling`.
 """
 
 from __future__ import annotations
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.records import Record
+from ultramon.hosts.transcripts.records import Record
+from ultramon.state.record import member_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-    from ultramon.hosts.doctor import DoctorContext
-    from ultramon.hosts.jsonl import TranscriptReader
-    from ultramon.hosts.records import LastReading, Report, SessionEnd, TranscriptIdentity
-    from ultramon.hosts.setup import Plan, SetupRequest
-    from ultramon.hosts.task_list import TaskReport
+    from ultramon.hosts.doctor_context import DoctorContext
+    from ultramon.hosts.install.plans import Plan, SetupRequest
+    from ultramon.hosts.transcripts.jsonl import TranscriptReader
+    from ultramon.hosts.transcripts.records import (
+        LastReading,
+        Report,
+        SessionEnd,
+        TranscriptIdentity,
+    )
+    from ultramon.state.stored_plan import TaskReport
     from ultramon.system.findings import Finding
 
 SESSION_STARTED = "session_started"
@@ -89,7 +95,7 @@ class HookEvent(Record):
         subagent_id: The client's name for the subagent; None = the main agent.
         subagent_type: The kind of subagent, empty where the client does not say.
         transcript_path: The session's transcript, also for a subagent unless the client names its
-            own, see `Host.transcript_path`; None = unknown.
+            own, see `Transcripts.transcript_path`; None = unknown.
         cwd: Working directory of the agent, or None.
         call_id: The tool call, where the transcript names it too; None = no reading to wait for.
         can_answer: Whether the client puts the answer to this event into the conversation.
@@ -99,6 +105,8 @@ class HookEvent(Record):
             each reply; or None.
         source: Why a session starts: `RESUME`, `CLEAR`, `COMPACT` or a word of the client.
         reason: Why a session ended: `CLEAR` or a word of the client.
+        may_cut_turn: Where a session ends: whether a turn that is open now was cut by that, since
+            neither a turn's own end nor a person has ended the session.
         tokens: In the window when a session starts, or None.
         prompt: What a person wrote; empty for texts of the client itself.
         error: What a turn failed with, empty when it did not; None = the turn goes on. Where a
@@ -127,6 +135,7 @@ class HookEvent(Record):
     model: str | None = None
     source: str = ""
     reason: str = ""
+    may_cut_turn: bool = False
     tokens: int | None = None
     prompt: str = ""
     error: str | None = None
@@ -138,35 +147,21 @@ class HookEvent(Record):
     candidates: tuple[str, ...] = ()
 
 
-class Host:
-    """One client. Subclasses override what their client offers; each default is "nothing".
+class Dialect:
+    """What a client's hook calls say, how it is answered, and what its environment means.
 
-    Every method may be called by a hook, so imports that cost time belong inside methods.
+    Subclasses override what their client offers; each default is "nothing". Every method may be
+    called by a hook, so imports that cost time belong inside methods.
 
     Attributes:
-        name: Of the host, in commands, states and file names: lower-case words with hyphens.
-        memory_field: Field of a state that holds what only this host needs; must be no field of
-            docs/state-file.md. Default: the name in camel case.
-        own_options: Options of ``ultramon install`` beyond those of every host, see
-            `ultramon.hosts.setup.Choices`.
         prompts_before_compaction: How many prompts a conversation holds before the client can
             compact it, where it cuts between prompts; `compaction_limits` holds from there on.
         resident_programs: What a resident runs for this host beside its hook: a name, and the
             module and class that answer, made with the state directory and the agents.
     """
 
-    name = ""
-    memory_field = ""
-    own_options: tuple[str, ...] = ()
     prompts_before_compaction = 0
     resident_programs: Mapping[str, tuple[str, str]] = {}
-
-    def __init_subclass__(cls) -> None:
-        if "memory_field" not in cls.__dict__:
-            first, *words = cls.name.split("-")
-            cls.memory_field = first + "".join(word.capitalize() for word in words)
-
-    # --- a hook call
 
     def read_event(
         self, payload: dict[str, Any], environ: Mapping[str, str], tail: bytes = b""
@@ -201,12 +196,10 @@ class Host:
         """Return what to print so that the client shows the user a text; empty = it cannot."""
         return b""
 
-    # --- the environment of a hook call
-
     def environment_variables(self) -> tuple[str, ...]:
         """Return the variables, none of them secret, that this host reads.
 
-        They are kept in a session's state for calls that come without an environment.
+        They are kept in a session's state for other processes that look at the session.
         """
         return ()
 
@@ -244,7 +237,13 @@ class Host:
         """
         return None, None
 
-    # --- files to readings
+
+class Transcripts:
+    """The files that a client writes about its sessions: where they are, and what they say.
+
+    Subclasses override what their client offers; each default is "nothing". What a hook calls
+    imports late what costs time.
+    """
 
     def transcript_path(
         self, event: HookEvent, subagent_id: str | None, session_id: str
@@ -268,7 +267,7 @@ class Host:
             OSError: It cannot be opened: it is not there, or not readable.
             ValueError: It is no regular file but, for example, a link.
         """
-        from ultramon.hosts.jsonl import last_reading_of
+        from ultramon.hosts.transcripts.jsonl import last_reading_of
 
         return last_reading_of(path, self.read_transcript)
 
@@ -353,11 +352,18 @@ class Host:
         """
         return iter(())
 
-    def resume_words(self, session_id: str) -> tuple[str, ...]:
-        """Return the command that resumes a session, word for word; empty = there is none."""
-        return ()
 
-    # --- installation
+class Setup:
+    """The client on this machine: how hooks get into it and out again, and what may be wrong.
+
+    Never on a hook's path. Subclasses override what their client offers.
+
+    Attributes:
+        own_options: Options of ``ultramon install`` beyond those of every host, see
+            `ultramon.hosts.install.plans.Choices`.
+    """
+
+    own_options: tuple[str, ...] = ()
 
     def plan_installation(self, request: SetupRequest) -> Plan:
         """Plan what ``ultramon install`` changes; write nothing.
@@ -365,12 +371,62 @@ class Host:
         Raises:
             ConfigurationError: A choice is not allowed, or the host installs nothing.
         """
-        raise ConfigurationError("host", self.name, _INSTALLABLE)
+        raise ConfigurationError("host", request.host, _INSTALLABLE)
 
     def plan_removal(self, request: SetupRequest) -> Plan:
         """Plan what ``ultramon uninstall`` changes, as `plan_installation`."""
-        raise ConfigurationError("host", self.name, _INSTALLABLE)
+        raise ConfigurationError("host", request.host, _INSTALLABLE)
 
     def examine(self, context: DoctorContext) -> Iterable[Finding]:
         """Answer the host's own questions of ``ultramon doctor``."""
         return ()
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session, word for word; empty = there is none."""
+        return ()
+
+
+class Host:
+    """One client: a name, and three parts that lie in one package.
+
+    Args:
+        name: In commands, states and file names: lower-case words with hyphens.
+        package: The package with the modules ``dialect``, ``transcripts`` and ``setup``, which hold
+            `DIALECT`, `TRANSCRIPTS` and `SETUP`. Without one of the last two the client offers
+            nothing of it.
+
+    Attributes:
+        memory_field: Field of a state that holds what only this host needs: the name in camel case.
+        dialect: Loaded when it is first asked for, as are the others.
+        transcripts: The client's files.
+        setup: The client's installation.
+    """
+
+    dialect: Dialect
+    transcripts: Transcripts
+    setup: Setup
+
+    def __init__(self, name: str, package: str) -> None:
+        self.name = name
+        self.memory_field = member_name(name)
+        self.package = package
+
+    if not TYPE_CHECKING:  # what is declared above is all there is
+
+        def __getattr__(self, part: str) -> object:
+            default = _PARTS.get(part)
+            if default is None:
+                raise AttributeError(part)
+            module = f"{self.package}.{part}"
+            try:
+                # `importlib` would load `warnings` with every hook call.
+                found = getattr(__import__(module, fromlist=(part,)), part.upper())
+            except ModuleNotFoundError as error:
+                if error.name != module or part == "dialect":
+                    raise
+                found = default()
+            setattr(self, part, found)
+            return found
+
+
+_PARTS = {"dialect": Dialect, "transcripts": Transcripts, "setup": Setup}

@@ -1,7 +1,7 @@
 """Which hosts there are: built in, and those of other distributions. Never on a hook's path.
 
 A distribution offers a host by an entry point of the group ``ultramon.hosts``: its name is that of
-the host, its object a `Host`, a subclass of it, or a function that returns one.
+the host, its object a `Host`, or a function that returns one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from importlib.metadata import EntryPoint
 from typing import NamedTuple
 
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.port import Host
-from ultramon.state.record import FIELD_NAMES
+from ultramon.hosts.calls.memory import HookMemory
+from ultramon.hosts.port import Dialect, Host, Setup, Transcripts
+from ultramon.state.record import FIELD_NAMES, StateRecord
 from ultramon.system.entry_points import find_entry_points, name_distribution
 
 GROUP = "ultramon.hosts"
@@ -86,7 +87,7 @@ def _load(entry: EntryPoint) -> Host | BrokenHost:
     try:
         found = entry.load()
         host = found if isinstance(found, Host) else found()
-        problem = _problem_of(host, entry.name)
+        problem = _problem_of(host, entry.name) or _load_parts(host)
     except Exception as error:  # noqa: BLE001 - foreign code must not break the other hosts
         problem = f"cannot be loaded ({type(error).__name__}: {error})"
     if problem:
@@ -103,3 +104,17 @@ def _problem_of(host: object, name: str) -> str:
     if host.memory_field in FIELD_NAMES.values():
         return f"uses {host.memory_field!r}, which is a field of every state"
     return ""
+
+
+def _load_parts(host: Host) -> str:
+    """Have what cannot be loaded fail here; the others are loaded when they are asked for."""
+    parts = host.dialect, host.transcripts, host.setup
+    kinds = zip(parts, (Dialect, Transcripts, Setup), strict=True)
+    wrong = [kind.__name__ for part, kind in kinds if not isinstance(part, kind)]
+    return f"has no {', '.join(wrong)}" if wrong else ""
+
+
+def host_of_agent(record: StateRecord) -> tuple[Host | None, HookMemory]:
+    """Return an agent's client, None without one, and what its hooks keep in the state."""
+    host = next((host for host in find_hosts().usable if host.name == record.host), None)
+    return host, HookMemory.of(None if host is None else record.extra.get(host.memory_field))

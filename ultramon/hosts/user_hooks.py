@@ -1,4 +1,4 @@
-"""Installs commands as hooks into the one file that a client keeps for each user, and removes them.
+"""The setup of a client that keeps its hooks in one file for each user.
 
 Never on a hook's path.
 """
@@ -6,16 +6,143 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
-from ultramon.errors import ConfigurationError
-from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import Installation, Removal
-from ultramon.hosts.interpreter import lasting_interpreter
-from ultramon.hosts.setup import SetupRequest
+from ultramon.errors import ConfigurationError, UltramonError
+from ultramon.hosts.doctor_context import DoctorContext, ok, problem, warning
+from ultramon.hosts.examine.launcher import check_hook_command
+from ultramon.hosts.examine.resident import check_resident
+from ultramon.hosts.install.hook_commands import OurCommand
+from ultramon.hosts.install.hook_settings import HookSettings
+from ultramon.hosts.install.installation import Installation, Removal
+from ultramon.hosts.install.interpreter import lasting_interpreter
+from ultramon.hosts.install.plans import SetupRequest
+from ultramon.hosts.installed_choices import choices_path
+from ultramon.hosts.port import Host, Setup
+from ultramon.hosts.transcripts.jsonl import head_objects, open_transcript
+from ultramon.system.findings import Finding
+from ultramon.system.terminal_text import first_of
+from ultramon.system.timestamps import format_time, parse_time
 
+RECENT_SECONDS = 7 * 86_400.0
+"""Older sessions say nothing: their states may have been pruned."""
+_MAX_FILES = 50
+_HEAD_BYTES = 256 * 1024
 _USER = "user"
+
+
+class UserHooks(Setup):
+    """Commands as hooks in that file: installed, removed, examined.
+
+    Attributes:
+        host: The client.
+        members: Of each hook, beside its type and its command, such as its ``timeout``.
+        timeouts: Of the events that take no longer one, in the client's unit.
+        takes_handoff_note: Whether its compaction takes instructions from a hook.
+        silence_cure: What to do about sessions of which no hook has written anything.
+    """
+
+    host: Host
+    members: Mapping[str, Any]
+    timeouts: Mapping[str, int] = MappingProxyType({})
+    takes_handoff_note = True
+    silence_cure = ""
+
+    def load(self) -> HookSettings:
+        """Return the client's file, whether it exists or not.
+
+        Raises:
+            ConfigurationError: This user has no directory for it.
+            StateError: It cannot be read.
+        """
+        raise NotImplementedError
+
+    def check(self, settings: HookSettings) -> Iterable[Finding]:
+        """Answer the client's own questions about that file."""
+        return ()
+
+    def plan_installation(self, request: SetupRequest) -> Installation:
+        """Plan one hook for each event, run by the Python of this program.
+
+        Raises:
+            ConfigurationError: A choice is not allowed, or this program may not last.
+            StateError: A file cannot be read.
+        """
+        if request.choices.handoff_note and not self.takes_handoff_note:
+            allowed = "a host whose compaction takes instructions;"
+            allowed += f" {request.host} takes none from hooks"
+            raise ConfigurationError("handoff_note", request.choices.handoff_note[:40], allowed)
+        _check_layer(request)
+        interpreter = lasting_interpreter(request.cwd, force=request.force)
+        settings = self.load()
+        plan = Installation.begin(settings, request, interpreter)
+        plan.choose_resident(request)
+        if plan.installed.enforce is not None:
+            settings.events += settings.enforcing_events
+        hook = {"type": "command", "command": plan.command(settings.script), **self.members}
+        entries = {event: {"hooks": [hook]} for event in settings.events}
+        for event, longest in self.timeouts.items():
+            entries[event] = {"hooks": [{**hook, "timeout": longest}]}
+        settings.put_entries(entries)
+        plan.after = settings.data
+        plan.warn_of_wrapped_hooks()
+        return plan
+
+    def plan_removal(self, request: SetupRequest) -> Removal:
+        """Plan to take ultramon's hooks out of the file.
+
+        Raises:
+            ConfigurationError: There is no such layer.
+            StateError: A file cannot be read; it is left alone.
+        """
+        _check_layer(request)
+        plan = Removal.begin(self.load(), request)
+        plan.take_out()
+        plan.plan_traces()
+        return plan
+
+    def examine(self, context: DoctorContext) -> Iterator[Finding]:
+        """Answer the questions about the hooks and the sessions; none where none are installed."""
+        name = self.host.name
+        install = f"ultramon install {name}"
+        stored, stored_problem = context.choices(name)
+        check = f"{name} hooks"
+        try:
+            hooks = self.load()
+        except (UltramonError, OSError) as error:
+            yield problem(check, str(error), "mend the file")
+            return
+        ours = hooks.our_hooks()
+        if stored_problem is not None:
+            yield problem(
+                f"{name} choices", f"{stored_problem}; until then nobody is warned", install
+            )
+        if not ours:
+            if stored is not None:
+                yield problem(check, f"{hooks.path}: ultramon's hooks are gone", install)
+            return
+        needed = hooks.events
+        if stored is not None and stored.enforce is not None:
+            needed += hooks.enforcing_events
+        missing = [event for event in needed if event not in {hook.event for hook in ours}]
+        if missing:
+            yield warning(check, f"{hooks.path}: no hook for {', '.join(missing)}", install)
+        else:
+            yield ok(check, f"{hooks.path}: hooks of ultramon for {len(ours)} events")
+        yield from self.check(hooks)
+        for command in dict.fromkeys(hook.runs for hook in ours):
+            if isinstance(command, OurCommand):
+                own_choices = choices_path(context.state_directory, name)
+                for found in check_hook_command(command, hooks.script, own_choices, install):
+                    yield found._replace(check=f"{name} {found.check}")
+        yield from check_resident(context, stored, f"{name} resident", install)
+        if stored is not None and stored.installed_at is not None:
+            since = max(stored.installed_at, context.now - RECENT_SECONDS)
+            yield _check_sessions(context, self.host, since, self.silence_cure)
 
 
 def user_file(folder: str, name: str, variable: str) -> str:
@@ -35,69 +162,46 @@ def user_file(folder: str, name: str, variable: str) -> str:
     return os.path.join(os.path.abspath(folder), name)
 
 
-def plan_installation(
-    settings: HookSettings,
-    host: str,
-    request: SetupRequest,
-    *,
-    timeouts: Mapping[str, int] = MappingProxyType({}),
-    **members: object,
-) -> Installation:
-    """Plan one hook for each event of the settings, run by the Python of this program.
-
-    Args:
-        settings: The client's file.
-        host: Name of the host.
-        request: What was asked for.
-        timeouts: Of the events that take no longer one, in the client's unit.
-        members: Of each hook, beside its type and its command, such as its ``timeout``.
-
-    Raises:
-        ConfigurationError: A choice is not allowed, or this program may not last.
-        StateError: A file cannot be read.
-    """
-    _check_layer(host, request)
-    interpreter = lasting_interpreter(request.cwd, force=request.force)
-    plan = Installation.begin(settings, host, request, interpreter)
-    plan.choose_resident(request)
-    if plan.installed.enforce is not None:
-        settings.events += settings.enforcing_events
-    hook = {"type": "command", "command": plan.command(settings.script), **members}
-    entries = {event: {"hooks": [hook]} for event in settings.events}
-    for event, longest in timeouts.items():
-        entries[event] = {"hooks": [{**hook, "timeout": longest}]}
-    settings.put_entries(entries)
-    plan.after = settings.data
-    plan.warn_of_wrapped_hooks()
-    return plan
-
-
-def plan_removal(settings: HookSettings, host: str, request: SetupRequest) -> Removal:
-    """Plan to take ultramon's hooks out of the client's file.
-
-    Raises:
-        ConfigurationError: There is no such layer.
-        StateError: A file cannot be read; it is left alone.
-    """
-    _check_layer(host, request)
-    plan = Removal.begin(settings, host, request.state_directory)
-    plan.take_out()
-    plan.plan_traces()
-    return plan
-
-
-def refuse_handoff_note(host: str, request: SetupRequest) -> None:
-    """Refuse a note for summaries, for a client whose compaction takes no instructions.
-
-    Raises:
-        ConfigurationError: There is one.
-    """
-    if request.choices.handoff_note:
-        allowed = f"a host whose compaction takes instructions; {host} takes none from hooks"
-        raise ConfigurationError("handoff_note", request.choices.handoff_note[:40], allowed)
-
-
-def _check_layer(host: str, request: SetupRequest) -> None:
+def _check_layer(request: SetupRequest) -> None:
     if request.layer not in (None, _USER):
-        allowed = f"{_USER}: the hooks of {host} are those of a user"
+        allowed = f"{_USER}: the hooks of {request.host} are those of a user"
         raise ConfigurationError("layer", request.layer, allowed, "argument")
+
+
+def _check_sessions(context: DoctorContext, host: Host, since: float, cure: str) -> Finding:
+    """Ask for sessions that began after the installation and of which no hook wrote anything."""
+    name = f"{host.name} sessions"
+    begun = _begun_since(host, since)
+    if not begun:
+        return ok(name, "none began since the installation")
+    known = {record.session_id for record in context.agents(host.name)}
+    if silent := [one for one in begun if one not in known]:
+        shown = first_of([f"{one} (began {format_time(begun[one])})" for one in silent])
+        return problem(name, f"no hook has written anything of: {shown}", cure)
+    return ok(name, f"{len(begun)} since the installation have reported themselves")
+
+
+def _begun_since(host: Host, since: float) -> dict[str, float]:
+    """Return when each session began that began after a time."""
+    changed: list[tuple[float, str]] = []
+    for path in host.transcripts.transcript_files(os.environ):
+        with suppress(OSError):
+            changed.append((os.lstat(path).st_mtime, path))
+    newest = sorted((one for one in changed if one[0] > since), reverse=True)
+    begun = {}
+    for _, path in islice(newest, _MAX_FILES):
+        try:
+            fd, _ = open_transcript(path)
+        except (OSError, ValueError):
+            continue
+        with open(fd, "rb") as stream:
+            lines = stream.read(_HEAD_BYTES).splitlines()
+        identity = host.transcripts.identify_file(path, lines)
+        times = (
+            parse_time(entry.get("timestamp") or entry.get("startTime"))
+            for entry in head_objects(lines)
+        )
+        at = next((one for one in times if one is not None), None)
+        if identity is not None and identity.agent_id is None and at is not None and at > since:
+            begun[identity.session_id] = at
+    return begun

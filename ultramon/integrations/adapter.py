@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ultramon.context.limits import window_for_model
 from ultramon.errors import ConfigurationError, MissingExtraError, UltramonError
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.handoff import HandoffRecord
 from ultramon.monitor.monitor import ContextMonitor, create_context_monitor
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled
@@ -56,8 +56,8 @@ class Choices(TypedDict, total=False):
             it hands off and its run ends, or a function that is given the monitor, leaves the
             handoff and returns it (None = `hand_off` is called for it), before the run ends.
         pins: Whether rules that a person has pinned for the working directory, or for the agent
-            (`ultramon pin`), are added after a compaction: to each request from then on, or once
-            where the framework keeps what is added. Default: no.
+            (`ultramon host pin`), are added after a compaction: to each request from then on, or
+            once where the framework keeps what is added. Default: no.
     """
 
     config: ContextConfig | None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ultramon.errors import HandedOffError
+from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra
 from ultramon.system.environment import disabled
 

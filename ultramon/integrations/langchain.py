@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Self
 
-from ultramon.errors import ConfigurationError, HandedOffError
+from ultramon.errors import ConfigurationError
+from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra
 
 try:

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import ConfigurationError, HandedOffError
+from ultramon.errors import ConfigurationError
+from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, current_agent, missing_extra
 
 try:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ultramon.errors import HandedOffError
+from ultramon.handoff import HandedOffError
 from ultramon.integrations.adapter import Adapter, missing_extra
 
 try:

@@ -20,17 +20,19 @@ from ultramon.mcp.models import (
 )
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.usage_percent import percent_down
 from ultramon.system.ids import check_agent_id
 from ultramon.system.processes import this_host
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Literal, TypeVar
+    from typing import Literal, TypeVar, Unpack
 
     from ultramon.backends.base import Backend
     from ultramon.context.ladder import ResolvedLadder
     from ultramon.context.tracker import ContextTracker
+    from ultramon.handoff import HandoffTexts
     from ultramon.mcp.models import Unknown
     from ultramon.state.record import StateRecord
     from ultramon.state.stored_plan import StoredPlan
@@ -94,7 +96,7 @@ class OwnAgent:
             agent_id=record.agent_id,
             label=_text(record.label),
             summary=_summary(record, resolved, now),
-            used_percent=_or_unknown(None if ratio is None else round(ratio * 100, 1)),
+            used_percent=_or_unknown(None if ratio is None else percent_down(ratio)),
             tokens=_or_unknown(tokens),
             more_tokens_possible=measured_at is not None and is_lower_bound(record),
             tokens_source=record.tokens_source if measured_at is not None else UNKNOWN,
@@ -186,9 +188,7 @@ class OwnAgent:
 
         return self._change_plan(lambda plan: finish_task(plan, task, result))
 
-    def hand_off(
-        self, notes: str | None, next_step: str | None, **lists: Sequence[str]
-    ) -> HandedOff:
+    def hand_off(self, **texts: Unpack[HandoffTexts]) -> HandedOff:
         """Leave a handoff; see `ultramon.stored_work.handoff.leave_handoff`.
 
         Raises:
@@ -200,10 +200,8 @@ class OwnAgent:
             self._backend,
             self.agent_id,
             self._clock.now(),
-            notes=notes,
-            next_step=next_step,
             resume_command=self._resume_command,
-            **lists,
+            **texts,
         )
         return HandedOff(
             handoff_id=handoff.handoff_id,
@@ -257,6 +255,7 @@ def _summary(record: StateRecord, resolved: ResolvedLadder, now: float) -> str:
         ),
         tasks=(record.tasks_completed, record.tasks_total),
         action=record.action,
+        rounds=bool(record.ladder.get("roundPercent")),
     )
 
 

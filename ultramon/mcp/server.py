@@ -12,10 +12,10 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from ultramon import __version__
 from ultramon.errors import UltramonError
 from ultramon.mcp.models import ContextStatus, Fitting, HandedOff, Plan
 from ultramon.mcp.own_agent import OwnAgent
+from ultramon.version import __version__
 
 FindOwnAgent = Callable[[Mapping[str, Any]], OwnAgent]
 """Returns the agent behind a call, by the ``_meta`` of the call.
@@ -139,8 +139,8 @@ def make_server(find: FindOwnAgent) -> MCPServer[Any]:
         """
         with _tool_errors():
             return own(context).hand_off(
-                notes,
-                next_step,
+                notes=notes,
+                next_step=next_step,
                 decisions=decisions,
                 open_questions=open_questions,
                 files_modified=files_modified,

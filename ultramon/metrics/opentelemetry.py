@@ -12,10 +12,10 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ultramon import __version__
 from ultramon.errors import MissingExtraError, StateError
 from ultramon.metrics.definitions import ATTRIBUTES, COUNTER, METRICS
 from ultramon.metrics.source import AGENT_LIMIT, MetricsSource
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

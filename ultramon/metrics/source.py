@@ -26,9 +26,9 @@ from ultramon.metrics.definitions import (
     plain,
 )
 from ultramon.metrics.journal_counters import JournalCounters
-from ultramon.notices.rules import usage_ratio
 from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.observed import Unreadable, observe
+from ultramon.state.usage_percent import usage_ratio
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import process_started_at, this_host
 

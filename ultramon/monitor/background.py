@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ultramon.backends.base import RecordsTogether
 from ultramon.errors import StateError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ultramon.backends.base import Backend, Save
     from ultramon.errors import UltramonError
-    from ultramon.monitor.state_writer import StateWriter
+    from ultramon.state.record import StateRecord
 
 _log = logging.getLogger("ultramon.monitor")
 
@@ -45,6 +45,31 @@ TOGETHER = 25
 PAUSE_SECONDS = 0.0005
 _LONGEST_WAIT_SECONDS = 3600.0
 _NEVER = float("inf")
+
+
+class Writer(Protocol):
+    """What is saved here: the state of one agent."""
+
+    agent_id: str
+    record: StateRecord
+    backend: Backend
+    heartbeat_interval_seconds: float
+    save_lock: threading.Lock
+
+    def save(self, *, durable: bool) -> bool:
+        """Store the newest state; True when nothing is left to store."""
+
+    def next_save(self, *, durable: bool) -> Save | None:
+        """Take a snapshot and return what to store; None where only `save` can store it."""
+
+    def note_saved(self, save: Save, refusal: UltramonError | None) -> bool:
+        """Finish a save that was stored or refused; True when nothing is left to store."""
+
+    def check_request(self) -> None:
+        """Follow the request that an orchestrator left."""
+
+    def after_fork(self) -> None:
+        """Store nothing more in a forked child."""
 
 
 class _Job:
@@ -76,22 +101,22 @@ class BackgroundSaver:
 
     def __init__(self, clock: Clock, *, threaded: bool) -> None:
         self._clock = clock
-        self._threaded = threaded
+        self.threaded = threaded
         self._condition = threading.Condition()
-        self._jobs: weakref.WeakKeyDictionary[StateWriter, _Job] = weakref.WeakKeyDictionary()
+        self._jobs: weakref.WeakKeyDictionary[Writer, _Job] = weakref.WeakKeyDictionary()
         # By time; the number keeps those of one time in their order.
-        self._queue: list[tuple[float, int, weakref.ref[StateWriter]]] = []
+        self._queue: list[tuple[float, int, weakref.ref[Writer]]] = []
         self._numbers = count()
         # A writer with an unsaved end must not be collected before its last state is stored.
-        self._unsaved: set[StateWriter] = set()
-        self._urgent: list[tuple[StateWriter, bool, threading.Event]] = []
+        self._unsaved: set[Writer] = set()
+        self._urgent: list[tuple[Writer, bool, threading.Event]] = []
         self._thread: threading.Thread | None = None
         self._closing = False
         self._looks_at = _NEVER
         """Until when the thread waits; never while it works: then it looks when it is done."""
         self._warned_at: float | None = None
 
-    def add(self, writer: StateWriter) -> None:
+    def add(self, writer: Writer) -> None:
         """Begin to save and beat for a writer."""
         with self._condition:
             now = self._clock.monotonic()
@@ -100,7 +125,7 @@ class BackgroundSaver:
             self._enqueue(writer, job)
             self._wake(job.due_at)
 
-    def discard(self, writer: StateWriter, *, saved: bool) -> None:
+    def discard(self, writer: Writer, *, saved: bool) -> None:
         """Stop beating for a writer whose agent ended; retry its last state until it is saved."""
         with self._condition:
             if saved:
@@ -115,7 +140,7 @@ class BackgroundSaver:
             self._enqueue(writer, job)
             self._wake(job.save_at)
 
-    def schedule(self, writer: StateWriter, delay_seconds: float) -> None:
+    def schedule(self, writer: Writer, delay_seconds: float) -> None:
         """Save a state after a delay, unless it is due earlier anyway."""
         with self._condition:
             job = self._jobs.get(writer)
@@ -125,13 +150,13 @@ class BackgroundSaver:
                 self._enqueue(writer, job)
                 self._wake(job.save_at)
 
-    def save_now(self, writer: StateWriter, *, durable: bool, wait_seconds: float | None) -> bool:
+    def save_now(self, writer: Writer, *, durable: bool, wait_seconds: float | None) -> bool:
         """Save a state at once, waiting at most so long (None = until it is done).
 
         Returns:
             Whether the save ended in time, whatever came of it.
         """
-        if not self._threaded or threading.current_thread() is self._thread:
+        if not self.threaded or threading.current_thread() is self._thread:
             writer.save(durable=durable)
             return True
         done = threading.Event()
@@ -150,7 +175,7 @@ class BackgroundSaver:
         Returns:
             Whether it ended in time.
         """
-        if wait_seconds is None or not self._threaded:
+        if wait_seconds is None or not self.threaded:
             work()
             return True
         future: Future[object] = Future()
@@ -172,14 +197,15 @@ class BackgroundSaver:
 
     def _align(self, due: float) -> float:
         """Return the time at which work that is due then is done, with all that is due near it."""
-        return ceil(due / GRID_SECONDS) * GRID_SECONDS if self._threaded else due
+        return ceil(due / GRID_SECONDS) * GRID_SECONDS if self.threaded else due
 
-    def _enqueue(self, writer: StateWriter, job: _Job) -> None:
-        if job.due_at < job.queued_at:
-            job.queued_at = job.due_at
-            heappush(self._queue, (job.due_at, next(self._numbers), weakref.ref(writer)))
+    def _enqueue(self, writer: Writer, job: _Job) -> None:
+        due_at = job.due_at
+        if due_at < job.queued_at:
+            job.queued_at = due_at
+            heappush(self._queue, (due_at, next(self._numbers), weakref.ref(writer)))
 
-    def _first(self) -> tuple[float, StateWriter, _Job] | None:
+    def _first(self) -> tuple[float, Writer, _Job] | None:
         """Return what is due first, and when; None when there is nothing."""
         while self._queue:
             at, _, reference = self._queue[0]
@@ -197,7 +223,7 @@ class BackgroundSaver:
 
     def _wake(self, due: float) -> None:
         """Have the thread look, unless it looks anyway before something is due."""
-        if not self._threaded or due >= self._looks_at:
+        if not self.threaded or due >= self._looks_at:
             return
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._work, name="ultramon", daemon=True)
@@ -231,7 +257,7 @@ class BackgroundSaver:
                 time.sleep(PAUSE_SECONDS)
 
     @staticmethod
-    def _save_urgent(urgent: list[tuple[StateWriter, bool, threading.Event]]) -> None:
+    def _save_urgent(urgent: list[tuple[Writer, bool, threading.Event]]) -> None:
         # A method of its own: a loop variable in the thread's frame would keep writers alive.
         try:
             save_all([(writer, durable) for writer, durable, _ in urgent])
@@ -249,8 +275,10 @@ class BackgroundSaver:
         """Do what is due: all of it, in a thread a slice; return whether there may be more."""
         now = self._clock.monotonic()
         saves, checks = [], []
-        beats: dict[Backend, list[StateWriter]] = {}
+        beats: dict[Backend, list[Writer]] = {}
         with self._condition:
+            if not self._queue or self._queue[0][0] > now:
+                return False
             due = self._take_due(now)
             for writer, job in due:
                 if job.save_at <= now:
@@ -265,7 +293,7 @@ class BackgroundSaver:
                         beats.setdefault(writer.backend, []).append(writer)
                 self._enqueue(writer, job)
         for writer in checks:
-            writer.session.check_request()
+            writer.check_request()
         for backend, writers in beats.items():
             self._beat(backend, writers)
         for writer in save_all([(writer, writer in self._unsaved) for writer in saves]):
@@ -273,10 +301,10 @@ class BackgroundSaver:
                 self.discard(writer, saved=True)
         return len(due) >= SLICE
 
-    def _take_due(self, now: float) -> list[tuple[StateWriter, _Job]]:
+    def _take_due(self, now: float) -> list[tuple[Writer, _Job]]:
         """Take the writers for which something is due out of the queue."""
-        taken: list[tuple[StateWriter, _Job]] = []
-        most = SLICE if self._threaded else len(self._jobs)
+        taken: list[tuple[Writer, _Job]] = []
+        most = SLICE if self.threaded else len(self._jobs)
         while len(taken) < most and (first := self._first()) is not None and first[0] <= now:
             _, writer, job = first
             heappop(self._queue)
@@ -284,7 +312,7 @@ class BackgroundSaver:
             taken.append((writer, job))
         return taken
 
-    def _beat(self, backend: Backend, writers: list[StateWriter]) -> None:
+    def _beat(self, backend: Backend, writers: list[Writer]) -> None:
         try:
             fenced = backend.heartbeat(
                 [(writer.agent_id, writer.record.generation) for writer in writers],
@@ -320,14 +348,14 @@ class BackgroundSaver:
                 writer.save(durable=True)
 
 
-def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
+def save_all(wanted: Sequence[tuple[Writer, bool]]) -> list[Writer]:
     """Save states, together where the backend can; return the writers that stored everything.
 
     Args:
         wanted: Writers, each with whether its state has to survive a power cut.
     """
-    together: dict[RecordsTogether, dict[StateWriter, bool]] = {}
-    alone: list[tuple[StateWriter, bool]] = []
+    together: dict[RecordsTogether, dict[Writer, bool]] = {}
+    alone: list[tuple[Writer, bool]] = []
     for writer, durable in wanted:
         store, is_stored = writer.backend, writer.record.generation > 0
         if len(wanted) > 1 and is_stored and isinstance(store, RecordsTogether):
@@ -344,11 +372,9 @@ def save_all(wanted: Sequence[tuple[StateWriter, bool]]) -> list[StateWriter]:
     return saved
 
 
-def _save_together(
-    backend: RecordsTogether, wanted: Iterable[tuple[StateWriter, bool]]
-) -> list[StateWriter]:
+def _save_together(backend: RecordsTogether, wanted: Iterable[tuple[Writer, bool]]) -> list[Writer]:
     with ExitStack() as locks:
-        begun: list[tuple[StateWriter, Save]] = []
+        begun: list[tuple[Writer, Save]] = []
         for writer, durable in wanted:
             locks.enter_context(writer.save_lock)
             save = writer.next_save(durable=durable)
@@ -381,7 +407,7 @@ def _after_fork() -> None:
     global _system
     former, _system = _system, BackgroundSaver(SYSTEM_CLOCK, threaded=True)
     for writer in list(former._jobs):  # their agents belong to the parent
-        writer.session.after_fork()
+        writer.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -18,7 +18,7 @@ _log = logging.getLogger("ultramon.monitor")
 
 LOAD_AFTER_SECONDS = 0.2
 """An agent that has just started loads its own things; one that ends before needs no model."""
-MODULES = ("ultramon.monitor.handoff", "ultramon.context.explanation")
+MODULES = ("ultramon.handoff", "ultramon.context.explanation")
 RESERVED_DESCRIPTORS = 4
 """An import reads one file at a time, and an extension module may need others."""
 

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 # Not when it is first needed: by then the process may have no descriptor left to load it with.
 import ultramon.context.model_windows  # noqa: F401
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
     from ultramon.context.monitor_gauge import Fit
-    from ultramon.monitor.handoff import HandoffRecord, Resume, Workspace
+    from ultramon.handoff import HandoffRecord, HandoffTexts, Resume, Workspace
     from ultramon.state.models import AgentState
     from ultramon.system.clock import Clock
 
@@ -120,7 +120,7 @@ class ContextMonitor:
 
         Its action is ``force_return`` then, and the message names the other.
         """
-        return self._session.is_fenced
+        return self._session.state.is_fenced
 
     def start(self) -> Self:
         """Take the agent and store its first state; waits `store_timeout_seconds` at most.
@@ -172,7 +172,12 @@ class ContextMonitor:
     def __enter__(self) -> Self:
         return self.start() if self._lifecycle.phase == CREATED else self
 
-    def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None = None,
+        _traceback: object = None,
+    ) -> None:
         if not self._record.active:
             return
         if kind is None:
@@ -180,14 +185,21 @@ class ContextMonitor:
         elif _cancels(kind):
             self.stop("cancelled")
         else:
-            self._record.exit = {"error": kind.__qualname__}
+            from ultramon.monitor.stored_error import stored_error
+
+            self._record.exit = stored_error(kind, error)
             self.stop("failed")
 
     async def __aenter__(self) -> Self:
         return await self.start_async() if self._lifecycle.phase == CREATED else self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        await to_its_end(self.__exit__, kind, *details)
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None = None,
+        traceback: object = None,
+    ) -> None:
+        await to_its_end(self.__exit__, kind, error, traceback)
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the agent's context and say what to do now.
@@ -216,7 +228,7 @@ class ContextMonitor:
             raise TypeError(
                 f"agent {self.agent_id}: content must be str, not {type(text).__name__}"
             )
-        with session.lock:
+        with session.state.lock:
             is_first = self._record.measured_at is None
             if not gauge.add(text, source):
                 self._writer.changed()
@@ -341,7 +353,7 @@ class ContextMonitor:
         self._lifecycle.require("fits")
         if not isinstance(text_or_tokens, str):
             self._count("text_or_tokens", text_or_tokens)
-        with self._session.lock:
+        with self._session.state.lock:
             return self._gauge.fits(text_or_tokens)
 
     def set_model(self, model: str | None) -> ThresholdAction:
@@ -409,7 +421,7 @@ class ContextMonitor:
                 not fit a state.
         """
         self._lifecycle.require("plan")
-        with self._session.lock:
+        with self._session.state.lock:
             self._plan.add(items)
         if self._record.active:
             # At once: a plan that no record ever held cannot be handed over.
@@ -417,7 +429,7 @@ class ContextMonitor:
 
     def pending(self) -> list[str]:
         """Return the names of the items that are not done, interrupted ones included, in order."""
-        with self._session.lock:
+        with self._session.state.lock:
             return self._plan.pending()
 
     @contextmanager
@@ -432,7 +444,7 @@ class ContextMonitor:
         """
         self._lifecycle.require("task")
         plan = self._plan
-        with self._session.lock:
+        with self._session.state.lock:
             name = plan.begin(item)
         self._writer.changed(TASK_SAVE_SECONDS)
         try:
@@ -456,7 +468,7 @@ class ContextMonitor:
 
         Raises:
             LifecycleError: The monitor is already stopped.
-            ConfigurationError: Not a whole number from 0 on, or fewer than are done.
+            ConfigurationError: Not a whole number from 0 to a billion, or fewer than are done.
         """
         self._lifecycle.require("set_tasks_total")
         self._change_plan(lambda: self._plan.set_total(total))
@@ -479,7 +491,7 @@ class ContextMonitor:
 
     def _change_plan(self, change: Callable[[], str | None]) -> None:
         """Apply a change to the plan, warn of the oddity that it returns, and save it soon."""
-        with self._session.lock:
+        with self._session.state.lock:
             oddity = change()
             if oddity is not None and not self._has_warned:
                 self._has_warned = True
@@ -491,15 +503,9 @@ class ContextMonitor:
         self,
         reason: str | None = None,
         *,
-        notes: str | None = None,
-        next_step: str | None = None,
-        constraints: Sequence[str] = (),
-        decisions: Sequence[str] = (),
-        rejected: Sequence[str] = (),
-        open_questions: Sequence[str] = (),
-        files_modified: Sequence[str] = (),
         workspace: Workspace | None = None,
         resume: Resume | None = None,
+        **texts: Unpack[HandoffTexts],
     ) -> HandoffRecord:
         """Leave a record for a successor and store it durably.
 
@@ -512,17 +518,12 @@ class ContextMonitor:
         successor can claim what an agent leaves in one epoch.
 
         Args:
-            reason: One of `ultramon.monitor.handoff.REASONS`; None = ``context_overflow`` after one
+            reason: One of `ultramon.handoff.REASONS`; None = ``context_overflow`` after one
                 in this epoch, else by the level, ``task_complete`` below all rungs.
-            notes: What was learned, free text; cut after 32,768 characters.
-            next_step: What a successor should do first.
-            constraints: What must not be done; here and below at most 200 texts.
-            decisions: What was decided.
-            rejected: What was tried and given up.
-            open_questions: What is not known.
-            files_modified: Paths.
             workspace: Where the work lies; None = look at the working directory (git, if there).
             resume: How to continue the very same session.
+            **texts: What else a successor should know: ``notes``, ``next_step``, ``decisions`` and
+                more; see `ultramon.handoff.HandoffTexts`.
 
         Raises:
             LifecycleError: The monitor is not started, or already stopped.
@@ -530,24 +531,15 @@ class ContextMonitor:
         """
         self._lifecycle.require("hand_off")
         load_models()
-        from ultramon.monitor.handoff import REASONS, look_at_workspace
+        from ultramon.handoff import REASONS, look_at_workspace
 
         if reason is not None and reason not in REASONS:
             raise ConfigurationError("reason", reason, f"one of {', '.join(REASONS)}")
         workspace = workspace or look_at_workspace()
         session = self._session
-        with session.lock:
+        with session.state.lock:
             record = self._describe_work(
-                reason or self._handoff_reason(),
-                notes=notes,
-                next_step=next_step,
-                constraints=constraints,
-                decisions=decisions,
-                rejected=rejected,
-                open_questions=open_questions,
-                files_modified=files_modified,
-                workspace=workspace,
-                resume=resume,
+                reason or self._handoff_reason(), texts, workspace=workspace, resume=resume
             )
             handoff = self._record.handoff = record.to_json()
             self._has_handed_off = True
@@ -557,17 +549,7 @@ class ContextMonitor:
 
     hand_off_async = in_thread(hand_off)
 
-    def checkpoint(
-        self,
-        *,
-        notes: str | None = None,
-        next_step: str | None = None,
-        constraints: Sequence[str] = (),
-        decisions: Sequence[str] = (),
-        rejected: Sequence[str] = (),
-        open_questions: Sequence[str] = (),
-        files_modified: Sequence[str] = (),
-    ) -> HandoffRecord:
+    def checkpoint(self, **texts: Unpack[HandoffTexts]) -> HandoffRecord:
         """Store what a successor would need while the agent goes on, as before a compaction.
 
         The record is in the journal, as the event ``checkpoint_stored``, and nowhere else: the
@@ -575,13 +557,7 @@ class ContextMonitor:
         own. Waits 50 ms for the store at most.
 
         Args:
-            notes: As for `hand_off`, and so are the others.
-            next_step: What comes next.
-            constraints: What must not be done.
-            decisions: What was decided.
-            rejected: What was tried and given up.
-            open_questions: What is not known.
-            files_modified: Paths.
+            **texts: As for `hand_off`.
 
         Returns:
             The record, with the reason ``compaction``. It is offered to nobody.
@@ -592,39 +568,18 @@ class ContextMonitor:
         self._lifecycle.require("checkpoint")
         load_models()
         session = self._session
-        with session.lock:
-            record = self._describe_work(
-                "compaction",
-                suffix="-checkpoint",
-                notes=notes,
-                next_step=next_step,
-                constraints=constraints,
-                decisions=decisions,
-                rejected=rejected,
-                open_questions=open_questions,
-                files_modified=files_modified,
-            )
+        with session.state.lock:
+            record = self._describe_work("compaction", texts, suffix="-checkpoint")
             event = self._writer.event("checkpoint_stored", handoff=record.to_json())
         return record.model_copy(update={"stored": session.announce([event])})
 
     def _describe_work(
-        self,
-        reason: str,
-        *,
-        notes: str | None,
-        next_step: str | None,
-        constraints: Sequence[str],
-        decisions: Sequence[str],
-        rejected: Sequence[str],
-        open_questions: Sequence[str],
-        files_modified: Sequence[str],
-        suffix: str = "",
-        **place: Any,
+        self, reason: str, texts: HandoffTexts, *, suffix: str = "", **place: Any
     ) -> HandoffRecord:
         """Make a record of the plan as it is, and of what the agent says; under the lock."""
-        from ultramon.monitor.handoff import HandoffRecord, bounded_list, bounded_text
+        from ultramon.handoff import HandoffRecord, bounded, bounded_text
 
-        own, before = self._session.snapshot(), self._session.predecessor
+        own, before = self._session.state.snapshot(), self._session.predecessor
         return HandoffRecord.of(
             own,
             own.tasks or [],
@@ -633,13 +588,7 @@ class ContextMonitor:
             suffix=suffix,
             generation_count=before.generation_count + 1 if before else 1,
             goal=bounded_text(self._goal or (before.goal if before else None)),
-            constraints=bounded_list(constraints),
-            decisions=bounded_list(decisions),
-            rejected=bounded_list(rejected),
-            open_questions=bounded_list(open_questions),
-            next_step=bounded_text(next_step),
-            files_modified=bounded_list(files_modified),
-            notes=bounded_text(notes),
+            **{"notes": None, **bounded(texts)},
             **place,
         )
 
@@ -648,12 +597,9 @@ class ContextMonitor:
             return "context_overflow"
         if self._gauge.returns_on_request or self.is_fenced:
             return "cancelled"
-        action = self._gauge.action
-        if action.should_return:
-            return "threshold_critical"
-        if action.should_prepare:
-            return "threshold_warning"
-        return "task_complete"
+        from ultramon.state.stored_handoff import handoff_reason
+
+        return handoff_reason(self._gauge.action.action)
 
     def waiting(self) -> None:
         """Say that the agent waits for a person or its next call: it is not stale meanwhile.
@@ -676,8 +622,11 @@ class ContextMonitor:
         self._record.phase = phase
         self._writer.changed(TASK_SAVE_SECONDS)
 
-    def update_heartbeat(self) -> bool:
+    def update_heartbeat(self, *, patiently: bool = False) -> bool:
         """Save the state now. Heartbeats come by themselves; this is for a sign in between.
+
+        Args:
+            patiently: Wait up to `store_timeout_seconds` for a store that is slow or refuses.
 
         Returns:
             Whether it is stored; False where that took longer than 50 ms, or was refused.
@@ -686,7 +635,7 @@ class ContextMonitor:
             LifecycleError: The monitor is not started, or already stopped.
         """
         self._lifecycle.require("update_heartbeat")
-        return self._writer.commit()
+        return self._writer.commit(patiently=patiently)
 
     def get_threshold_action(self) -> ThresholdAction:
         """Return the action of the present level. A pure read."""
@@ -697,14 +646,14 @@ class ContextMonitor:
         load_models()
         from ultramon.state.models import AgentState
 
-        return AgentState.from_record(self._session.snapshot())
+        return AgentState.from_record(self._session.state.snapshot())
 
     def pinned_rules(self) -> str:
         """Return the rules that a person has pinned, as a conversation is given them back.
 
         They are those of the working directory, of folders around it, and of this agent: see
-        `ultramon pin`. Reads a file at each call. Empty without any, or where the store is no state
-        directory; at most 8,000 bytes.
+        `ultramon host pin`. Reads a file at each call. Empty without any, or where the store is no
+        state directory; at most 8,000 bytes.
         """
         self._lifecycle.require("pinned_rules")
         from ultramon.backends.local.backend import LocalBackend
@@ -733,7 +682,7 @@ class ContextMonitor:
         load_models()
         from ultramon.context.explanation import explain
 
-        record = self._session.snapshot()
+        record = self._session.state.snapshot()
         now = self._session.clock.now()
         return explain(record, judge(record, now, now, this_host()), now)
 
@@ -799,7 +748,7 @@ def create_context_monitor(
         InvalidAgentIdError: An id or run that cannot name a file.
         ConfigurationError: A configured value is out of range, or there is nobody to notify.
     """
-    from ultramon.backends.opening import open_backend
+    from ultramon.backends.opening import as_backend
 
     for name in misspelt:
         raise _unknown_keyword(name)
@@ -822,19 +771,16 @@ def create_context_monitor(
     if notify == PARENT and parent_id is None:
         raise ConfigurationError("notify", notify, "given with a parent_id", source)
     rungs = _notify_ladder(notify_thresholds) if notify is not None else None
-    if disabled():
-        backend = None
-    elif backend is None or isinstance(backend, str):
-        backend = open_backend(backend)
-    if notify is not None and backend is not None:
-        registry_of(backend)
+    store = None if disabled() else as_backend(backend)
+    if notify is not None and store is not None:
+        registry_of(store)
     config, clock = config or ContextConfig(), clock or SYSTEM_CLOCK
     plan = Plan()
     gauge = MonitorGauge(config, clock, lambda: (plan.completed_count, plan.total_count), record)
     session = Session(
         gauge,
         plan,
-        backend=backend,
+        backend=store,
         clock=clock,
         predecessor=continues,
         takeover=takeover,

@@ -1,10 +1,9 @@
-"""The session of one agent: start, end, snapshots and signals."""
+"""The session of one agent: start, end, saves and signals."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 from ultramon import signals
@@ -13,18 +12,17 @@ from ultramon.backends.registry import registry_of
 from ultramon.context.levels import UNKNOWN_LIMIT
 from ultramon.errors import (
     AgentAlreadyRunningError,
-    FencedError,
     HandoffTakenError,
     StateError,
-    UltramonError,
 )
 from ultramon.monitor.background import background_saver_for
-from ultramon.monitor.late_models import load_models, load_models_soon
-from ultramon.monitor.lifecycle import CREATED, LifecycleMachine
+from ultramon.monitor.late_models import load_models_soon
+from ultramon.monitor.live_state import LiveState
 from ultramon.monitor.state_writer import StateWriter
 from ultramon.routing import PARENT, SELF, register
-from ultramon.state.record import SDK_HOST
+from ultramon.state.record import SDK_HOST, SETTING_SOURCES
 from ultramon.system.processes import process_started_at, working_directory
+from ultramon.system.settings import ARGUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +31,8 @@ if TYPE_CHECKING:
     from ultramon.context.ladder import Ladder
     from ultramon.context.levels import ThresholdAction
     from ultramon.context.monitor_gauge import MonitorGauge
-    from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.handoff import HandoffRecord
     from ultramon.state.plan import Plan
-    from ultramon.state.record import StateRecord
     from ultramon.system.clock import Clock
 
 _log = logging.getLogger("ultramon.monitor")
@@ -45,7 +42,7 @@ TASK_SAVE_SECONDS = 0.1
 
 
 class Session:
-    """Starts and stops one agent, takes its snapshots and emits its signals.
+    """Starts and stops one agent, saves its changes and emits its signals.
 
     Args:
         gauge: Its readings; the record and the configuration are the agent's.
@@ -58,10 +55,9 @@ class Session:
         notify_ladder: When to notify; None = the agent's own ladder.
 
     Attributes:
-        record: The agent's state as it is now.
-        lock: Guards gauge, plan, session and writer.
+        state: The agent's state as it is now; its lock guards gauge, plan, session and writer.
+        record: That of the state.
         writer: Stores the snapshots and the events.
-        is_fenced: Whether another process owns the agent.
     """
 
     def __init__(
@@ -76,13 +72,12 @@ class Session:
         notify: str | None = None,
         notify_ladder: Ladder | None = None,
     ) -> None:
+        self.state = LiveState(gauge, plan, clock)
         self.record = record = gauge.record
-        self.config = config = gauge.config
+        config = gauge.config
         self.agent_id = record.agent_id
         self.predecessor = predecessor
-        self.lifecycle = LifecycleMachine(self.agent_id)
-        self.is_fenced = False
-        self.lock = threading.RLock()
+        self.lifecycle = self.state.lifecycle
         self.clock = clock
         self._gauge = gauge
         self._plan = plan
@@ -91,14 +86,17 @@ class Session:
         self._has_warned_of_limit = False
         self.raises = config.on_error == "raise"
         self.saver = background_saver_for(clock)
-        self.backend: Backend = backend  # type: ignore[assignment]
-        self.writer = StateWriter(self, takeover=takeover)
+        self.writer = StateWriter(self.state, backend, self.saver, takeover=takeover)
+        self.backend = self.writer.backend
         record.host = SDK_HOST
         record.phase = "working"
         record.started_at = clock.now()
         record.heartbeat_interval_seconds = config.heartbeat_interval_seconds
         record.lost_after_seconds = config.lost_after_seconds
         record.grace_seconds = config.grace_seconds
+        sources = {name: one for name, one in config.sources.items() if one != ARGUMENT}
+        if sources:
+            record.extra[SETTING_SOURCES] = sources
         # Looked up once: a system call under the lock lets go of the interpreter, and an event
         # loop that waits for the lock then stalls for tens of milliseconds (measured: 30).
         record.cwd = working_directory()
@@ -119,7 +117,7 @@ class Session:
         try:
             if before is not None and self.backend is not None:
                 before.claim(self.agent_id, self.backend, clock=self.clock)
-            with self.lock:
+            with self.state.lock:
                 self.record.active = True
                 event = self.writer.event("agent_started")
             self.writer.start()
@@ -179,7 +177,7 @@ class Session:
     def stop(self, outcome: str) -> bool:
         """End the agent and store its end; see `ContextMonitor.stop`."""
         self.lifecycle.require("stop")
-        with self.lock:
+        with self.state.lock:
             if not self.record.active:
                 return self.writer.is_stored
             self.lifecycle.finish(outcome)
@@ -201,7 +199,7 @@ class Session:
             is_first: Whether the step belongs to the first reading of the epoch.
         """
         gauge, writer, record = self._gauge, self.writer, self.record
-        with self.lock:
+        with self.state.lock:
             before = gauge.level
             is_first = is_first or record.measured_at is None
             step()
@@ -242,103 +240,3 @@ class Session:
                 from ultramon.state.events import parse_event
 
                 signals.emit(signal, self.agent_id, parse_event({**event, "stored": stored}))
-
-    def snapshot(self, after: StateRecord | None = None) -> StateRecord:
-        """Return the state as it is now, whether stored or not.
-
-        Args:
-            after: The stored state to follow first: that of a vanished owner is continued, that
-                of an ended agent is the one before.
-        """
-        with self.lock:
-            if after is not None:
-                self._continue(after)
-            record, plan = self.record, self._plan
-            if record.outcome is None:
-                record.last_heartbeat = self.clock.now()
-            record.current_task = plan.current
-            record.tasks_completed = plan.completed_count
-            record.tasks_total = plan.total_count
-            record.tasks = plan.to_json()
-            return self._gauge.snapshot()
-
-    def _continue(self, stored: StateRecord) -> None:
-        gauge, record = self._gauge, self.record
-        former = record.epoch
-        is_same_run = stored.run == record.run
-        if is_same_run:
-            record.handoff = record.handoff or stored.handoff
-        if self.lifecycle.phase != CREATED:
-            # It could not be stored until now; what it counted itself meanwhile is newer.
-            gauge.move_to_epoch(max(former, stored.epoch + 1))
-        elif stored.active and is_same_run and _is_sound(stored):
-            gauge.restore(stored)
-            self._plan.restore(stored.tasks, stored.tasks_completed, stored.tasks_total)
-            record.started_at = stored.started_at
-        else:
-            gauge.begin_after(stored)
-        self.writer.move_epochs(record.epoch - former)
-
-    def fence(self, error: UltramonError) -> None:
-        """Ask the agent to return: another owner has it, as this refusal of a save says."""
-        self.is_fenced = True
-        with self.lock:
-            self._gauge.fence(
-                f"Agent belongs to {_owner_of(error)} - nothing more is stored here, "
-                "initiating return"
-            )
-        _log.warning(
-            "agent %s was taken over by another process (%s); this one writes nothing more",
-            self.agent_id,
-            error,
-        )
-
-    def check_request(self) -> None:
-        """Follow the request that an orchestrator left for this generation of the agent."""
-        if self.writer.muted or not self.record.generation:
-            return
-        try:
-            request = self.backend.get_request(self.agent_id)
-        except StateError as error:
-            self.saver.warn("agent %s sees no requests: %s", self.agent_id, error)
-            return
-        with self.lock:
-            asked = request is not None and request.get("generation") == self.record.generation
-            if not (self.record.active and self._gauge.request_return(asked)):
-                return
-        self.writer.changed(0.0)
-
-    def after_fork(self) -> None:
-        """Mute this copy in a forked child: the agent belongs to the parent process."""
-        self.lock = threading.RLock()
-        self.writer.save_lock = threading.Lock()
-        if not self.writer.muted:
-            self.writer.muted = True
-            _log.warning(
-                "agent %s belongs to the parent process; what this forked copy tracks is not "
-                "stored, create a monitor of its own here",
-                self.agent_id,
-            )
-
-
-def _is_sound(stored: StateRecord) -> bool:
-    """Whether a state has a meaning for this version, and not only a valid checksum."""
-    load_models()
-    from pydantic import ValidationError
-
-    from ultramon.state.models import AgentState
-
-    try:
-        AgentState.from_record(stored)
-    except ValidationError as error:
-        _log.warning("agent %s begins anew, its state has no meaning: %s", stored.agent_id, error)
-        return False
-    return True
-
-
-def _owner_of(refusal: UltramonError) -> str:
-    if isinstance(refusal, FencedError):
-        return f"another process (generation {refusal.current_generation})"
-    if isinstance(refusal, AgentAlreadyRunningError):
-        return f"process {refusal.pid} on {refusal.hostname}"
-    return "another process"

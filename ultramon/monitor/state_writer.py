@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +26,15 @@ from ultramon.system.processes import this_host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ultramon.monitor.session import Session
+    from ultramon.backends.base import Backend
+    from ultramon.monitor.background import BackgroundSaver
+    from ultramon.monitor.live_state import LiveState
     from ultramon.state.record import StateRecord
 
+_log = logging.getLogger("ultramon.monitor")
+
+RETRY_SECONDS = 0.1
+"""Between two questions to a store that refuses, while an agent waits for it."""
 REPLACE_SECONDS = 30.0
 """A state is written at least this often, so that a poller of plain JSON sees a heartbeat."""
 REPLACE_IN_DATABASE_SECONDS = 600.0
@@ -37,32 +45,36 @@ class StateWriter:
     """Stores the states and events of one agent in one backend, under its generation.
 
     Args:
-        session: Gives the snapshots; its lock guards everything here.
+        state: Gives the snapshots; its lock guards everything here.
+        backend: None stores nothing (``ULTRAMON_DISABLED``).
+        saver: Saves in the background.
         takeover: As for `Session`.
 
     Attributes:
-        record: Of the session; its generation is the number of this owner, 0 until it is stored.
+        record: Of the state; its generation is the number of this owner, 0 until it is stored.
         muted: Whether nothing is stored or emitted: disabled, fenced, or a forked copy.
         save_lock: Held while a state is on its way to the store.
     """
 
-    def __init__(self, session: Session, *, takeover: bool) -> None:
-        self.agent_id = session.agent_id
-        self.record = session.record
-        self.session = session
-        self.backend = session.backend
-        self.heartbeat_interval_seconds = session.config.heartbeat_interval_seconds
-        self.muted = session.backend is None
+    def __init__(
+        self, state: LiveState, backend: Backend | None, saver: BackgroundSaver, *, takeover: bool
+    ) -> None:
+        self.record = state.record
+        self.agent_id = state.record.agent_id
+        self.backend: Backend = backend  # type: ignore[assignment]
+        self.heartbeat_interval_seconds = state.config.heartbeat_interval_seconds
+        self.muted = backend is None
         self.save_lock = threading.Lock()
         # Looked up once: later the process may have no descriptor left for it.
         self.host = this_host()
-        self._config = session.config
-        self._raises = session.raises
-        self._clock = session.clock
+        self._state = state
+        self._config = state.config
+        self._raises = state.config.on_error == "raise"
+        self._clock = state.clock
         self._takeover = takeover
-        self._saver = session.saver
+        self._saver = saver
         self.record.start_id = random_hex(16)
-        self.record.last_activity = session.clock.now()
+        self.record.last_activity = state.clock.now()
         self._dirty = False
         self._snapshots = 0
         self._stored = 0
@@ -121,7 +133,7 @@ class StateWriter:
     @property
     def is_stored(self) -> bool:
         """Whether the store has the newest state."""
-        with self.session.lock:
+        with self._state.lock:
             return self._stored == self._snapshots > 0 and not self._dirty
 
     def changed(self, delay_seconds: float | None = None) -> None:
@@ -141,7 +153,8 @@ class StateWriter:
         """Save now, durably.
 
         Args:
-            patiently: Wait `store_timeout_seconds` and not 50 ms; the save goes on after that.
+            patiently: Wait `store_timeout_seconds` and not 50 ms, and ask a store that refuses
+                again meanwhile. After that the save goes on without the caller.
 
         Returns:
             Whether what there was to store is stored.
@@ -152,16 +165,25 @@ class StateWriter:
         self.record.last_activity = self._clock.now()
         if self.muted:
             return False
-        with self.session.lock:
+        with self._state.lock:
             self._dirty = True
             before = self._snapshots
-        wait = self._config.store_timeout_seconds if patiently else AGENT_WAIT_SECONDS
-        wait_seconds = None if self._raises else wait
-        has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait_seconds)
-        if self._raises and self._error is not None:
-            error, self._error = self._error, None
-            raise error
-        return has_ended and self._stored > before
+        left = self._config.store_timeout_seconds if patiently else AGENT_WAIT_SECONDS
+        deadline = time.monotonic() + left
+        while True:
+            wait_seconds = None if self._raises else left
+            has_ended = self._saver.save_now(self, durable=True, wait_seconds=wait_seconds)
+            if self._raises and self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            is_stored = has_ended and self._stored > before
+            if is_stored or self.muted or not (patiently and self._saver.threaded):
+                return is_stored
+            left = deadline - time.monotonic()
+            if left <= RETRY_SECONDS:
+                return False
+            time.sleep(RETRY_SECONDS)
+            left -= RETRY_SECONDS
 
     def save(self, *, durable: bool) -> bool:
         """Store the newest state; True when nothing is left to store."""
@@ -172,7 +194,7 @@ class StateWriter:
         """Take a snapshot and return what to store; None where only `save` can store it."""
         if self.muted or not self.record.generation:
             return None
-        with self.session.lock:
+        with self._state.lock:
             self.record.seq += 1
             events = list(self._outbox)
             return Save(self._snapshot(), events, durable or bool(events))
@@ -195,7 +217,7 @@ class StateWriter:
             self._error = error
             self.muted = True
             self._saver.discard(self, saved=True)
-            self.session.fence(error)
+            self._state.fence(error)
             return True
         self._schedule_next()
         return not self._outbox
@@ -212,7 +234,7 @@ class StateWriter:
 
     def _retry_later(self, error: StateError) -> None:
         self._error = error
-        with self.session.lock:
+        with self._state.lock:
             self._dirty = True
         self._saver.warn("agent %s is not saved, it runs on: %s", self.agent_id, error)
         self._saver.schedule(self, self._config.save_interval_seconds)
@@ -227,7 +249,32 @@ class StateWriter:
             self._outbox.append(event)
         return event
 
-    def move_epochs(self, steps: int) -> None:
+    def check_request(self) -> None:
+        """Follow the request that an orchestrator left for this generation of the agent."""
+        if self.muted or not self.record.generation:
+            return
+        try:
+            request = self.backend.get_request(self.agent_id)
+        except StateError as error:
+            self._saver.warn("agent %s sees no requests: %s", self.agent_id, error)
+            return
+        asked = request is not None and request.get("generation") == self.record.generation
+        if self._state.request_return(asked=asked):
+            self.changed(0.0)
+
+    def after_fork(self) -> None:
+        """Mute this copy in a forked child: the agent belongs to the parent process."""
+        self._state.lock = threading.RLock()
+        self.save_lock = threading.Lock()
+        if not self.muted:
+            self.muted = True
+            _log.warning(
+                "agent %s belongs to the parent process; what this forked copy tracks is not "
+                "stored, create a monitor of its own here",
+                self.agent_id,
+            )
+
+    def _move_epochs(self, steps: int) -> None:
         """Move the waiting events to later epochs."""
         for event in self._outbox:
             event["epoch"] += steps
@@ -263,11 +310,15 @@ class StateWriter:
     def _snapshot(self, after: StateRecord | None = None) -> StateRecord:
         self._snapshots += 1
         self._dirty = False
-        return self.session.snapshot(after)
+        former = self.record.epoch
+        taken = self._state.snapshot(after)
+        if after is not None:
+            self._move_epochs(self.record.epoch - former)
+        return taken
 
     def _note_stored(self, save: Save, *, events_stored: bool = True) -> None:
         """Note that a snapshot, and maybe its events, reached the store."""
-        with self.session.lock:
+        with self._state.lock:
             del self._outbox[: len(save.events) if events_stored else 0]
         # No other snapshot can have been taken meanwhile: `save_lock` is held.
         self._stored = self._snapshots
@@ -297,7 +348,7 @@ class StateWriter:
         stored = find_record(self.backend, self.agent_id)
         if stored is None or stored.start_id != self.record.start_id:
             return False
-        with self.session.lock:
+        with self._state.lock:
             self.record.generation = stored.generation
             self.record.seq = max(self.record.seq, stored.seq)
             own = {event["eventId"] for event in self._outbox}
@@ -312,7 +363,7 @@ class StateWriter:
         if not stored.active or stored.run == self.record.run:
             return []
         load_models()
-        from ultramon.monitor.handoff import end_of_replaced
+        from ultramon.handoff import end_of_replaced
 
         return end_of_replaced(stored, self.record.run, self._clock.now())
 
@@ -323,7 +374,7 @@ class StateWriter:
         def build(
             stored: StateRecord | None, generation: int
         ) -> tuple[StateRecord, list[dict[str, Any]]]:
-            with self.session.lock:
+            with self._state.lock:
                 after = None
                 if stored is not None:
                     self.record.extra = stored.extra
@@ -359,6 +410,6 @@ class StateWriter:
         except BaseException:
             self.record.generation = 0
             raise
-        with self.session.lock:
+        with self._state.lock:
             self._outbox[: len(own)] = [] if stored_events else inherited + own
         self._stored = self._snapshots

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError, StateError
-from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord
+from ultramon.handoff import ASSIGNMENT, SUPERVISED, HandoffRecord
 from ultramon.monitor.monitor import create_context_monitor
+from ultramon.state.liveness import longest_silence
 from ultramon.system.environment import disabled
+from ultramon.system.processes import boot_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -56,7 +58,9 @@ class Worker:
         self._cursor = cursor
         self._hand_over_at = hand_over_at
         self._loop: Generator[str, None, None] | None = None
+        self._is_full = False
         self._is_void = False
+        self._looked_at = self._read_at = boot_seconds()
         self._on_interrupt: Any = None
 
     @property
@@ -66,8 +70,11 @@ class Worker:
 
     @property
     def should_hand_over(self) -> bool:
-        """Whether to leave the loop now, in the middle of an item if it is a large one."""
-        if self._is_void:
+        """Whether to leave the loop now, in the middle of an item if it is a large one.
+
+        Also where another context may have the item by now: see `pending`.
+        """
+        if self._may_be_put_back(self.monitor.config.heartbeat_interval_seconds):
             return True
         action = self.monitor.get_threshold_action()
         return action.should_return or (self._hand_over_at == "warning" and action.should_prepare)
@@ -79,8 +86,7 @@ class Worker:
         with ExitStack() as undo:
             undo.callback(self._heed_interrupts)
             self.monitor.start()
-            # What the journal says first holds: nobody else has the work of an agent that started.
-            self._is_void = self._is_too_late()
+            self._read_journal()
             undo.pop_all()
         return self
 
@@ -94,10 +100,12 @@ class Worker:
         if self._loop is not None:
             self._loop.close()  # an item that the loop was left in may be half done
         if monitor.is_active:
+            self._may_be_put_back()
             if self._is_void:
                 monitor.stop("cancelled")
             elif monitor.pending():
-                monitor.hand_off("error" if kind is not None else None, notes=self.notes)
+                reason = "threshold_critical" if self._is_full else None
+                monitor.hand_off("error" if kind is not None else reason, notes=self.notes)
             monitor.__exit__(kind, error, traceback)
         self._heed_interrupts()
 
@@ -109,22 +117,40 @@ class Worker:
     def pending(self) -> Iterator[str]:
         """Yield the items to do, until they are done or it is time to hand over.
 
-        An item is in work while the loop has it, and done when the loop asks for the next; that is
-        stored before the next one begins. Leaving the loop leaves its item interrupted.
+        An item is in work while the loop has it, and done when the loop asks for the next. That is
+        stored before the next one begins; a store that is slow or refuses is waited for up to
+        `store_timeout_seconds`, then the loop continues, and what is done is stored when the store
+        takes it. Leaving the loop leaves its item interrupted.
+
+        The loop ends as well where the work was put back, as after a suspension on another machine;
+        where the store has not answered for as long as an agent may be silent, so that it may have
+        been; and where the next item would reach the critical level or pass the limit, if it takes
+        as many tokens as the largest item of this epoch did. The first one always comes.
         """
         if self._loop is None:
             self._loop = self._items()
         return self._loop
 
     def _items(self) -> Generator[str, None, None]:
-        for item in self.monitor.pending():
-            if self.should_hand_over:
+        monitor = self.monitor
+        before, largest = monitor.get_state(), 0
+        for item in monitor.pending():
+            if self._may_be_put_back() or self.should_hand_over:
                 return
-            with self.monitor.task(item):
+            if largest and not monitor.fits(largest).ok:
+                self._is_full = True
+                return
+            with monitor.task(item):
                 # Stored in the beginning too: a kill then tells which item is half done.
-                self.monitor.update_heartbeat()
+                monitor.update_heartbeat()
                 yield item
-            self.monitor.update_heartbeat()
+            # What is not stored is begun again if this process ends: the next item waits for it.
+            monitor.update_heartbeat(patiently=True)
+            after = monitor.get_state()
+            # Items vary: a context more costs less than a window that is passed.
+            cost = after.estimated_tokens - before.estimated_tokens
+            largest = max(largest, cost) if after.epoch == before.epoch else 0
+            before = after
 
     def track_content(self, text: str, *, source: str | None = None) -> ThresholdAction:
         """Count text that has entered the context; see `ContextMonitor.track_content`."""
@@ -138,28 +164,53 @@ class Worker:
         """Report the usage in a response; see `ContextMonitor.report_response`."""
         return self.monitor.report_response(response)
 
-    def _is_too_late(self) -> bool:
-        """Whether the journal says that the work was put back before this agent began."""
-        if self._backend is None:
-            return False
-        cursor = self._cursor
-        while (page := self._backend.events(cursor)).events:
-            cursor = page.cursor
-            for event in page.events:
-                if event["agentId"] != self.agent_id:
-                    continue
-                if event["type"] == "agent_started":
-                    return False
-                if event["type"] == "agent_lost":
-                    _log.warning("agent %s began too late: its work was put back", self.agent_id)
-                    return True
-        return False
+    def _may_be_put_back(self, after_seconds: float = 0.0) -> bool:
+        """Whether the work was put back, or may have been: another context may have it by now.
+
+        So it is where nothing could end this process: on another machine, after a suspension or a
+        cut network.
+
+        Args:
+            after_seconds: The journal is read if the last look is so long ago.
+        """
+        now = boot_seconds()
+        if self._backend is None or self._is_void:
+            return self._is_void
+        if now - self._looked_at >= after_seconds:
+            self._looked_at = now
+            try:
+                self._read_journal()
+            except StateError as error:
+                _log.info("agent %s cannot see whether it has its work: %s", self.agent_id, error)
+        # Silent for so long it is lost, and cannot learn of it.
+        interval = self.monitor.config.heartbeat_interval_seconds
+        longest = longest_silence(self.monitor.config.lost_after_seconds, interval)
+        return self._is_void or now - self._read_at > max(interval, longest - interval)
+
+    def _read_journal(self) -> None:
+        """Read what the journal says of this agent.
+
+        What it says first holds: nobody else has the work of an agent that started in time, until
+        its context is closed.
+
+        Raises:
+            StateError: The store refused.
+        """
+        now = boot_seconds()
+        if self._backend is not None:
+            own = self._backend.committed_events(self._cursor, agent_id=self.agent_id).events
+            kinds = [event["type"] for event in own]
+            first = next((kind for kind in kinds if kind in ("agent_started", "agent_lost")), None)
+            if first == "agent_lost" or "context_closed" in kinds:
+                self._is_void = True
+                _log.warning("agent %s leaves: its work was put back", self.agent_id)
+        self._read_at = now
 
 
 def worker(
     config: ContextConfig | None = None,
     *,
-    items: Iterable[str | PathLike[str]] = (),
+    items: Iterable[str | PathLike[str]] | None = None,
     goal: str | None = None,
     hand_over_at: str = "warning",
 ) -> Worker:
@@ -170,10 +221,11 @@ def worker(
 
     Args:
         config: Limits, thresholds, intervals; None = from environment, file and defaults.
-        items: The work of an agent that nobody supervises; of a supervised one ignored.
+        items: The work of an agent that nobody supervises; of a supervised one ignored. None
+            (default) = none: a warning then says that a job's environment is missing.
         goal: What the agent is for; goes into its handoff.
         hand_over_at: ``warning`` or ``critical``: the level at which the loop ends between two
-            items.
+            items; it ends before where the next item would reach the critical one.
 
     Raises:
         ConfigurationError: There is no such level, or a configured value is out of range.
@@ -186,16 +238,20 @@ def worker(
     handoff = None
     if os.environ.get(SUPERVISED) and not disabled():
         backend = open_backend()
-        assigned = backend.events(cursor, 1).events
-        if not assigned or (assigned[0]["type"], assigned[0]["agentId"]) != (
-            "agent_assigned",
-            agent_id,
-        ):
+        # The first event of all behind the cursor may be another one, which appeared there later.
+        own = backend.committed_events(cursor, agent_id=agent_id).events if agent_id else []
+        assigned = [event for event in own if event["type"] == "agent_assigned"]
+        if not assigned:
             raise StateError(backend.url, f"no work is assigned to agent {agent_id}")
         items = assigned[0].get("items") or ()
         if assigned[0].get("handoff"):
             handoff = HandoffRecord.model_validate(assigned[0]["handoff"])
+    elif items is None and not disabled():
+        _log.warning(
+            "worker() has no job and no items, so nothing is to be done: pass env=job.env to the "
+            "process that supervise starts, or items= to worker()"
+        )
     monitor = create_context_monitor(config=config, goal=goal, continues=handoff, backend=backend)
     # Before the start, so that no state of the agent is stored without its plan.
-    monitor.plan(items)
+    monitor.plan(items or ())
     return Worker(monitor, handoff, backend=backend, cursor=cursor, hand_over_at=hand_over_at)

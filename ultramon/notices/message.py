@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-from ultramon.notices.message_rules import EXPIRY_SECONDS
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+EXPIRY_SECONDS = 86_400.0
+"""How long a message waits that says nothing else."""
 
 
 # Not `typing.NamedTuple`: a hook with a notice to deliver would pay for that import alone.
@@ -58,15 +59,41 @@ class Draft(
     __slots__ = ()
 
     recipient: str
+    """An agent id; the agent need not exist yet."""
     text: str
+    """1 to 65,536 characters."""
     sender: str | None
+    """The agent that it comes from or is about."""
     sender_epoch: tuple[int, int] | None
+    """Generation and epoch in which the sender said it.
+
+    Refused when the sender is in a later one: nothing stale arrives after a compaction or a clear.
+    """
     said_at: float | None
+    """When the sender said it, epoch seconds.
+
+    Refused when the sender was cleared from outside at that time or later.
+    """
     category: str | None
+    """What it can be cancelled by, 1 to 64 characters; None = it never is, nor dropped."""
     delivery: str
+    """``urgent``, ``important`` or ``sequential``: the order of claims."""
     dedupe_key: str | None
+    """Another one with this key to this recipient is not stored again.
+
+    Also not after it was delivered, until it expires. A cancel frees the key of what was not
+    delivered, also while that is claimed: the next one with it is a new message.
+    """
     facts: dict[str, Any] | None
+    """JSON values that go with the text."""
     expires_seconds: float
+    """Not delivered after so long; default a day, at most 366 days."""
+
+    @property
+    def may_be_stale(self) -> bool:
+        """Whether it names its sender and when that said it."""
+        is_dated = self.sender_epoch is not None or self.said_at is not None
+        return self.sender is not None and is_dated
 
 
 class Cancelled(namedtuple("Cancelled", "deleted in_flight")):

@@ -21,10 +21,11 @@ LEASE_SECONDS = 30.0
 MAX_ATTEMPTS = 5
 """A message that was claimed this often and never acknowledged is dead."""
 MAX_BACKOFF_SECONDS = 300.0
-EXPIRY_SECONDS = 86_400.0
 MAX_WAITING = 1_000
 """Messages of one category that wait for one recipient; the oldest of more is dropped."""
 MAX_TEXT_CHARS = 65_536
+MAX_ERROR_CHARS = 500
+"""Kept of why a message was rejected."""
 MAX_BATCH = 50
 """Messages of one claim."""
 

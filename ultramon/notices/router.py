@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ultramon.notices.message import Cancelled
+    from ultramon.notices.message import Cancelled, Draft
     from ultramon.notices.registration import StoredRegistration
     from ultramon.notices.rows import RouteRows
     from ultramon.state.record import StateRecord
@@ -180,7 +180,9 @@ def _announce(
         return
     rows.announce(record.agent_id, recipient, record.epoch, decision.level, now)
     if decision.is_rise:
-        _send(rows, texts.level_facts(record, decision, ratio), record, recipient, now)
+        ladder = registration.ladder or record.ladder
+        facts = texts.level_facts(record, decision, ratio, rounds=bool(ladder.get("roundPercent")))
+        _send(rows, facts, record, recipient, now)
 
 
 def register(rows: RouteRows, registration: StoredRegistration) -> Cancelled:
@@ -220,6 +222,18 @@ def cancel_notices(
     if recipient is not None and recipient != requester:
         _send(rows, texts.epoch_facts(record, event), record, recipient, now)
     return cancelled
+
+
+def is_superseded(rows: RouteRows, draft: Draft) -> bool:
+    """Return whether a message is stale: its sender has moved on since it said it."""
+    newest = rows.sender(draft.sender) if draft.sender and draft.may_be_stale else None
+    if newest is None:
+        return False
+    _, generation, epoch, cleared_at = newest
+    # What a host kept on disk comes back as a list.
+    said_in = draft.sender_epoch and tuple(draft.sender_epoch)
+    is_of_old_epoch = said_in is not None and said_in < (generation, epoch)
+    return is_of_old_epoch or (draft.said_at is not None and draft.said_at <= cleared_at)
 
 
 def succeed(rows: RouteRows, record: StateRecord, successor_id: str, now: float) -> None:

@@ -12,6 +12,7 @@ from ultramon.errors import (
     NotPermittedError,
     RegistrationError,
 )
+from ultramon.state.usage_percent import usage_ratio
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -153,13 +154,6 @@ class Decision:
         self.action = action
         self.previous = previous
         self.is_rise = is_rise
-
-
-def usage_ratio(record: StateRecord) -> float | None:
-    """Return tokens by limit, unrounded where both are known."""
-    if record.usage_ratio is None or not record.context_limit:
-        return record.usage_ratio
-    return record.estimated_tokens / record.context_limit
 
 
 def least_ratio(record: StateRecord) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ultramon.context.gauge import is_lower_bound
 from ultramon.context.ladder import CRITICAL, FORCE_RETURN, WARNING
 from ultramon.state.liveness import ENDED, LOST, OUTCOMES
+from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.ids import is_agent_id
 from ultramon.system.timestamps import clock_time, format_time, parse_time
 
@@ -58,11 +59,6 @@ def describe(record: StateRecord) -> str:
     return f"{record.label} ({own})" if is_agent_id(record.label) else own
 
 
-def percent(ratio: float) -> str:
-    """Write a ratio as a percentage: whole, else with one decimal."""
-    return f"{round(ratio * 100, 1):g}%"
-
-
 def render(
     facts: dict[str, Any],
     recipient: str,
@@ -103,8 +99,17 @@ def render(
     return f"[ultramon] Context window of {name} {words}.{tail}"
 
 
-def level_facts(record: StateRecord, decision: Decision, ratio: float) -> dict[str, Any]:
-    """Return the facts of a level that was reached."""
+def level_facts(
+    record: StateRecord, decision: Decision, ratio: float, *, rounds: bool = False
+) -> dict[str, Any]:
+    """Return the facts of a level that was reached.
+
+    Args:
+        record: Of the agent.
+        decision: The level.
+        ratio: The usage ratio that was judged.
+        rounds: Whether the ladder that judged rounds to whole percents.
+    """
     return {
         **_whose(record),
         "kind": "level",
@@ -117,6 +122,7 @@ def level_facts(record: StateRecord, decision: Decision, ratio: float) -> dict[s
         "tokensSource": record.tokens_source,
         "measuredAt": format_time(record.measured_at or 0.0),
         **({"isLowerBound": True} if is_lower_bound(record) else {}),
+        **({"roundPercent": True} if rounds else {}),
     }
 
 
@@ -124,13 +130,16 @@ def _level_words(facts: dict[str, Any], now: float, levels: Container[object]) -
     ratio: Any = facts.get("usageRatio")
     if type(ratio) not in (int, float) or not ratio >= 0:
         return None
-    shown = percent(ratio) if ratio < 1000 else "more than 99,999%"
+    tokens, limit = _count(facts, "tokens"), _count(facts, "contextLimit")
+    shown = "more than 99,999%"
+    if ratio < 1000:
+        exact, rounds = exact_ratio(ratio, tokens, limit), facts.get("roundPercent") is True
+        shown = f"{whole_percent(exact, rounds=rounds)}%"
     if facts.get("isLowerBound") is True:
         shown += " or more"
     level = facts.get("level")
     is_shown = isinstance(level, str) and level in levels
     parts = [f"is at {shown}" + (f" ({level})" if is_shown else "")]
-    tokens, limit = _count(facts, "tokens"), _count(facts, "contextLimit")
     if tokens is not None and limit:
         parts.append(f"{tokens:,} of {limit:,} tokens")
     source, at = facts.get("tokensSource"), parse_time(facts.get("measuredAt"))
@@ -191,7 +200,9 @@ def life_facts(record: StateRecord | None, event: dict[str, Any]) -> dict[str, A
     facts = {**_who(event), "kind": kind}
     if kind != RECOVERED:
         facts["outcome"] = event.get("outcome")
-        facts["exit"] = event.get("exit") or (None if record is None else record.exit)
+        exited = event.get("exit") or (None if record is None else record.exit)
+        # The text of an exception is free text, and stays with the agent's state.
+        facts["exit"] = exited and {n: v for n, v in exited.items() if n != "message"}
     if kind == LOST and str(event.get("reason")).startswith("no heartbeat"):
         facts["lastHeartbeat"] = format_time(event["n"] / 1000)
     if record is not None and (record.tasks_completed or record.tasks_total):

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF
 from ultramon.errors import ConfigurationError
-from ultramon.relay.launchers.port import run_directory
+from ultramon.relay.option_values import (
+    CLAUDE,
+    CLIENTS,
+    COMMAND,
+    CRITICAL,
+    DEFAULT_GRACE_MINUTES,
+    DEFAULT_MAX_CONTEXTS,
+    DEFAULT_VERIFY_MINUTES,
+    WARNING,
+)
 from ultramon.relay.prompts import RelayGoal
-from ultramon.relay.run_file import read_run_file, write_run_file
+from ultramon.relay.runs.run_folder import read_run_file, run_directory, write_run_file
 from ultramon.state.stored_plan import MAX_NAME_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILE = "relay.json"
-CLAUDE, CODEX, GEMINI, QWEN, COMMAND = "claude", "codex", "gemini", "qwen", "command"
-CLIENTS = (CLAUDE, CODEX, GEMINI, QWEN)
 NEXT_ARGUMENTS = "--"
 """Between the arguments of one client and those of the next one."""
-LEVELS = {"warning": PREPARE_HANDOFF, "critical": FORCE_RETURN}
+LEVELS = {WARNING: PREPARE_HANDOFF, CRITICAL: FORCE_RETURN}
 """Where a context may be asked to hand over: the action of the rung, by its usual name."""
-DEFAULT_MAX_CONTEXTS = 20
-DEFAULT_GRACE_SECONDS = 180.0
-DEFAULT_VERIFY_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class RelayChoices:
         max_usd: Most dollars of the run at list price, as the client reckons; None = any.
         deadline_seconds: Of one call; None = none.
         grace_seconds: How long a context has to hand over when it must.
+        program: Name or path of the one client; None = its usual name.
+        compare: Whether the same job then runs in one session without a relay.
     """
 
     goal: str
@@ -56,15 +62,17 @@ class RelayChoices:
     rules: tuple[str, ...] = ()
     items: tuple[str, ...] | None = None
     verify: str | None = None
-    verify_seconds: float = DEFAULT_VERIFY_SECONDS
+    verify_seconds: float = 60.0 * DEFAULT_VERIFY_MINUTES
     agent: str = CLAUDE
     arguments: tuple[str, ...] = ()
-    hand_over_at: str = "warning"
+    hand_over_at: str = WARNING
     in_place: bool = False
     max_contexts: int = DEFAULT_MAX_CONTEXTS
     max_usd: float | None = None
     deadline_seconds: float | None = None
-    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    grace_seconds: float = 60.0 * DEFAULT_GRACE_MINUTES
+    program: str | None = None
+    compare: bool = False
 
     @property
     def words(self) -> RelayGoal:
@@ -127,12 +135,6 @@ class RelayChoices:
         for name in ("rules", "items", "arguments"):
             value[name] = None if value[name] is None else tuple(value[name])
         return cls(**value)
-
-    def differences(self, other: RelayChoices) -> list[str]:
-        """Return the names of the choices that differ from others."""
-        return [
-            one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name)
-        ]
 
 
 def is_run(state_directory: str, run: str) -> bool:

@@ -8,31 +8,27 @@ from typing import TYPE_CHECKING
 
 from ultramon.backends.opening import open_backend
 from ultramon.errors import ConfigurationError
-from ultramon.relay.choices import (
-    CLAUDE,
-    CODEX,
-    GEMINI,
-    LEVELS,
-    QWEN,
-    RelayChoices,
-    is_run,
-)
+from ultramon.relay.choices import LEVELS, RelayChoices, is_run
 from ultramon.relay.clients import Clients
 from ultramon.relay.launchers.claude_code import ClaudeCodeLauncher
 from ultramon.relay.launchers.codex import CodexLauncher
 from ultramon.relay.launchers.command import CommandLauncher
 from ultramon.relay.launchers.gemini import GeminiLauncher
 from ultramon.relay.launchers.qwen import QwenLauncher
+from ultramon.relay.option_values import CLAUDE, CODEX, COMMAND, GEMINI, QWEN
 from ultramon.relay.prompts import hand_over_note
-from ultramon.relay.relay import FIRST_LIMIT_PAUSE_SECONDS, Relay
-from ultramon.relay.result import counted, duration, millions
+from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS
+from ultramon.relay.runs.relay import Relay
+from ultramon.relay.runs.result import duration, millions
+from ultramon.relay.runs.run import Run
 from ultramon.relay.workspace import TREE_SECONDS, open_workspace
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.git import read_status
 from ultramon.system.ids import check_agent_id
+from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from ultramon.relay.launchers.hooked_client import HookedClientLauncher
     from ultramon.relay.launchers.port import AgentLauncher, CheckedClient
@@ -65,6 +61,7 @@ class OpenedRelay:
         state_directory: Where states are kept.
         notes: Sentences for the user.
         is_single: Whether it has one context that nobody asks to hand over.
+        recheck: Whether to check again what an earlier call has verified.
     """
 
     run: str
@@ -75,6 +72,7 @@ class OpenedRelay:
     state_directory: str
     notes: list[str] = field(default_factory=list)
     is_single: bool = False
+    recheck: bool = False
 
     def relay(
         self,
@@ -83,16 +81,16 @@ class OpenedRelay:
         first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
     ) -> Relay:
         """Return the relay, which tells each step; see `Relay` for the pause."""
-        return Relay(
+        run = Run(
             self.run,
             self.choices,
             Clients(self.launchers, SYSTEM_CLOCK),
             self.workspace,
             open_backend(self.state_directory),
-            tell=tell,
-            first_pause_seconds=first_pause_seconds,
-            is_single=self.is_single,
+            tell,
+            self.is_single,
         )
+        return Relay(run, first_pause_seconds=first_pause_seconds, recheck=self.recheck)
 
     def head(self) -> Iterator[str]:
         """Yield what a person reads first."""
@@ -140,7 +138,7 @@ class OpenedRelay:
 
     def _describe_budget(self) -> str:
         choices = self.choices
-        parts = [counted(choices.max_contexts, "context")]
+        parts = [plural(choices.max_contexts, "context")]
         if choices.max_usd is not None:
             parts.append(f"${choices.max_usd:.2f} at list price")
         if choices.deadline_seconds is not None:
@@ -153,7 +151,6 @@ def open_relay(
     choices: RelayChoices,
     *,
     state_directory: str,
-    program: str | None = None,
     is_single: bool = False,
 ) -> OpenedRelay:
     """Open a run.
@@ -162,7 +159,6 @@ def open_relay(
         run: Its name; one that was begun goes on.
         choices: What is asked for.
         state_directory: Where states are kept.
-        program: Name or path of the one client; None = its usual name.
         is_single: Whether it has one context that nobody asks to hand over, for a comparison.
 
     Raises:
@@ -175,20 +171,24 @@ def open_relay(
     state_directory = os.path.abspath(state_directory)
     _ = choices.words  # before anything is made
     agents = choices.agents
-    if program is not None and len(agents) > 1:
-        raise ConfigurationError("program", program, "left out: several clients are found on PATH")
-    launchers = {
-        name: _launcher(
-            name,
-            arguments,
-            run=run,
-            choices=choices,
-            state_directory=state_directory,
-            program=program,
-            is_single=is_single,
+    if choices.program is not None and len(agents) > 1:
+        allowed = "left out: several clients are found on PATH"
+        raise ConfigurationError("program", choices.program, allowed)
+    launchers: dict[str, AgentLauncher] = {}
+    for name, arguments in agents.items():
+        if name == COMMAND:
+            launchers[name] = CommandLauncher(run, arguments)
+            continue
+        launchers[name] = _CLIENTS[name](
+            run,
+            state_directory,
+            program=choices.program,
+            arguments=arguments,
+            hand_over_note=hand_over_note(),
+            hand_over_from=LEVELS[choices.hand_over_at],
+            warns=not is_single,
+            enforce=not is_single,
         )
-        for name, arguments in agents.items()
-    }
     checked = {name: one.check(choices.cwd) for name, one in launchers.items()}
     workspace = open_workspace(
         run, cwd=choices.cwd, state_directory=state_directory, in_place=choices.in_place
@@ -206,28 +206,3 @@ def free_name(state_directory: str, goal: str) -> str:
     while is_run(state_directory, f"{word}-{number}"):
         number += 1
     return f"{word}-{number}"
-
-
-def _launcher(
-    name: str,
-    arguments: Sequence[str],
-    *,
-    run: str,
-    choices: RelayChoices,
-    state_directory: str,
-    program: str | None,
-    is_single: bool,
-) -> AgentLauncher:
-    client = _CLIENTS.get(name)
-    if client is None:
-        return CommandLauncher(run, arguments)
-    return client(
-        run,
-        state_directory,
-        program=program,
-        arguments=arguments,
-        hand_over_note=hand_over_note(),
-        hand_over_from=LEVELS[choices.hand_over_at],
-        warns=not is_single,
-        enforce=not is_single,
-    )

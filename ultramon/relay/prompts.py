@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.context.estimator import estimate_tokens
 from ultramon.errors import ConfigurationError
-from ultramon.hosts.handling import GOAL_HEADING
+from ultramon.hosts.calls.handling import GOAL_HEADING
 from ultramon.state.prompt_text import one_line, section
 
 if TYPE_CHECKING:

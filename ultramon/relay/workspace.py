@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from ultramon.errors import WorkspaceError
-from ultramon.relay.launchers.port import run_directory
-from ultramon.relay.run_file import read_run_file, write_run_file
+from ultramon.relay.runs.run_folder import read_run_file, run_directory, write_run_file
 from ultramon.system.files import make_private_directory
 from ultramon.system.git import read_status, run_git
 from ultramon.system.git_trees import QUIET, failure, keep_tree, write_tree
 from ultramon.system.ids import check_agent_id
+from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
     import subprocess
@@ -141,7 +141,7 @@ class RelayWorkspace:
         status = read_status(self.root, seconds=TREE_SECONDS)
         if status is None:
             raise self._failed("status", None)
-        head = self._commit("HEAD")
+        head = _find_commit(self.root, "HEAD")
         commits: list[tuple[str, str]] = []
         count = 0
         if head is not None:
@@ -170,9 +170,6 @@ class RelayWorkspace:
     @property
     def _refs(self) -> str:
         return f"refs/{BRANCHES}/{self.run}"
-
-    def _commit(self, name: str) -> str | None:
-        return _find_commit(self.root, name)
 
     def _git(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         done = run_git(self.root, *QUIET, *arguments, seconds=TREE_SECONDS)
@@ -216,10 +213,30 @@ def open_workspace(
         record = _plan(run, cwd, repository, in_place=in_place)
     else:
         _check_same(record, run, cwd, repository, in_place=in_place)
-    if record.in_place:
-        return _open_in_place(record, run, cwd, folder, repository)
-    assert repository is not None
-    return _open_worktree(record, run, folder, repository)
+    root, notes = os.path.join(folder, WORKTREE), list[str]()
+    if not record.in_place:
+        assert repository is not None
+        notes = _make_ready(record, run, folder, root, repository)
+    else:
+        root = cwd if repository is None else repository.root
+        if repository is None:
+            notes = [f"{cwd} is in no git repository: nothing is checkpointed"]
+        record.ready = True
+        record.save(os.path.join(folder, RECORD))
+    path = os.path.normpath(os.path.join(root, record.prefix))
+    if not record.in_place:
+        os.makedirs(path, exist_ok=True)  # it may hold no tracked file
+    return RelayWorkspace(
+        run,
+        path,
+        root,
+        folder,
+        record.base,
+        record.branch,
+        in_place=record.in_place,
+        is_checkpointed=repository is not None,
+        notes=notes,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,66 +329,30 @@ def _check_same(
         )
 
 
-def _open_in_place(
-    record: _Record, run: str, cwd: str, folder: str, repository: _Repository | None
-) -> RelayWorkspace:
-    notes = []
-    if repository is None:
-        notes.append(f"{cwd} is in no git repository: nothing is checkpointed")
-    root = cwd if repository is None else repository.root
-    path = record.prefix if repository is None else os.path.join(root, record.prefix)
-    record.ready = True
-    record.save(os.path.join(folder, RECORD))
-    return RelayWorkspace(
-        run,
-        os.path.normpath(path),
-        root,
-        folder,
-        record.base,
-        record.branch,
-        in_place=True,
-        is_checkpointed=repository is not None,
-        notes=notes,
-    )
-
-
-def _open_worktree(
-    record: _Record, run: str, folder: str, repository: _Repository
-) -> RelayWorkspace:
-    root = os.path.join(folder, WORKTREE)
-    notes: list[str] = []
+def _make_ready(
+    record: _Record, run: str, folder: str, root: str, repository: _Repository
+) -> list[str]:
+    """Make the worktree, or repair it; return what there is to say about it."""
     if not record.ready:
-        # First the record, so that a worktree that is half made is known as one.
+        # The record is stored first, so that a half-made worktree can be found.
         record.save(os.path.join(folder, RECORD))
         _make_worktree(record, root, repository)
         record.ready = True
         record.save(os.path.join(folder, RECORD))
-        notes += _describe_start(repository)
-    elif not _is_worktree(root, repository):
-        if os.path.lexists(root):
-            run_git(repository.root, *QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
-            if not _is_worktree(root, repository):
-                advice = "move it away, and it is made anew from its branch"
-                raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
-        else:
-            _make_worktree(record, root, repository)
-            notes.append(
-                f"the worktree was gone and is made anew from {record.branch}; "
-                f"what was kept is under refs/{BRANCHES}/{run}/"
-            )
-    path = os.path.normpath(os.path.join(root, record.prefix))
-    os.makedirs(path, exist_ok=True)  # it may hold no tracked file
-    return RelayWorkspace(
-        run,
-        path,
-        root,
-        folder,
-        record.base,
-        record.branch,
-        in_place=False,
-        is_checkpointed=True,
-        notes=notes,
-    )
+        return _describe_start(repository)
+    if _is_worktree(root, repository):
+        return []
+    if os.path.lexists(root):
+        run_git(repository.root, *QUIET, "worktree", "repair", root, seconds=QUICK_SECONDS)
+        if _is_worktree(root, repository):
+            return []
+        advice = "move it away, and it is made anew from its branch"
+        raise WorkspaceError(root, f"is no worktree of {repository.root} any more", advice)
+    _make_worktree(record, root, repository)
+    return [
+        f"the worktree was gone and is made anew from {record.branch}; "
+        f"what was kept is under refs/{BRANCHES}/{run}/"
+    ]
 
 
 def _make_worktree(record: _Record, root: str, repository: _Repository) -> None:
@@ -395,8 +376,7 @@ def _describe_start(repository: _Repository) -> list[str]:
     notes = []
     status = read_status(repository.root, seconds=TREE_SECONDS)
     if status is not None and status.files:
-        count = len(status.files)
-        files = "1 uncommitted file" if count == 1 else f"{count:,} uncommitted files"
+        files = plural(len(status.files), "uncommitted file")
         notes.append(f"{files} of {repository.root} are not in the worktree")
     if os.path.exists(os.path.join(repository.root, ".gitmodules")):
         notes.append("submodules are not checked out in the worktree")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
-from ultramon import __version__
 from ultramon.server.http.authentication import Authentication
 from ultramon.server.http.error_responses import Json, install_error_handlers
 from ultramon.server.routes import (
@@ -23,6 +22,7 @@ from ultramon.server.routes import (
     queues,
     sessions,
 )
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from ultramon.server.services import Services

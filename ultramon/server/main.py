@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ultramon.backends.local.backend import LocalBackend
 from ultramon.errors import StateError
 from ultramon.server.app import create_app
+from ultramon.server.earlier_log import store_earlier_log
 from ultramon.server.http.authentication import digest
 from ultramon.server.http.http_server import HttpServer, behind_filter
 from ultramon.server.http.request_filter import BODY_SECONDS
@@ -18,7 +21,7 @@ from ultramon.server.workers.lost_agents import LostAgents
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import is_on
 from ultramon.system.files import make_private_directory
-from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, METRICS_TOKEN, server_secret
+from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, METRICS_TOKEN, ServerSecret
 
 if TYPE_CHECKING:
     import socket
@@ -49,11 +52,26 @@ def make_services(
     return Services(
         backend,
         state_directory,
-        admin_token=server_secret(state_directory, ADMIN_TOKEN),
-        hook_secret=server_secret(state_directory, HOOK_SECRET),
-        metrics_token=server_secret(state_directory, METRICS_TOKEN),
+        admin_token=ServerSecret(state_directory, ADMIN_TOKEN),
+        hook_secret=ServerSecret(state_directory, HOOK_SECRET),
+        metrics_token=ServerSecret(state_directory, METRICS_TOKEN),
         clock=clock,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _UnlimitedDigests:
+    """The digests of the secrets that many agents share, as they are now."""
+
+    services: Services
+
+    def __contains__(self, key: object) -> bool:
+        services = self.services
+        try:
+            shared = services.admin_token, services.hook_secret
+        except StateError:
+            return False  # the authentication behind the filter answers with the error
+        return any(digest(secret.encode("ascii")) == key for secret in shared)
 
 
 class Server(HttpServer):
@@ -84,14 +102,13 @@ class Server(HttpServer):
         body_seconds: float = BODY_SECONDS,
         **options: Any,
     ) -> None:
-        secrets = (services.admin_token, services.hook_secret)
         app = behind_filter(
             create_app(services),
             listener,
             names=names,
             certfile=certfile,
             proxies=proxies,
-            unlimited=frozenset(digest(secret.encode("ascii")) for secret in secrets),
+            unlimited=_UnlimitedDigests(services),
             body_seconds=body_seconds,
         )
         super().__init__(app, listener, certfile=certfile, **options)
@@ -101,13 +118,13 @@ class Server(HttpServer):
         """Serve; return after `stop` or a signal, when the running requests are answered.
 
         Raises:
-            StateError: What a killed server left unwritten cannot be written.
+            StateError: What a killed server of an earlier version left cannot be stored.
         """
-        self._services.readings.open()
-        try:
+        services = self._services
+        if isinstance(services.backend, LocalBackend):
+            store_earlier_log(services.backend.directory.path, services.posted.retake)
+        with services.threads:
             super().run_here()
-        finally:
-            self._services.readings.close()
 
     def stop(self) -> None:
         """Begin to shut down; from any thread."""

@@ -7,28 +7,32 @@ state says when a reading arrived, and its memory when the poster took it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from math import ceil
+from typing import NamedTuple
 
 from ultramon.backends.registry import registry_of
 from ultramon.backends.toolkit import find_record, load_permitted
-from ultramon.context.gauge import Gauge
+from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.tracker import ContextTracker
-from ultramon.errors import ConfigurationError
+from ultramon.errors import ConfigurationError, StateCorruptError
 from ultramon.notices.rules import decide
 from ultramon.state.liveness import OUTCOMES
 from ultramon.state.record import StateRecord
+from ultramon.state.stored_fields import StoredFields
 from ultramon.system.processes import this_host
 from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from ultramon.backends.base import Backend
     from ultramon.notices.registration import StoredRegistration
+    from ultramon.server.earlier_log import Reading
 
 HOST = "posted"
 MEMORY = "posted"
@@ -49,6 +53,22 @@ TAKEN_AT = "takenAt"
 MAX_PATH_CHARS = 4096
 _LOCKS = 4_096  # of many fewer, an agent often waits for another that is written
 _SAME = 1e-9
+_log = logging.getLogger("ultramon.server")
+
+
+class PostedMemory(StoredFields, GaugeMemory):
+    """What the gauge of a posted agent keeps, in its state under `MEMORY`."""
+
+
+class PostedReading(NamedTuple):
+    """A reading as it is posted."""
+
+    used_percentage: float
+    """0 and more."""
+    total_input_tokens: int | None
+    """What is in the window; None = unknown."""
+    emitted_at: float | None
+    """When the poster took it, epoch seconds by its own clock; None = it does not say."""
 
 
 class PostedAgents:
@@ -56,10 +76,6 @@ class PostedAgents:
 
     Args:
         backend: Where the agents and their registrations are.
-
-    Attributes:
-        settle: Called under the lock of an agent before its state is read or written; writes what
-            is known of it and not in the store yet.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -67,9 +83,8 @@ class PostedAgents:
         self._registry = registry_of(backend)
         # Each post waits for the disk: under one lock a thousand agents would wait for each other.
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        self.settle: Callable[[str], None] = _nothing_unwritten
 
-    def lock(self, agent_id: str) -> threading.Lock:
+    def _lock(self, agent_id: str) -> threading.Lock:
         """Return the lock that every change of an agent holds."""
         return self._locks[hash(agent_id) % _LOCKS]
 
@@ -103,12 +118,11 @@ class PostedAgents:
             record.generation = generation
             record.seq += 1
             record.last_heartbeat = record.last_activity = now
-            gauge = self.gauge(record, now)
+            gauge = self._gauge(record, now)
             gauge.event("agent_started")
             return record, [*(record.pending or ()), *gauge.events]
 
-        with self.lock(agent_id):
-            self.settle(agent_id)
+        with self._lock(agent_id):
             # The process that takes the posts now owns the agents of the one before.
             record = find_record(self._backend, agent_id)
             owned = record is not None and record.host == HOST
@@ -133,8 +147,7 @@ class PostedAgents:
         """
         if outcome not in OUTCOMES:
             raise ConfigurationError("outcome", outcome, f"one of {', '.join(OUTCOMES)}")
-        with self.lock(agent_id):
-            self.settle(agent_id)
+        with self._lock(agent_id):
             record = load_permitted(self._backend, agent_id, None)
             if record.host != HOST:
                 allowed = "an agent whose readings are posted; this one ends itself"
@@ -142,7 +155,7 @@ class PostedAgents:
             if not record.active:
                 return False
             record.active, record.outcome = False, outcome
-            gauge = self.gauge(record, now)
+            gauge = self._gauge(record, now)
             gauge.event("agent_stopped", outcome=outcome)
             self._save(gauge, now)
         return True
@@ -165,12 +178,12 @@ class PostedAgents:
             by_source={},
             announced={"epoch": epoch, "rungs": {}},
         )
-        self.gauge(record, now).resolve_limit()
+        self._gauge(record, now).resolve_limit()
         return record
 
-    def gauge(self, record: StateRecord, now: float) -> Gauge:
+    def _gauge(self, record: StateRecord, now: float) -> Gauge:
         """Return the gauge of a posted agent."""
-        memory = record.extra.setdefault(MEMORY, {})
+        memory = PostedMemory.of(record.extra.setdefault(MEMORY, {}))
         return Gauge(
             record,
             DEFAULT_LADDER,
@@ -209,18 +222,21 @@ class PostedAgents:
             ConfigurationError: A number that no window could have.
             StateError: The store refused.
         """
-        check_reading(used_percentage, total_input_tokens)
+        _check("used_percentage", used_percentage, 10_000)
+        _check("total_input_tokens", total_input_tokens, 1_000_000_000)
 
         def take(gauge: Gauge) -> dict[str, Any]:
-            memory = gauge.memory
-            if is_stale(memory, emitted_at):
+            memory = gauge.record.extra[MEMORY]
+            if _is_stale(memory, emitted_at):
                 return {"status": "stale_sample"}
             registered = self._registry.registrations(agent_id)
-            is_new = is_another(memory, used_percentage, total_input_tokens, emitted_at)
-            if used_percentage is not None and (is_new or self._is_due(gauge.record, registered)):
-                take_reading(gauge, used_percentage, total_input_tokens, emitted_at, now)
-                self._save(gauge, now)
-            return answer_reading(bool(registered), used_percentage)
+            if used_percentage is not None:
+                reading = PostedReading(used_percentage, total_input_tokens, emitted_at)
+                if _is_another(memory, reading) or self._is_due(gauge.record, registered):
+                    _take_reading(gauge, reading, now)
+                    self._save(gauge, now)
+            status = "ok" if registered else "not_registered"
+            return {"status": status, "used_percentage": used_percentage}
 
         return self._post(agent_id, now, take)
 
@@ -242,7 +258,7 @@ class PostedAgents:
             raise ConfigurationError("event", event, f"one of {', '.join(EVENTS)}")
 
         def take(gauge: Gauge) -> dict[str, Any]:
-            memory = gauge.memory
+            memory = gauge.record.extra[MEMORY]
             for name in ("usedPercentage", "totalInputTokens", "sampledAt", TAKEN_AT, "compacting"):
                 memory.pop(name, None)
             answer: dict[str, Any] = {"status": EVENTS[event]}
@@ -284,8 +300,9 @@ class PostedAgents:
             raise ConfigurationError("last_handoff_path", path[:80], allowed)
 
         def take(gauge: Gauge) -> dict[str, Any]:
-            if gauge.memory.get(HANDOFF_PATH) != path:
-                gauge.memory[HANDOFF_PATH] = path
+            memory = gauge.record.extra[MEMORY]
+            if memory.get(HANDOFF_PATH) != path:
+                memory[HANDOFF_PATH] = path
                 self._save(gauge, now)
             return {"status": "handoff_noted"}
 
@@ -302,8 +319,7 @@ class PostedAgents:
         self, agent_id: str, now: float, take: Callable[[Gauge], dict[str, Any]]
     ) -> dict[str, Any]:
         """Take a post about an agent, or answer why it is not taken."""
-        with self.lock(agent_id):
-            self.settle(agent_id)
+        with self._lock(agent_id):
             record = find_record(self._backend, agent_id)
             if record is None:
                 return {"status": "unknown_session"}
@@ -311,69 +327,78 @@ class PostedAgents:
                 return {"status": "measured_elsewhere"}
             if not record.active:
                 return {"status": "stopped"}
-            return take(self.gauge(record, now))
+            return take(self._gauge(record, now))
+
+    def retake(self, agent_id: str, readings: Iterable[Reading]) -> int:
+        """Take readings that a log holds and the state of their agent may lack, in their order.
+
+        Returns:
+            How many it lacked. None is taken by a later agent of the id, or one that has ended.
+
+        Raises:
+            StateError: The store refused.
+        """
+        with self._lock(agent_id):
+            try:
+                record = find_record(self._backend, agent_id)
+            except StateCorruptError as error:
+                _log.warning("readings of agent %s are lost: %s", agent_id, error)
+                return 0
+            if record is None or not record.active:
+                return 0
+            known, last = (record.started_at, record.generation), record.seq
+            newer = [
+                one
+                for one in readings
+                if (one.started_at, one.generation) == known and one.seq > last
+            ]
+            for one in newer:
+                gauge = self._gauge(record, one.at)
+                posted = one.used_percentage, one.total_input_tokens, one.emitted_at
+                _take_reading(gauge, PostedReading(*posted), one.at)
+                _count_post(record, one.at)
+                record.pending = [*(record.pending or ()), *gauge.events] or None
+            if newer:
+                self._store(record, record.pending or [])
+            return len(newer)
 
     def _save(self, gauge: Gauge, now: float) -> None:
-        count_post(gauge.record, now)
-        self.store(gauge)
-
-    def store(self, gauge: Gauge) -> None:
-        """Write a state with its events."""
         record = gauge.record
-        events = [*(record.pending or ()), *gauge.events]
-        self._backend.record(record, events, durable=bool(events))
+        _count_post(record, now)
+        self._store(record, [*(record.pending or ()), *gauge.events])
+
+    def _store(self, record: StateRecord, events: list[dict[str, Any]]) -> None:
+        self._backend.record(record, events, durable=True)
 
 
-def _nothing_unwritten(_agent_id: str) -> None:
-    """Do nothing: each post is in the store before it is answered."""
-
-
-def count_post(record: StateRecord, now: float) -> None:
+def _count_post(record: StateRecord, now: float) -> None:
     """Note in a state that a post about its agent was taken."""
     record.seq += 1
     record.last_heartbeat = record.last_activity = now
 
 
-def is_stale(memory: dict[str, Any], emitted_at: float | None) -> bool:
+def _is_stale(memory: dict[str, Any], emitted_at: float | None) -> bool:
     """Return whether a reading is not newer than the last reading or boundary of its poster."""
     return emitted_at is not None and emitted_at <= max(
         memory.get("boundaryAt", 0.0), memory.get("sampledAt", 0.0)
     )
 
 
-def is_another(
-    memory: dict[str, Any],
-    used_percentage: float | None,
-    total_input_tokens: int | None,
-    emitted_at: float | None,
-) -> bool:
+def _is_another(memory: dict[str, Any], reading: PostedReading) -> bool:
     """Return whether a reading says more than the last one."""
-    known = (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
-    return known != (used_percentage, total_input_tokens, emitted_at)
+    return reading != (memory.get("usedPercentage"), memory.get("totalInputTokens"), None)
 
 
-def take_reading(
-    gauge: Gauge,
-    used_percentage: float,
-    total_input_tokens: int | None,
-    emitted_at: float | None,
-    now: float,
-) -> None:
-    """Take a reading that `check_reading` allows and that is not stale."""
-    memory = gauge.memory
-    memory["usedPercentage"] = used_percentage
-    memory["totalInputTokens"] = total_input_tokens
+def _take_reading(gauge: Gauge, reading: PostedReading, now: float) -> None:
+    """Take a reading that a window could have and that is not stale."""
+    memory, emitted_at = gauge.record.extra[MEMORY], reading.emitted_at
+    memory["usedPercentage"] = reading.used_percentage
+    memory["totalInputTokens"] = reading.total_input_tokens
     if emitted_at is not None:
         memory["sampledAt"] = emitted_at
     memory[TAKEN_AT] = format_time(now if emitted_at is None else emitted_at)
     memory.pop("compacting", None)
-    _measure(gauge, used_percentage, total_input_tokens)
-
-
-def answer_reading(is_registered: bool, used_percentage: float | None) -> dict[str, Any]:
-    """Return the answer to a reading that was taken."""
-    status = "ok" if is_registered else "not_registered"
-    return {"status": status, "used_percentage": used_percentage}
+    _measure(gauge, reading.used_percentage, reading.total_input_tokens)
 
 
 def _is_path(text: str) -> bool:
@@ -382,17 +407,8 @@ def _is_path(text: str) -> bool:
     return is_absolute and len(text) <= MAX_PATH_CHARS and text.isprintable()
 
 
-def check_reading(used_percentage: float | None, total_input_tokens: int | None) -> None:
-    """Refuse numbers that no window could have.
-
-    Raises:
-        ConfigurationError: One of them is such a number.
-    """
-    _check("used_percentage", used_percentage, 10_000)
-    _check("total_input_tokens", total_input_tokens, 1_000_000_000)
-
-
 def _check(name: str, value: float | None, most: float) -> None:
+    """Refuse a number that no window could have."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
@@ -402,13 +418,13 @@ def _check(name: str, value: float | None, most: float) -> None:
 def _measure(gauge: Gauge, percentage: float, tokens: int | None) -> None:
     """Take a percentage as it was posted: it is known better than the window it is of."""
     memory = gauge.memory
-    window = memory.get("windowTokens")
+    window = memory.window_tokens
     if percentage and tokens:
-        window = int(tokens * 100 / percentage + _SAME)
+        window = int(tokens * 100 / percentage + _SAME) or None
     elif window is not None:
         tokens = ceil(percentage * window / 100 - _SAME)
-    if memory.get("windowTokens") != window:
-        memory["windowTokens"] = window
+    if memory.window_tokens != window:
+        memory.window_tokens = window
         # An older reading must not be measured against a window that came with a newer one.
         gauge.record.measured_at = None
         gauge.resolve_limit()

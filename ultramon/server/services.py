@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from fastapi import HTTPException
@@ -11,7 +12,6 @@ from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
 from ultramon.metrics.source import MetricsSource
 from ultramon.server.posted_agents import PostedAgents
-from ultramon.server.posted_readings import PostedReadings
 from ultramon.server.rate_limits import TokenBuckets
 from ultramon.server.readiness import Readiness
 from ultramon.server.rebuilt_handoffs import RebuiltHandoffs
@@ -21,7 +21,10 @@ from ultramon.system.clock import SYSTEM_CLOCK
 if TYPE_CHECKING:
     from ultramon.backends.base import Backend
     from ultramon.system.clock import Clock
+    from ultramon.tokens import ServerSecret
 
+READING_THREADS = 16
+"""So many readings wait for the disk at once. The pool of the routes costs more for each call."""
 SEND_SECONDS = 5.0
 """How long a request waits for a database to take its message. Later the message is kept on this
 host, and is answered without a number."""
@@ -42,7 +45,7 @@ class Services:
         registry: The registrations of the backend.
         queue: The messages of the backend.
         posted: Writes posts into the states of agents.
-        readings: Takes posted readings; uses its log from its `open` to its `close`.
+        threads: Take posted readings: each waits for the disk.
         metrics: The metrics of the store.
         readiness: Whether the store answers.
         rebuilt: The rebuilt handoffs of agents that vanished.
@@ -59,29 +62,48 @@ class Services:
         backend: Backend,
         state_directory: str,
         *,
-        admin_token: str,
-        hook_secret: str,
-        metrics_token: str,
+        admin_token: ServerSecret,
+        hook_secret: ServerSecret,
+        metrics_token: ServerSecret,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.backend = backend
         self.state_directory = state_directory
-        self.admin_token = admin_token
-        self.hook_secret = hook_secret
-        self.metrics_token = metrics_token
+        self._admin_token = admin_token
+        self._hook_secret = hook_secret
+        self._metrics_token = metrics_token
         self.clock = clock
         self.registry = registry_of(backend)
         self.queue = queue_of(backend)
         if hasattr(self.queue, "patience_seconds"):
             self.queue.patience_seconds = SEND_SECONDS
         self.posted = PostedAgents(backend)
-        self.readings = PostedReadings(backend, self.posted)
+        self.threads = ThreadPoolExecutor(READING_THREADS, "ultramon-readings")
         self.rebuilt = RebuiltHandoffs(backend)
         self.metrics = MetricsSource(backend, clock=clock)
         self.agent_buckets = TokenBuckets(clock=clock.monotonic)
         self.stopping = threading.Event()
         self.streams = Streams(backend, self.stopping)
         self.readiness = Readiness(backend, state_directory, self.stopping, clock)
+
+    @property
+    def admin_token(self) -> str:
+        """Allows everything.
+
+        Raises:
+            StateError: See `ServerSecret.value`; also for the next two.
+        """
+        return self._admin_token.value
+
+    @property
+    def hook_secret(self) -> str:
+        """Allows the routes under ``/hooks``."""
+        return self._hook_secret.value
+
+    @property
+    def metrics_token(self) -> str:
+        """Allows ``GET /metrics``."""
+        return self._metrics_token.value
 
     def limit_rate(self, agent_id: str, problem: str) -> None:
         """Count a post or message of an agent.

@@ -83,7 +83,7 @@ class Streams:
         stopping: Set when the server stops.
 
     Attributes:
-        beat_seconds: The interval between two comment lines of a stream; each verifies its token.
+        beat_seconds: The interval between two comment lines of a stream.
         open: The slots of streams.
         polls: The slots of waiting claims.
     """

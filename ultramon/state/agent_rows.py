@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE
 from ultramon.state.record import ANSWER, PERMISSION, SDK_HOST, WAITS_FOR, host_memory, short_id
+from ultramon.state.usage_percent import usage_words
+from ultramon.system.wording import plural, turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -93,6 +95,17 @@ def phase_of(record: StateRecord) -> str:
     return _PHASES.get(record.phase, record.phase)
 
 
+def tasks_words(record: StateRecord) -> str:
+    """Return how many of an agent's tasks are done; empty where it has none."""
+    done, total = record.tasks_completed, record.tasks_total
+    return (f"{done:,}" if done else "") if total is None else f"{done:,}/{total:,}"
+
+
+def runway_words(one: ObservedAgent) -> str:
+    """Return the turns that end below the next rung; empty where none will, or none is known."""
+    return "" if one.liveness.verdict == ENDED else turns(one.runway_turns)
+
+
 def is_blind(one: ObservedAgent, now: float) -> bool:
     """Return whether nobody can say how full an agent's window is.
 
@@ -166,13 +179,12 @@ def _short_title(one: ObservedAgent) -> str:
 def _usage_words(one: ObservedAgent) -> str:
     """Return an agent's usage and the turns before its limit."""
     record = one.record
-    # Rounded down: 84.6 % shown as 85 % would deny what the level says.
-    share = f"{int((record.usage_ratio or 0.0) * 100 + 1e-9)} %"
-    turns = turns_to_limit(record)
-    if turns is None:
+    share = usage_words(record)
+    count = turns_to_limit(record)
+    if count is None:
         return share
     end = "its limit" if record.host == SDK_HOST else "compaction"
-    return f"{share}, ~{turns:,} {'turn' if turns == 1 else 'turns'} to {end}"
+    return f"{share}, ~{plural(count, 'turn')} to {end}"
 
 
 def summarize(seen: Iterable[ObservedAgent], now: float) -> Summary:

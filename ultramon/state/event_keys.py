@@ -7,6 +7,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_KINDS = {
+    "type": str,
+    "run": str,
+    "agentId": str,
+    "occurredAt": str,
+    "generation": int,
+    "epoch": int,
+}
+"""What every event has: its key and the columns of its row are made of these."""
+_TYPES = tuple(_KINDS.values())
+
+
+def is_event(value: object) -> bool:
+    """Return whether a decoded value has what every event has."""
+    return isinstance(value, dict) and all(map(isinstance, map(value.get, _KINDS), _TYPES))
+
+
 def event_key(event: dict[str, Any]) -> str:
     """Return the key of an event, under which it is stored once: agent, epoch, type, count."""
     return (

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.wording import field, percent, tokens
+from ultramon.system.wording import field, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def _percent(event: dict[str, Any]) -> str:
+    ratio = exact_ratio(event["usageRatio"], event["tokens"], event["contextLimit"])
+    return f"{whole_percent(ratio, rounds=event.get('roundPercent') is True)} %"
+
+
 def _usage(event: dict[str, Any]) -> str:
     used, limit = tokens(event["tokens"]), tokens(event["contextLimit"])
-    return f"{percent(event['usageRatio'])}, {used} of {limit} tokens"
+    return f"{_percent(event)}, {used} of {limit} tokens"
 
 
 def _level(event: dict[str, Any]) -> str:
     asked = "" if event["action"] == "none" else f": {field(event['action'])}"
     known = field(event["tokensSource"])
-    used = f"{percent(event['usageRatio'])}," if event["tokens"] is None else _usage(event)
+    used = f"{_percent(event)}," if event["tokens"] is None else _usage(event)
     return f"{field(event['level'])}{asked}, {used} {known}"
 
 
@@ -98,6 +104,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], str] | None] = {
     "items_rejected": _items,
     "context_closed": _end,
     "items_set_aside": _items,
+    "items_reopened": _items,
     "dead_letter": lambda event: f"message {event['n']:d} could not be delivered",
     "audit": _audit,
 }

@@ -93,13 +93,13 @@ class AssignmentEvent(Event):
 
 
 class ItemsEvent(Event):
-    """Items of a supervised run were added, claimed, verified, rejected or set aside."""
+    """Items of a supervised run were added, claimed, verified, rejected, set aside or reopened."""
 
     items: list[str]
     reasons: dict[str, str] = Field(default_factory=dict)
     """Why, by item, where there is a reason."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    """Counts the rejections of a claim."""
+    """Counts the rejections of a claim, or how often items of the run were reopened."""
 
 
 class SpawnEvent(Event):
@@ -109,6 +109,8 @@ class SpawnEvent(Event):
     pid_started_at: str | None
     boot_id: str
     hostname: str
+    process_group: int | None = None
+    """The number of the group that it leads; None = it leads none."""
 
 
 class CloseEvent(Event):
@@ -122,6 +124,8 @@ class CloseEvent(Event):
     """Items that were in work."""
     blamed: list[str]
     """Items on which it made no progress."""
+    killed_outside: list[str] = Field(default_factory=list)
+    """Items that were in work when it was killed from outside: no attempt on them."""
 
 
 class AlertEvent(Event):
@@ -164,6 +168,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "items_verified": ItemsEvent,
     "items_rejected": ItemsEvent,
     "items_set_aside": ItemsEvent,
+    "items_reopened": ItemsEvent,
     "context_spawned": SpawnEvent,
     "context_closed": CloseEvent,
     "context_alert": AlertEvent,

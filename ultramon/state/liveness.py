@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ultramon.system.processes import _UNKNOWN, HostIdentity, boot_seconds, process_started_at
+from ultramon.system.processes import (
+    HostIdentity,
+    boot_seconds,
+    is_process_gone,
+    process_started_at,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,9 +69,16 @@ class Liveness:
 
 def lost_after(record: StateRecord) -> float:
     """Return the silence in seconds after which an agent counts as lost."""
-    if record.lost_after_seconds is not None:
-        return float(record.lost_after_seconds)
-    return max(LOST_AFTER_SECONDS, LOST_AFTER_INTERVALS * (record.heartbeat_interval_seconds or 0))
+    return longest_silence(record.lost_after_seconds, record.heartbeat_interval_seconds)
+
+
+def longest_silence(
+    lost_after_seconds: float | None, heartbeat_interval_seconds: float | None
+) -> float:
+    """Return the silence in seconds after which an agent of these settings counts as lost."""
+    if lost_after_seconds is not None:
+        return float(lost_after_seconds)
+    return max(LOST_AFTER_SECONDS, LOST_AFTER_INTERVALS * (heartbeat_interval_seconds or 0))
 
 
 def _is_gone(
@@ -76,16 +88,6 @@ def _is_gone(
     if record.pid is None or not _is_local(record, host):
         return False
     return is_process_gone(record.pid, record.pid_started_at, started_at)
-
-
-def is_process_gone(
-    pid: int, known: str | None, started_at: Callable[[int], str | None] = process_started_at
-) -> bool:
-    """Return whether a process of this host with a known start provably ended."""
-    started = started_at(pid)
-    if started is None:
-        return True
-    return started != known and known is not None and _UNKNOWN not in (started, known)
 
 
 def _is_local(record: StateRecord, host: HostIdentity) -> bool:

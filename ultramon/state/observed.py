@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.state.liveness import ENDED, LOST, STALE, judge
 from ultramon.state.record import StateRecord
+from ultramon.system import compact_json
 from ultramon.system.processes import process_started_at
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ class ObservedAgent(NamedTuple):
     @property
     def runway_turns(self) -> int | None:
         """Turns before the next rung, None when unknowable."""
-        rungs = (self.record.forecast or {}).get("rungs")
-        ahead = [rung.get("turns") for rung in rungs.values()] if isinstance(rungs, dict) else []
-        return min((turns for turns in ahead if isinstance(turns, int)), default=None)
+        return _runway_turns(self.record.forecast)
 
     @property
     def rungs_reached(self) -> dict[str, int]:
@@ -75,6 +74,8 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+_NOT_SHOWN = b"\t\n\r\x7f"
+"""What JSON may hold of the characters that a terminal does not show."""
 _SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -114,6 +115,34 @@ def checked_json(one: ObservedAgent) -> dict[str, Any] | Unreadable:
         return one.to_json()
     except _SENSELESS as error:
         return _unreadable(one.record, error)
+
+
+def checked_line(one: ObservedAgent) -> bytes | Unreadable:
+    """Return what `checked_json` does as one line of printable ASCII; a record stays undecoded.
+
+    A text without line breaks is copied: to encode a state costs as much as to decode it.
+    """
+    text = one.record.undecoded_body
+    if not text.isascii() or not text or any(map(text.__contains__, _NOT_SHOWN)):
+        checked = checked_json(one)
+        if isinstance(checked, Unreadable):
+            return checked
+        return _printable(checked)
+    try:
+        _runway_turns(one.record.peek()["forecast"])
+    except _SENSELESS as error:
+        return _unreadable(one.record, error)
+    return b"%s,%s" % (text, _printable(verdict_json(one.liveness))[1:])
+
+
+def _printable(value: dict[str, Any]) -> bytes:
+    return compact_json.dumps(value).replace("\x7f", "\\u007f").encode("ascii")
+
+
+def _runway_turns(forecast: dict[str, Any] | None) -> int | None:
+    rungs = (forecast or {}).get("rungs")
+    ahead = [rung.get("turns") for rung in rungs.values()] if isinstance(rungs, dict) else []
+    return min((turns for turns in ahead if isinstance(turns, int)), default=None)
 
 
 def sort_observed(

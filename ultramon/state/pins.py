@@ -2,7 +2,7 @@
 
 Standard library only; loaded after a compaction, where pins were chosen. One small file
 of the state directory holds the pins of all projects and sessions. They are the user's: nothing but
-`ultramon pin` deletes one.
+`ultramon host pin` deletes one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_PIN_CHARS = 4_000
 MAX_PINNED_FILE_BYTES = 64 * 1024
 MAX_RULES_BYTES = 8_000
 """Of all rules that a conversation is given back: some 2,000 tokens."""
-UNREADABLE = "The pinned rules cannot be read: `ultramon pin --list` says why."
+UNREADABLE = "The pinned rules cannot be read: `ultramon host pin --list` says why."
 _NAME = "pins.json"
 _LOCK_SECONDS = 5.0
 _MIN_RULE_BYTES = 200
@@ -89,7 +89,7 @@ class Pins:
             session_ids: The session, and those that it continues.
 
         Raises:
-            StateCorruptError: The file is not what `ultramon pin` wrote.
+            StateCorruptError: The file is not what `ultramon host pin` wrote.
             OSError: The system refused to read it.
         """
         stored = self._load()
@@ -187,7 +187,7 @@ def write_rules(pins: Sequence[Pin], left_bytes: int, fail: Callable[[str], obje
     parts = ["Rules that the user has pinned, word for word:"]
     for number, pin in enumerate(pins, 1):
         if left_bytes < _MIN_RULE_BYTES:
-            parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon pin --list`)")
+            parts.append(f"({len(pins) - number + 1:,} more are cut: `ultramon host pin --list`)")
             break
         head = f"{number}. " if pin.file is None else f"{number}. {pin.file}:\n"
         try:

@@ -17,6 +17,7 @@ IN_PROGRESS = "in_progress"
 DONE = "done"
 INTERRUPTED = "interrupted"
 
+MAX_TOTAL = 1_000_000_000
 MAX_PLAN_BYTES = 640 * 1024
 """Largest size of the items in a state, which is read back up to 1 MiB: some 3,400 paths of 40
 characters. Each name is stored up to three times: tasks, handoff, result in the handoff."""
@@ -172,12 +173,13 @@ class Plan:
         """Fix the number of tasks; None = as many as the plan has.
 
         Raises:
-            ConfigurationError: Not a whole number from 0 on, or fewer than are done.
+            ConfigurationError: Not a whole number from 0 to a billion, or fewer than are done.
         """
         if total is not None and (
-            not isinstance(total, int) or isinstance(total, bool) or total < 0
+            not isinstance(total, int) or isinstance(total, bool) or not 0 <= total <= MAX_TOTAL
         ):
-            raise ConfigurationError("tasks_total", total, "None or a whole number >= 0")
+            allowed = f"None or a whole number from 0 to {MAX_TOTAL:,}"
+            raise ConfigurationError("tasks_total", total, allowed)
         if total is not None and total < (done := self.completed_count):
             raise ConfigurationError("tasks_total", total, f"at least the {done} that are done")
         self._total = total

@@ -5,9 +5,11 @@ A state file is one JSON object. Its last member is `crc32`, the checksum of eve
 
 from __future__ import annotations
 
+from _operator import itemgetter  # as `operator.itemgetter`, without that module
 from binascii import crc32
 
 from ultramon.errors import StateCorruptError, StateSchemaError, StateWriteError
+from ultramon.state.event_keys import is_event
 from ultramon.system import compact_json
 from ultramon.system.files import MAX_FILE_BYTES
 from ultramon.system.ids import random_hex
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MAX_STATE_BYTES = 1 << 20
+MAX_INTEGER = 10**18 - 1
+"""Of every number in a state; a database holds no more than nine times as much."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -147,6 +151,14 @@ class StateRecord:
                 setattr(self, attribute, value)
         self._body = b""
 
+    def peek(self) -> dict[str, Any]:
+        """Return the fields of a record that is not decoded yet, by attribute; it stays as it is.
+
+        Raises:
+            StateCorruptError: As `decode_state`.
+        """
+        return _decoded(self._body, self._path)
+
     def event(
         self, kind: str, *, at: float, n: int, source: str = "", **details: Any
     ) -> dict[str, Any]:
@@ -185,12 +197,16 @@ class StateRecord:
         return shown
 
 
+def member_name(attribute: str) -> str:
+    """Return the name in a state file of a field, or of what a host keeps: in camel case."""
+    first, *rest = attribute.replace("-", "_").split("_")
+    return first + "".join([word.capitalize() for word in rest])
+
+
 def _field(attribute: str, annotation: str) -> tuple[str, str, str]:
-    first, *rest = attribute.split("_")
-    name = first + "".join(map(str.capitalize, rest))
-    kind = annotation.removesuffix(" | None")
-    optional = "" if kind == annotation else "?"
-    return attribute, name, kind.partition("[")[0].lower() + optional
+    kind, is_optional, _ = annotation.partition(" | ")
+    kind = kind.partition("[")[0].lower() + ("?" if is_optional else "")
+    return attribute, member_name(attribute), kind
 
 
 FIELDS = tuple(_field(*item) for item in StateRecord.__annotations__.items())
@@ -199,6 +215,17 @@ FIELD_NAMES = {attribute: name for attribute, name, _ in FIELDS}
 _DECODED = tuple(
     (attribute, name, kind.rstrip("?"), kind.endswith("?")) for attribute, name, kind in FIELDS[1:]
 )
+_ATTRIBUTES = tuple(attribute for attribute, _, _, _ in _DECODED)
+_NAMES = tuple(name for _, name, _, _ in _DECODED)
+_TIMES = tuple((attribute, name, may) for attribute, name, kind, may in _DECODED if kind == "time")
+_NUMBERS = tuple(
+    (attribute, name, kind) for attribute, name, kind, _ in _DECODED if kind in ("int", "number")
+)
+_KNOWN = frozenset(_NAMES)
+_pick_known = itemgetter(*_NAMES)
+_pick_numbers = itemgetter(*(attribute for attribute, _, _ in _NUMBERS))
+_MAX_KINDS = 1024
+_right_kinds: set[tuple[type, ...]] = set()
 
 
 def encode_state(record: StateRecord, path: str) -> bytes:
@@ -275,26 +302,72 @@ def _decoded(body: bytes, path: str) -> dict[str, Any]:
             path, f"schema {schema} was written by a newer ultramon: {error.reason}", "upgrade"
         ) from None
     values["schema"] = schema
-    values["extra"] = value
     return values
 
 
 def _known_fields(value: dict[str, Any], path: str) -> dict[str, Any]:
-    """Take the known fields out of a decoded state, by attribute."""
-    values: dict[str, Any] = {}
-    for attribute, name, kind, optional in _DECODED:
-        given = value.pop(name, None)
-        if given is None and optional:
-            values[attribute] = None
-        elif kind == "time":
-            values[attribute] = parse_time(given)
-            if values[attribute] is None:
-                raise StateCorruptError(path, f"{name} {given!r} is not a time")
-        elif type(given) not in _TYPES[kind]:  # to isinstance a bool would be an int
-            raise StateCorruptError(path, f"{name} is not of kind {kind}")
-        else:
-            values[attribute] = given
+    """Return the known fields of a decoded state, by attribute, and the others as ``extra``."""
+    try:
+        given = _pick_known(value)
+        has_others = len(value) > len(given)
+    except KeyError:
+        given = tuple(map(value.get, _NAMES))
+        has_others = True
+    kinds = tuple(map(type, given))
+    # The states of a fleet have few combinations of kinds.
+    if kinds not in _right_kinds:
+        _check_kinds(kinds, path)
+    values = dict(zip(_ATTRIBUTES, given, strict=True))
+    for attribute, name, is_optional in _TIMES:
+        text = values[attribute]
+        if text is None and is_optional:
+            continue
+        values[attribute] = parse_time(text)
+        if values[attribute] is None:
+            raise StateCorruptError(path, f"{name} {text!r} is not a time")
+    problem = _problem_of(values)
+    if problem is not None:
+        raise StateCorruptError(path, problem)
+    others = value if has_others else ()
+    values["extra"] = {name: value[name] for name in others if name not in _KNOWN}
     return values
+
+
+def _check_kinds(kinds: tuple[type, ...], path: str) -> None:
+    for given, (_, name, kind, optional) in zip(kinds, _DECODED, strict=True):
+        is_missing = optional and given is type(None)
+        # To isinstance a bool would be an int.
+        if not is_missing and kind != "time" and given not in _TYPES[kind]:
+            raise StateCorruptError(path, f"{name} is not of kind {kind}")
+    if len(_right_kinds) >= _MAX_KINDS:
+        _right_kinds.clear()
+    _right_kinds.add(kinds)
+
+
+def _problem_of(values: dict[str, Any]) -> str | None:
+    """Return what makes no sense in the values of a state, None where nothing is found.
+
+    Something else may have written them under a right checksum; whoever reads a state relies on
+    these.
+    """
+    for value, (_, name, kind) in zip(_pick_numbers(values), _NUMBERS, strict=True):
+        # So that a NaN is refused too.
+        if value is not None and not -MAX_INTEGER <= value <= MAX_INTEGER:
+            if kind == "int":
+                return f"{name} {value!r:.40} has more than 18 digits"
+            return f"{name} {value!r:.40} is no number that an agent can have"
+    if not all(type(count) is int for count in (values["by_source"] or {}).values()):
+        return "bySource holds what is no number of tokens"
+    for task in values["tasks"] or ():
+        if not (
+            isinstance(task, dict)
+            and isinstance(task.get("name"), str)
+            and isinstance(task.get("status"), str)
+        ):
+            return "tasks holds what is no task"
+    if not all(map(is_event, values["pending"] or ())):
+        return "pending holds what is no event"
+    return None
 
 
 def refuse_newer(stored: StateRecord, path: str) -> None:
@@ -327,6 +400,8 @@ def encode_request(request: dict[str, Any], path: str) -> bytes:
 
 
 SDK_HOST = "sdk"
+SETTING_SOURCES = "settingSources"
+"""Field of an agent of the SDK: by setting, the variable or file that it came from."""
 WAITS_FOR = "waitsFor"
 """Field of what a host keeps of a waiting agent; missing = it waits for its next task."""
 PERMISSION = "permission"
@@ -337,8 +412,7 @@ _SHORT_ID_CHARS = 8
 
 def host_memory(record: StateRecord) -> dict[str, Any]:
     """Return what only the host of an agent keeps in its state; empty without any."""
-    first, *words = record.host.split("-")
-    memory = record.extra.get(first + "".join(word.capitalize() for word in words))
+    memory = record.extra.get(member_name(record.host))
     return memory if isinstance(memory, dict) else {}
 
 

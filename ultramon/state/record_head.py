@@ -12,7 +12,6 @@ from ultramon.system.timestamps import parse_minute
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
-    from typing import Any
 
 HEAD_FIELDS = (
     "agent_id",
@@ -134,39 +133,6 @@ def decode_head(data: bytes, path: str) -> StateRecord:
     if usage is not None:
         ratio, record.action = usage.groups()
         record.usage_ratio = None if ratio is None else _number(ratio)
-    return record
-
-
-def restore_head(values: tuple[Any, ...]) -> StateRecord:
-    """Return a record of which only the head can be used.
-
-    Args:
-        values: Of `HEAD_FIELDS`.
-    """
-    record = StateRecord.undecoded(b"", "")
-    (
-        record.agent_id,
-        record.run,
-        record.session_id,
-        record.predecessor_id,
-        record.active,
-        record.phase,
-        record.outcome,
-        record.started_at,
-        record.last_heartbeat,
-        record.heartbeat_interval_seconds,
-        record.lost_after_seconds,
-        record.pid,
-        record.pid_started_at,
-        record.boot_id,
-        record.hostname,
-        record.generation,
-        record.epoch,
-        record.usage_ratio,
-        record.action,
-    ) = values
-    record.schema = SCHEMA
-    record.pending = None
     return record
 
 

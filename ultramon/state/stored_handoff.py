@@ -1,7 +1,7 @@
-"""The handoff record as a hook writes it in place of the agent's program.
+"""Makes handoff records, as plain values: for the agent's program, a hook, a fleet.
 
 Standard library only: hooks load it, seldom. Works on a state inside its lock; nothing here reads
-or writes a file. The record as a model is `ultramon.monitor.handoff.HandoffRecord`.
+or writes a file. The record as a model is `ultramon.handoff.HandoffRecord`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from ultramon.system.timestamps import format_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from ultramon.state.record import StateRecord
 
 _BEGUN = (IN_PROGRESS, INTERRUPTED)
+_REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_warning"}
 
 
 def handoff_id(record: StateRecord, suffix: str = "") -> str:
@@ -49,41 +50,33 @@ def divide(tasks: list[dict[str, Any]], items: Iterable[str] = ()) -> dict[str, 
     }
 
 
-def write_handoff(
+def make_handoff(
     record: StateRecord,
+    tasks: list[dict[str, Any]],
+    items: Iterable[str] = (),
     *,
     now: float,
-    reason: str,
-    notes: str | None = None,
-    resume_command: str | None = None,
-) -> bool:
-    """Put the handoff of an agent that leaves none itself into its state.
+    reason: str = "lost",
+    suffix: str = "",
+    left: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Make the handoff record of an agent in one epoch, as states and events hold it.
 
-    What the agent has said in a record of the same epoch, its notes among it, stays.
+    The agent itself, late or twice, a hook in its place, and a fleet that makes the record of a
+    vanished agent give it the same id, so that one successor wins with either record.
 
     Args:
-        record: The state.
+        record: The agent's last state.
+        tasks: The plan as it was last saved, or the part of it that matters.
+        items: The assigned items; those that are not in the plan remain.
         now: Epoch seconds.
-        reason: One of `ultramon.monitor.handoff.REASONS`.
-        notes: What a successor should know, where the agent has left no notes.
-        resume_command: How to continue the same session, or None.
-
-    Returns:
-        Whether it replaces an earlier record of this epoch.
+        reason: One of `ultramon.handoff.REASONS`.
+        suffix: Ends the id of a second record for the same epoch.
+        left: What the agent says, by its JSON names.
     """
-    before = record.handoff if isinstance(record.handoff, dict) else {}
-    own_id = handoff_id(record)
-    is_again = before.get("handoffId") == own_id
-    said = before if is_again else {}
-    texts = (notes, unnamed_tasks(record))
     place: dict[str, Any] = {"cwd": record.cwd, "branch": None, "head": None, "dirtyFiles": []}
-    record.handoff = {
-        "handoffId": own_id,
-        "agentId": record.agent_id,
-        "run": record.run,
-        "predecessorId": record.predecessor_id,
+    return {
         "generationCount": 1,
-        "epoch": record.epoch,
         "goal": None,
         "constraints": [],
         "decisions": [],
@@ -91,16 +84,65 @@ def write_handoff(
         "openQuestions": [],
         "nextStep": None,
         "filesModified": [],
-        "notes": "\n".join(text for text in texts if text) or None,
         "workspace": place if record.cwd else None,
-        "resume": {"command": resume_command, "transcript": None} if resume_command else None,
-        **said,
-        **divide(record.tasks or []),
+        "resume": None,
+        "notes": unnamed_tasks(record),
+        **(left or {}),
+        "handoffId": handoff_id(record, suffix),
+        "agentId": record.agent_id,
+        "run": record.run,
+        "predecessorId": record.predecessor_id,
+        "epoch": record.epoch,
         "reason": reason,
+        **divide(tasks, items),
         "tokens": record.estimated_tokens,
         "createdAt": format_time(now),
     }
-    return is_again
+
+
+def handoff_reason(action: str) -> str:
+    """Return the reason for a handoff at the level that has an action."""
+    return _REASONS.get(action, "task_complete")
+
+
+def write_handoff(
+    record: StateRecord, *, now: float, reason: str, notes: str | None = None
+) -> dict[str, Any]:
+    """Put the handoff of an agent that leaves none itself into its state.
+
+    What the agent has said in a record of the same epoch, its notes among it, stays.
+
+    Args:
+        record: The state.
+        now: Epoch seconds.
+        reason: One of `ultramon.handoff.REASONS`.
+        notes: What a successor should know, where the agent has left no notes.
+
+    Returns:
+        As `put_handoff`.
+    """
+    before = record.handoff if isinstance(record.handoff, dict) else {}
+    said = before if before.get("handoffId") == handoff_id(record) else {}
+    left = {"notes": with_unnamed_tasks(notes, record), **said}
+    handoff = make_handoff(record, record.tasks or [], now=now, reason=reason, left=left)
+    return put_handoff(record, handoff, now)
+
+
+def put_handoff(record: StateRecord, handoff: dict[str, Any], now: float) -> dict[str, Any]:
+    """Put a handoff into the state of its agent, and return the event that announces it.
+
+    The first one of an epoch has the number 0, as one that a fleet rebuilds: it is stored once.
+    """
+    before = record.handoff if isinstance(record.handoff, dict) else {}
+    is_first = before.get("handoffId") != handoff["handoffId"]
+    record.handoff = handoff
+    number = 0 if is_first else round(now * 1000)
+    return record.event("handoff_ready", at=now, n=number, handoff=handoff)
+
+
+def with_unnamed_tasks(notes: str | None, record: StateRecord) -> str | None:
+    """Return notes with a sentence about the tasks that the state does not name; None = neither."""
+    return "\n".join(text for text in (notes, unnamed_tasks(record)) if text) or None
 
 
 def unnamed_tasks(record: StateRecord) -> str | None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from ultramon.state.record import StateRecord
 
+CREATED = "created"
+CHANGED = "changed"
+LISTED = "listed"
+"""All tasks there are: what is missing was deleted."""
 DELETED = "deleted"
 MAX_NAME_CHARS = 200
 """A longer name of a reported task is cut: its id tells it apart."""
@@ -53,6 +57,21 @@ class ReportedTask:
         self.former_status = former_status
 
 
+class TaskReport:
+    """What one tool call says about the tasks.
+
+    Attributes:
+        kind: `CREATED`, `CHANGED` or `LISTED`.
+        tasks: What it names.
+        is_shared: Whether a session and its subagents have one list; else each has its own.
+    """
+
+    def __init__(self, kind: str, tasks: list[ReportedTask], *, is_shared: bool = True) -> None:
+        self.kind = kind
+        self.tasks = tasks
+        self.is_shared = is_shared
+
+
 class StoredPlan:
     """The tasks in a state, each with a name of its own. `save` writes them back.
 
@@ -68,7 +87,7 @@ class StoredPlan:
 
     def __init__(self, record: StateRecord) -> None:
         self._record = record
-        self.tasks = [dict(task) for task in record.tasks or () if _is_task(task)]
+        self.tasks = [dict(task) for task in record.tasks or ()]
         self._index()
         self._running_before = self._running()
         self._begun: str | None = None
@@ -247,7 +266,7 @@ class StoredPlan:
 
 def has_begun_task(record: StateRecord) -> bool:
     """Return whether the plan in a state has a task in progress."""
-    return any(_is_task(task) and task["status"] == IN_PROGRESS for task in record.tasks or ())
+    return any(task["status"] == IN_PROGRESS for task in record.tasks or ())
 
 
 def _numbered(reported: ReportedTask) -> str:
@@ -261,11 +280,3 @@ def _task_bytes(task: dict[str, Any]) -> int:
 
 def _is_listed(task: dict[str, Any]) -> bool:
     return isinstance(task.get("id"), str)
-
-
-def _is_task(task: object) -> bool:
-    return (
-        isinstance(task, dict)
-        and isinstance(task.get("name"), str)
-        and isinstance(task.get("status"), str)
-    )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ultramon.errors import StateError
 from ultramon.stored_work.changes import change_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ultramon.backends.base import Backend
-    from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.handoff import HandoffRecord, HandoffTexts
     from ultramon.state.record import StateRecord
-
-_REASONS = {"force_return": "threshold_critical", "prepare_handoff": "threshold_warning"}
 
 
 def leave_handoff(
@@ -22,10 +20,8 @@ def leave_handoff(
     agent_id: str,
     now: float,
     *,
-    notes: str | None = None,
-    next_step: str | None = None,
     resume_command: Callable[[StateRecord], str | None] = lambda _: None,
-    **lists: Sequence[str],
+    **texts: Unpack[HandoffTexts],
 ) -> tuple[HandoffRecord, StateRecord]:
     """Store a handoff record and announce it; the agent goes on until it stops by itself.
 
@@ -35,11 +31,8 @@ def leave_handoff(
         backend: The store.
         agent_id: The agent.
         now: Epoch seconds.
-        notes: What was learned, free text; cut after 32,768 characters.
-        next_step: What a successor should do first.
         resume_command: Returns the command that resumes an agent, None where there is none.
-        **lists: ``constraints``, ``decisions``, ``rejected``, ``open_questions`` and
-            ``files_modified``, at most 200 texts each.
+        **texts: What the agent says, see `ultramon.handoff.HandoffTexts`.
 
     Returns:
         The handoff, and the state that it is stored in.
@@ -49,51 +42,37 @@ def leave_handoff(
         AgentWorkError: It has ended, or its state belongs to a running program.
         StateError: The state could not be read, locked or written.
     """
-    from ultramon.monitor.handoff import bounded_list, bounded_text
+    from ultramon.handoff import bounded
 
-    left = {
-        "next_step": bounded_text(next_step),
-        **{name: bounded_list(texts) for name, texts in lists.items()},
-    }
+    said = bounded(texts)
     with change_state(backend, agent_id, now) as record:
-        handoff = _make(record, notes, now, resume_command(record), left)
+        handoff = _make(record, said, now, resume_command(record))
         _announce(backend, record, handoff, now)
     return handoff, record
 
 
 def _make(
-    record: StateRecord, notes: str | None, now: float, command: str | None, left: dict[str, Any]
+    record: StateRecord, said: dict[str, Any], now: float, command: str | None
 ) -> HandoffRecord:
-    from ultramon.monitor.handoff import (
-        HandoffRecord,
-        Resume,
-        bounded_text,
-        look_at_workspace,
-    )
-    from ultramon.state.stored_handoff import unnamed_tasks
+    from ultramon.handoff import HandoffRecord, Resume, look_at_workspace
+    from ultramon.state.stored_handoff import handoff_reason, with_unnamed_tasks
 
-    texts = [text for text in (bounded_text(notes), unnamed_tasks(record)) if text]
     return HandoffRecord.of(
         record,
         record.tasks or [],
         now=now,
-        reason=_REASONS.get(record.action, "task_complete"),
-        notes="\n".join(texts) or None,
+        reason=handoff_reason(record.action),
         workspace=look_at_workspace(record.cwd),
         resume=None if command is None else Resume(command=command),
-        **left,
+        **{**said, "notes": with_unnamed_tasks(said.get("notes"), record)},
     )
 
 
 def _announce(backend: Backend, record: StateRecord, handoff: HandoffRecord, now: float) -> None:
     """Put a handoff into the state, and its event into the journal."""
-    before = record.handoff or {}
-    # The first one of an epoch has the number of the one that a fleet would rebuild.
-    n = round(now * 1000) if before.get("handoffId") == handoff.handoff_id else 0
-    record.handoff = handoff.to_json()
-    source = f"agent:{record.agent_id}"
-    event = record.event("handoff_ready", source=source, at=now, n=n, handoff=record.handoff)
-    events = [*(record.pending or ()), event]
+    from ultramon.state.stored_handoff import put_handoff
+
+    events = [*(record.pending or ()), put_handoff(record, handoff.to_json(), now)]
     try:
         backend.append_events(events, [record])
         record.pending = None

@@ -18,21 +18,27 @@ VARIABLES = {
     "BACKEND": "URL of the store; without it the state directory.",
     "CONFIG": "Path of the configuration file.",
     "DISABLED": "`1` turns every call into a no-op that stores nothing.",
-    "HOOK_SECRET": "Secret of HTTP hooks that were installed with `--secret-in environment`.",
-    "NO_ALERT": "`1` turns alerts off, see `enabled`.",
+    "NO_ALERT": "`1` turns alerts off, see `enabled` of `[alerts]`.",
     "NO_RESIDENT": "`1` has each hook do everything itself, see `install --resident`.",
     "NOTIFY": "Recipient of notices about an agent from its start on: `self` or `parent`.",
     "NOTIFY_THRESHOLDS": "Usage ratios of those notices, rising, separated by commas.",
     "OTEL": "`1` has fleets and `ultramon serve` export [metrics](metrics.md) to OpenTelemetry.",
     "PARENT_ID": "Id of the agent that started this one.",
     "RELAY": "The relay that a client runs in; installed hooks then leave the session to it.",
+    "RELAY_MAX_CONTEXTS": "Most contexts of a relay, see `relay --max-contexts`.",
+    "RELAY_MAX_USD": "Most dollars of a relay at list price, see `relay --max-usd`.",
+    "RELAY_SESSION": "In a process of a relay: the session that its hooks report.",
     "RUN": "The orchestration that an agent belongs to; without it `default`.",
+    "SERVE_ALLOW_HOST": "Host names that a server answers too, see `serve --allow-host`.",
+    "SERVE_BEHIND_PROXY": "Proxies that a server believes, see `serve --behind-proxy`.",
+    "SERVE_HOST": "Address of a server, see `serve --host`.",
+    "SERVE_PORT": "Port of a server, see `serve --port`.",
     "STATE_DIR": "Directory of states, journal and queue; without it the platform's for this user.",
-    "SUPERVISED": "`1` in a process of `Fleet.supervise`; see `ultramon.worker`.",
+    "STATUS_LINE": "In a status line that ultramon runs: `1`, so that none runs itself again.",
+    "SUPERVISED": "In a process of `Fleet.supervise`: the orchestrator that started it.",
     "TOKEN_FILE": "File with the token by which this agent proves who it is.",
-    "TOKEN_MINT_FILE": "File into which `ultramon token mint` writes a token.",
 }
-"""The variables, without ``ULTRAMON_``, that no setting and no option of a command has, with their
+"""The variables, without ``ULTRAMON_``, beside those of the tables of settings, with their
 meanings."""
 
 

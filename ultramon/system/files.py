@@ -5,11 +5,11 @@ Independent of the umask; never follows a planted link.
 
 from __future__ import annotations
 
+import os
 import stat
 
 from ultramon.errors import StateCorruptError, StateDirectoryError, StateError, StateWriteError
 from ultramon.system.ids import random_hex
-from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def make_private_directory(path: str) -> None:
 
 
 def check_private(found: os.stat_result, path: str) -> None:
-    """Check that a file is a regular one of this user, under one name.
+    """Check that a file is a regular one of this user.
+
+    It may have a second name: a backup by hard links gives every file one.
 
     Raises:
         StateCorruptError: It is not.
@@ -67,6 +69,15 @@ def check_private(found: os.stat_result, path: str) -> None:
     _check_regular(found, path)
     if _geteuid is not None and found.st_uid != _geteuid():
         raise StateCorruptError(path, f"belongs to user {found.st_uid}")
+
+
+def check_one_name(found: os.stat_result, path: str) -> None:
+    """Check a file that must not change or be read under another name: a secret, settings, code.
+
+    Raises:
+        StateCorruptError: It is not a regular file of this user, or has a second name.
+    """
+    check_private(found, path)
     if found.st_nlink > 1:
         raise StateCorruptError(path, "has a second name (hard link)")
 
@@ -92,7 +103,11 @@ def read_start(path: str, max_bytes: int) -> bytes:
 
 
 def read_private_file(
-    path: str, max_bytes: int = MAX_FILE_BYTES, *, is_regular: bool = False
+    path: str,
+    max_bytes: int = MAX_FILE_BYTES,
+    *,
+    is_regular: bool = False,
+    check: Callable[[os.stat_result, str], None] = check_private,
 ) -> tuple[bytes, os.stat_result]:
     """Read a small regular file of this user: no link is followed, no read blocks or never ends.
 
@@ -100,14 +115,15 @@ def read_private_file(
         path: The file.
         max_bytes: A larger one is refused unread.
         is_regular: The caller has just checked that; it is checked again once the file is open.
+        check: What the file must pass; `check_one_name` for secrets, settings and code.
 
     Raises:
-        StateCorruptError: It is not a small regular file of this user.
+        StateCorruptError: It is not a small regular file of this user, or does not pass the check.
         OSError: It does not exist, or the system refused, which says nothing about the file.
     """
     if not is_regular:
-        check_private(os.lstat(path), path)  # before the open: opening a device can have effects
-    return _read_bounded(path, max_bytes, check_private)
+        check(os.lstat(path), path)  # before the open: opening a device can have effects
+    return _read_bounded(path, max_bytes, check)
 
 
 def read_shared_file(path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:

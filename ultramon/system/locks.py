@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from ultramon.errors import StateWriteError
 from ultramon.system.files import close_quietly, refused
-from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 
-from ultramon.system.lean_os import os
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROC = "/proc"
 _UNKNOWN = "unknown"
@@ -91,6 +94,24 @@ def process_started_at(pid: int) -> str | None:
     except OSError:
         pass
     return _UNKNOWN
+
+
+def is_process_gone(
+    pid: int, known: str | None, started_at: Callable[[int], str | None] = process_started_at
+) -> bool:
+    """Return whether a process of this host with a known start provably ended."""
+    started = started_at(pid)
+    if started is None:
+        return True
+    return started != known and known is not None and _UNKNOWN not in (started, known)
+
+
+def sees_processes() -> bool:
+    """Return whether ``/proc`` shows the namespace in which this process has its pid."""
+    try:
+        return os.readlink(os.path.join(_PROC, "self")) == str(os.getpid())
+    except OSError:
+        return False
 
 
 def boot_seconds() -> float:

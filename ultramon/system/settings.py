@@ -1,8 +1,8 @@
 """One chain for every setting: keyword, environment variable, ``ultramon.toml``, default.
 
-A class of settings declares each of them once, with `setting`. Checks, answers to a misspelt name
-and docs/settings.md follow from the declarations. Standard library only and cheap to import:
-alerts read their settings after every command of a tool.
+A class of settings declares each of them once, with `setting`. Checks, answers to a misspelt name,
+what an untrusted project may set and docs/settings.md follow from the declarations. Standard
+library only and cheap to import: alerts read their settings after every command of a tool.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 
 from ultramon.errors import ConfigurationError
+from ultramon.system.settings_files import TOML_NAME, settings_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any, ClassVar, Self, dataclass_transform
+
+    from ultramon.system.settings_files import SettingsFile
 else:
 
     def dataclass_transform(**_: bool) -> Callable[[type], type]:
@@ -22,7 +25,6 @@ else:
         return lambda decorated: decorated
 
 
-TOML_NAME = "ultramon.toml"
 TABLES = {"context": "ULTRAMON_", "alerts": "ULTRAMON_ALERT_", "webhooks": ""}
 """The tables of that file, with the prefix of their environment variables. A name that is nearly
 one of them is refused; other programs may keep any other table there."""
@@ -35,6 +37,8 @@ MOST_SECONDS = 31_536_000
 _LEAST_LIKENESS = 0.78
 """Of two names, as `difflib` measures it; any two variables of ultramon are less alike."""
 _seen_variables: set[str] = set()
+_seen_refusals: set[str] = set()
+_MAX_NAME_CHARS = 40
 
 
 class Kind:
@@ -130,6 +134,36 @@ RATIO = number("a finite ratio, 0 < ratio <= 1", lambda value: 0 < value <= 1, "
 MARGIN = number("0 <= margin < 1", lambda value: 0 <= value < 1, "usage ratio")
 
 
+class Tightening:
+    """The values of a setting that an untrusted project may give: those that warn no later.
+
+    Args:
+        allowed: The values in words, for docs/settings.md.
+        test: Whether a value is one of them; called with it, the name of the setting, and the
+            settings as they are without the project.
+    """
+
+    __slots__ = ("allowed", "test")
+
+    def __init__(self, allowed: str, test: Callable[[Any, str, Any], bool]) -> None:
+        self.allowed = allowed
+        self.test = test
+
+
+def _is_lower(value: Any, name: str, own: Any) -> bool:
+    mine = getattr(own, name)
+    return bool(mine is None or value <= mine)
+
+
+def _is_higher(value: Any, name: str, own: Any) -> bool:
+    mine = getattr(own, name)
+    return bool(mine is None or value >= mine)
+
+
+LOWER = Tightening("a lower one", _is_lower)
+HIGHER = Tightening("a higher one", _is_higher)
+
+
 class Setting:
     """One setting of a table.
 
@@ -141,9 +175,10 @@ class Setting:
             case, empty = none.
         keys: Of a table in which each key has a variable of its own (``<variable>_<KEY>``), and
             each source fills only the keys that it names.
+        from_project: What is taken of it from a project that is not trusted; None = nothing.
     """
 
-    __slots__ = ("default", "keys", "kind", "meaning", "name", "variable")
+    __slots__ = ("default", "from_project", "keys", "kind", "meaning", "name", "variable")
 
     def __init__(
         self,
@@ -153,12 +188,14 @@ class Setting:
         *,
         variable: str | None = None,
         keys: tuple[str, ...] = (),
+        from_project: Tightening | None = None,
     ) -> None:
         self.kind = kind
         self.default = default
         self.meaning = meaning
         self.variable = variable
         self.keys = keys
+        self.from_project = from_project
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -175,14 +212,18 @@ class Setting:
         return (self.variable,) if self.variable else ()
 
     def resolve(
-        self, given: Mapping[str, Any], table: Mapping[str, Any], table_source: str
+        self, given: Mapping[str, Any], tables: Sequence[tuple[Mapping[str, Any], str]]
     ) -> tuple[Any, str | None]:
         """Return the checked value and its source; None as the source of a default.
+
+        Args:
+            given: The keywords.
+            tables: Those of the files with their sources, the weaker before the stronger.
 
         Raises:
             ConfigurationError: The value is not allowed.
         """
-        layers = [(table[self.name], table_source)] if self.name in table else []
+        layers = [(table[self.name], source) for table, source in tables if self.name in table]
         for key, variable in zip(self.keys or (None,), self.variables, strict=False):
             if text := os.environ.get(variable):
                 value = self.kind.parse(text) if key is None else {key: text}
@@ -224,10 +265,12 @@ class Settings:
 
     Attributes:
         sources: Where each configured value came from, by name; a default has no entry.
+        refusal: What of a project's file is not taken, why, and the cure; empty for nothing.
     """
 
     settings: ClassVar[dict[str, Setting]]
     sources: dict[str, str]
+    refusal: str
 
     __signature__ = _Signature()
     _table: ClassVar[str]
@@ -251,19 +294,86 @@ class Settings:
         check_settings(given, self.settings, ARGUMENT)
         if self._none_is_default:
             given = {name: value for name, value in given.items() if value is not None}
-        table, path = read_toml(self._table)
-        check_settings(table, self.settings, path, f"[{self._table}]")
+        files = settings_files()
+        tables = []
+        for file in files:
+            if file.is_trusted:
+                table = table_of(file, self._table)
+                check_settings(table, self.settings, file.path, f"[{self._table}]")
+                tables.append((table, self._source(file)))
         self._warn_of_misspelt_variables()
         values = vars(self)
         sources = values["sources"] = {}
+        values["refusal"] = ""
         for name, one in self.settings.items():
-            values[name], source = one.resolve(given, table, f"{path} [{self._table}]")
+            values[name], source = one.resolve(given, tables)
             if source is not None:
                 sources[name] = source
         self._check_together()
+        if files and not files[-1].is_trusted:
+            self._tighten(files[-1])
+
+    @classmethod
+    def _source(cls, file: SettingsFile) -> str:
+        return f"{file.path} [{cls._table}]"
 
     def _check_together(self) -> None:
         """Refuse values that contradict each other."""
+
+    def _tighten(self, project: SettingsFile) -> None:
+        """Take what an untrusted project may set, and name the rest."""
+        table = project.tables.get(self._table, {})
+        own = self._copy()
+        taken, refused = {}, []
+        for name, value in table.items() if isinstance(table, dict) else [("", table)]:
+            if name not in self.settings or self.settings[name].from_project is None:
+                refused.append(name)
+            elif self.sources.get(name) in (ARGUMENT, *self.settings[name].variables):
+                continue  # these outrank every file
+            elif (kept := self._tightened(name, value, own)) is None:
+                refused.append(name)
+            else:
+                taken[name] = kept
+        if taken:
+            vars(self).update(taken, _without_project=own)
+            self.sources.update(dict.fromkeys(taken, self._source(project)))
+            try:
+                self._check_together()
+                self._check_tightened()
+            except ConfigurationError:
+                refused += taken
+                vars(self).clear()
+                vars(self).update(vars(own))
+        if refused or project.problem:
+            vars(self)["refusal"] = _refusal(project, self._table, refused)
+            self._name_refusal()
+
+    def _tightened(self, name: str, value: Any, own: Self) -> Any:
+        """Return the value to keep; None for one that a project may not give."""
+        one = self.settings[name]
+        try:
+            kept = one.kind.check(name, value, TOML_NAME)
+            is_taken = one.from_project is not None and one.from_project.test(kept, name, own)
+        except ConfigurationError:
+            return None
+        return kept if is_taken else None
+
+    def _check_tightened(self) -> None:
+        """Refuse values of a project that together would warn later than without it."""
+
+    def _name_refusal(self) -> None:
+        log_refusal(self.refusal)
+
+    @property
+    def without_project(self) -> Self:
+        """These settings without what an untrusted project tightened; often the same object."""
+        own: Self = vars(self).get("_without_project", self)
+        return own
+
+    def _copy(self) -> Self:
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), sources=dict(self.sources))
+        return copy
 
     def _contradiction(self, name: str, allowed: str) -> ConfigurationError:
         source = self.sources.get(name, "default")
@@ -277,6 +387,8 @@ class Settings:
         """
         copy = type(self)(**{**self._values(), **changes})
         vars(copy)["sources"] = {**self.sources, **dict.fromkeys(changes, ARGUMENT)}
+        if (own := self.without_project) is not self:
+            vars(copy)["_without_project"] = own.replace(**changes)
         return copy
 
     def _values(self) -> dict[str, Any]:
@@ -346,42 +458,74 @@ def did_you_mean(name: str, known: Iterable[str], texts: Mapping[str, str] | Non
     return f"; did you mean {(texts or {}).get(close[0], close[0])}?" if close else ""
 
 
-def read_toml(section: str) -> tuple[dict[str, Any], str]:
-    """Return one table of ``ultramon.toml`` and the file's path; both empty without a file.
+def read_table(section: str) -> tuple[dict[str, Any], str]:
+    """Return a table that one file decides as a whole, and that file's path; both empty without.
 
-    The file is ``ULTRAMON_CONFIG``, else the one in the working directory, else the one in the
-    user's configuration directory.
+    The strongest file that has the table; never one of a project that is not trusted.
 
     Raises:
-        ConfigurationError: The file cannot be read or is no TOML, or the section is no table.
+        ConfigurationError: A file of the user cannot be read or is no TOML, or the section in it is
+            no table.
     """
-    named = os.environ.get("ULTRAMON_CONFIG")
-    for path in [os.path.expanduser(named)] if named else _toml_paths():
-        if not named and not os.path.exists(path):
-            continue
-        import tomllib
-
-        try:
-            with open(path, "rb") as file:
-                tables = tomllib.load(file)
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            source = "ULTRAMON_CONFIG" if named else path
-            raise ConfigurationError(path, str(error), "a readable TOML file", source) from error
-        for name in tables:
-            if name not in TABLES and (hint := did_you_mean(name, TABLES)):
-                raise ConfigurationError("table", name, f"one of {', '.join(TABLES)}{hint}", path)
-        table = tables.get(section, {})
-        if not isinstance(table, dict):
-            raise ConfigurationError(section, table, "a table", path)
-        return table, path
-    return {}, ""
+    found: tuple[dict[str, Any], str] = {}, ""
+    for file in settings_files():
+        if not file.is_trusted:
+            if refusal := refusal_of_all(file, section):
+                log_refusal(refusal)
+        elif section in file.tables:
+            found = table_of(file, section), file.path
+    return found
 
 
-def _toml_paths() -> list[str]:
-    from platformdirs import user_config_dir
+def table_of(file: SettingsFile, section: str) -> dict[str, Any]:
+    """Return one table of a trusted file.
 
-    try:
-        home = user_config_dir("ultramon", appauthor=False)
-    except RuntimeError:
-        return [TOML_NAME]
-    return [TOML_NAME, os.path.join(home, TOML_NAME)]
+    Raises:
+        ConfigurationError: The section is no table, or a table has nearly the name of one.
+    """
+    for name in file.tables:
+        if name not in TABLES and (hint := did_you_mean(name, TABLES)):
+            raise ConfigurationError("table", name, f"one of {', '.join(TABLES)}{hint}", file.path)
+    table = file.tables.get(section, {})
+    if not isinstance(table, dict):
+        raise ConfigurationError(section, table, "a table", file.path)
+    return table
+
+
+def refusal_of_all(project: SettingsFile, section: str) -> str:
+    """Return the line about a table of which a project sets nothing; empty without the table."""
+    table = project.tables.get(section, {})
+    names = [*table] if isinstance(table, dict) else [""]
+    return _refusal(project, section, names) if names or project.problem else ""
+
+
+def _refusal(project: SettingsFile, section: str, names: Iterable[str]) -> str:
+    """Return the line that names what of a project's file is not taken, why, and the cure."""
+    from ultramon.system.terminal_text import sanitize
+
+    # A name is the project's text, and an agent may read this line.
+    shown = [
+        f"{section}.{name}" if name.isidentifier() and len(name) <= _MAX_NAME_CHARS else section
+        for name in names
+    ]
+    what = f"not taken: {', '.join(dict.fromkeys(shown))}, as " if shown else ""
+    cure = "" if project.problem else f"; if you agree with all of it: {project.cure}"
+    return sanitize(f"{project.path}: {what}{project.why_not()}{cure}")
+
+
+def log_refusal(refusal: str, log: Callable[[str], None] | None = None) -> None:
+    """Log that something of a project's file is not taken, once per process.
+
+    Args:
+        refusal: The line; `Settings.refusal`.
+        log: Takes it; None = a warning of the logger ``ultramon``.
+    """
+    if refusal in _seen_refusals:
+        return
+    _seen_refusals.add(refusal)
+    if log is not None:
+        log(refusal)
+        return
+    from logging import getLogger
+
+    getLogger("ultramon").warning("%s", refusal)

@@ -54,7 +54,7 @@ def parse_time(value: object) -> float | None:
         return None
     # The states of a fleet hold thousands of times of few minutes, as `format_time` writes them.
     if len(value) == 24 and value[19] == "." and value[23] == "Z" and value[17] < "6":
-        minute_at = parse_minute(value[:17])
+        minute_at = _minutes.get(value[:17]) or parse_minute(value[:17])
         if minute_at is not None and (value[17:19] + value[20:23]).isdigit():
             return minute_at + int(value[17:19]) + float(value[19:23])
     return _parse_any(value)

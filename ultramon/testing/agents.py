@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ultramon.context.levels import ThresholdAction
-    from ultramon.monitor.handoff import HandoffRecord
+    from ultramon.handoff import HandoffRecord
     from ultramon.monitor.monitor import ContextMonitor
     from ultramon.state.events import Event
 

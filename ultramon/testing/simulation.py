@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.memory import MemoryBackend
 from ultramon.fleet.fleet import Fleet
-from ultramon.fleet.ledger import events_of
+from ultramon.fleet.supervise.ledger import events_of
 from ultramon.testing.clock import FakeClock
 from ultramon.testing.unreliable import FAULTS, UnreliableAgents
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from os import PathLike
 
-    from ultramon.fleet.supervisor import Supervisor
-    from ultramon.fleet.supervisor_result import SupervisorResult
+    from ultramon.fleet.supervise.result import SupervisorResult
+    from ultramon.fleet.supervise.supervisor import Supervisor
     from ultramon.testing.unreliable import UnreliableAgent
 
 _RUN = "simulation"
@@ -38,6 +38,8 @@ class Simulation:
         result: What `Fleet.supervise` would return; of the last call.
         events: The journal of the run up to then, oldest first.
         really_done: (agent id, item) of all that was done, in order.
+        held_twice: (agent id, item) of all that an agent was given while another one's process ran
+            that had it.
         agents: The agents, in the order of their start.
         steps: How many looks the supervisor took.
     """
@@ -45,6 +47,7 @@ class Simulation:
     result: SupervisorResult
     events: list[dict[str, Any]]
     really_done: list[tuple[str, str]]
+    held_twice: list[tuple[str, str]]
     agents: list[UnreliableAgent]
     steps: int
 
@@ -84,7 +87,7 @@ def simulate(
         seed, backend=backend, clock=clock, do=do, faults=faults, fault_ratio=fault_ratio
     )
     if verify is True:
-        options["verify"] = lambda item: any(item == done for _, done in agents.really_done)
+        options["verify"] = lambda item: item in [done for _, done in agents.really_done]
     elif verify is not False:
         options["verify"] = verify
     items = list(items)
@@ -120,7 +123,7 @@ def simulate(
         fleet.close()
         if not result.left:
             break
-    return Simulation(result, events, really_done, agents.started, steps)
+    return Simulation(result, events, really_done, agents.held_twice, agents.started, steps)
 
 
 class _Slow(Executor):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ultramon.fleet.assignments import items_of
+from ultramon.fleet.journal_event import JournalEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ultramon.fleet.supervisor_result import SupervisorResult
+    from ultramon.fleet.supervise.result import SupervisorResult
 
 
 def assert_run_is_sound(
@@ -78,6 +78,7 @@ class _History:
             "items_claimed": self._claim,
             "items_rejected": self._reject,
             "items_verified": lambda event: self._verified.update(event["items"]),
+            "items_reopened": self._reopen,
             "context_closed": self._close,
         }
 
@@ -115,7 +116,7 @@ class _History:
         if event.get("supervisor") is None:
             return
         self._assigned[agent_id] += 1
-        for item in items_of([event]):
+        for item in JournalEvent.of(event).work:
             if item not in self._items:
                 continue  # the agent before planned it itself
             if item in self._has:
@@ -133,6 +134,12 @@ class _History:
             self._rejections[event["agentId"], item] += 1
             if event["attempt"] > 1:
                 self._claims.discard((event["agentId"], item))
+
+    def _reopen(self, event: dict[str, Any]) -> None:
+        """A check denied what it had confirmed: others may do it again."""
+        self._verified.difference_update(event["items"])
+        for item in event["items"]:
+            self._rejections[self._has.pop(item, ""), item] += 1
 
     def _close(self, event: dict[str, Any]) -> None:
         agent_id = event["agentId"]

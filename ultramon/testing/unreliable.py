@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.local.backend import DirectoryBackend
 from ultramon.backends.memory import _MemoryDirectory
 from ultramon.context.config import ContextConfig
-from ultramon.monitor.handoff import Workspace
+from ultramon.handoff import Workspace
 from ultramon.monitor.monitor import create_context_monitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from ultramon.backends.memory import MemoryBackend
-    from ultramon.fleet.jobs import Job
+    from ultramon.fleet.supervise.jobs import Job
     from ultramon.monitor.background import BackgroundSaver
     from ultramon.monitor.monitor import ContextMonitor
     from ultramon.state.record import StateRecord
@@ -98,7 +98,13 @@ class UnreliableAgent:
         self._backend = _MortalBackend(backend, self._pass)
         self._config = config or SIMULATED_CONFIG
         self._suspended_steps = 0
+        self._tokens = 0
         self._steps = self._live()
+
+    @property
+    def left(self) -> list[str]:
+        """The items of its job that it has not done."""
+        return [item for item in self._job.items if item not in self.done]
 
     def poll(self) -> int | None:
         """Return `returncode`."""
@@ -176,9 +182,8 @@ class UnreliableAgent:
             steps = self._chance.randrange(1, 6)
             loops = "loop" in self.faults and self._chance.random() < 0.3
             for _ in range(_LONGEST_LOOP_STEPS if loops else steps):
-                monitor.report_usage(
-                    input_tokens=monitor.get_state().estimated_tokens + _TOKENS_PER_STEP
-                )
+                self._tokens += _TOKENS_PER_STEP
+                monitor.report_usage(input_tokens=self._tokens)
                 if "suspend" in self.faults and self._chance.random() < 0.1:
                     self._suspended_steps = self._chance.randrange(_SUSPENDED_STEPS)
                 yield
@@ -235,6 +240,8 @@ class UnreliableAgents:
     Attributes:
         started: The agents, in the order of their start.
         really_done: (agent id, item) of all that was done, in order.
+        held_twice: (agent id, item) of all that was given to an agent while the process of another
+            one ran that had the item and had not done it.
     """
 
     def __init__(
@@ -253,6 +260,7 @@ class UnreliableAgents:
             raise ValueError(f"no fault {min(unknown)!r}: choose of {', '.join(FAULTS)}")
         self.started: list[UnreliableAgent] = []
         self.really_done: list[tuple[str, str]] = []
+        self.held_twice: list[tuple[str, str]] = []
         self._seed = seed
         self._do = do
         self._given: dict[str, Any] = {
@@ -279,6 +287,8 @@ class UnreliableAgents:
         agent = UnreliableAgent(self._seed, job, do=do, **self._given)
         if "no_spawn" in agent.faults:
             raise OSError("the seed lets no process start")
+        held = {item for other in self.running for item in other.left}
+        self.held_twice += [(job.agent_id, item) for item in job.items if item in held]
         self.started.append(agent)
         return agent
 
@@ -348,19 +358,9 @@ class _MortalBackend(DirectoryBackend):
         super().__init__(_MortalDirectory(store.directory, moment), store._journal)
         self._pass = moment
 
-    def claim_handoff(
-        self,
-        handoff_id: str,
-        agent_id: str,
-        successor_id: str,
-        *,
-        now: float,
-        claimant: str | None = None,
-    ) -> str:
+    def claim_handoff(self, *claim: Any, **when: Any) -> str:
         self._pass()
-        holder = super().claim_handoff(
-            handoff_id, agent_id, successor_id, now=now, claimant=claimant
-        )
+        holder = super().claim_handoff(*claim, **when)
         self._pass()
         return holder
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ultramon.backends.claims import has_taken_over
-from ultramon.fleet.assignments import items_of
-from ultramon.fleet.ledger import Ledger, events_of
-from ultramon.monitor.handoff import HandoffRecord
+from ultramon.fleet.journal_event import JournalEvent
+from ultramon.fleet.supervise.ledger import Ledger, events_of
+from ultramon.handoff import HandoffRecord
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
 from ultramon.system.clock import SYSTEM_CLOCK
@@ -27,7 +27,8 @@ def assert_no_work_lost(
 ) -> None:
     """Assert that each item of a run is done, held by a living agent, or waits in a handoff.
 
-    Items are those that agents planned or were assigned.
+    Items are those that agents planned or were assigned. An item that `Fleet.supervise` has set
+    aside is not lost, but nobody does it any more: that fails too.
 
     Items are known by name: agents that planned the same name share the item, and the last holder
     decides. A handoff waits until an agent has started with its items in its plan; items that a
@@ -39,14 +40,13 @@ def assert_no_work_lost(
         clock: That of the agents, for tests; None = the system's.
 
     Raises:
-        AssertionError: Items are lost; lists them with the agents that had them. Also when the
-            run has no agents, a state cannot be read, or an agent died with neither a plan nor an
-            assignment: then nothing is proven.
+        AssertionError: Items are lost; lists them with the agents that had them. Items are set
+            aside; lists them with the reason. Also when the run has no agents, a state cannot be
+            read, or an agent died with neither a plan nor an assignment: then nothing is proven.
     """
-    from ultramon.backends.opening import open_backend
+    from ultramon.backends.opening import as_backend
 
-    if backend is None or isinstance(backend, str):
-        backend = open_backend(backend)
+    backend = as_backend(backend)
     stored = backend.list_agents(run)
     if not stored:
         raise AssertionError(f"no agent of run {run} is stored in {backend.url}")
@@ -55,11 +55,15 @@ def assert_no_work_lost(
         raise AssertionError("\n  ".join(["states cannot be read:", *unreadable]))
 
     history = _History(run, backend, stored, (clock or SYSTEM_CLOCK).now())
-    lost = [item for item in history.holders if not history.is_safe(item)]
+    set_aside = history.set_aside
+    lost = [item for item in history.holders if item not in set_aside and not history.is_safe(item)]
     lines = []
     if lost:
         lines = [f"run {run}: {len(lost)} of {len(history.holders)} planned items are lost"]
         lines += [f"{item}: {history.describe(item)}" for item in lost]
+    if set_aside:
+        lines.append(f"run {run}: {len(set_aside)} items are set aside, nobody does them any more:")
+        lines += [f"{item}: {reason}" for item, reason in set_aside.items()]
     if history.died_without_plan:
         lines.append(f"run {run}: agents died without a plan, nobody knows their work:")
         lines += history.died_without_plan
@@ -96,6 +100,7 @@ class _History:
         for index, event in enumerate(events, 1):
             self._read(index, event)
             ledger.enter_event(event)
+        self.set_aside = ledger.set_aside
         self.died_without_plan = list(map(self._describe_agent, ledger.without_plan(died)))
         records = {agent.agent_id: agent.record for agent in stored}
         self._adrift = {
@@ -170,5 +175,5 @@ class _History:
             self._note_handoff(position, event["handoff"])
         elif event["type"] == "agent_assigned":
             lives = self._living.get(agent_id, 0) > event["generation"]
-            for item in items_of([event]):
+            for item in JournalEvent.of(event).work:
                 self._note(item, agent_id, is_safe=lives)

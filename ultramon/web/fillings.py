@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
-from ultramon.transcripts.index import Summarized, TranscriptIndex, index_path
+from ultramon.recordings.index import Summarized, TranscriptIndex, index_path
 from ultramon.web.pages.agent import Filling
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import Response
 
+from ultramon.errors import StateError
 from ultramon.server.http.authentication import (
     METRICS_PATH,
     connection_of,
@@ -23,6 +24,7 @@ from ultramon.web.pages.layout import plain_page
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from ultramon.tokens import ServerSecret
     from ultramon.web.logins import Logins
 
 
@@ -59,7 +61,7 @@ class SessionGate:
     """
 
     def __init__(
-        self, app: ASGIApp, logins: Logins, port: int, metrics_token: str | None = None
+        self, app: ASGIApp, logins: Logins, port: int, metrics_token: ServerSecret | None = None
     ) -> None:
         self._app = app
         self._logins = logins
@@ -95,8 +97,11 @@ class SessionGate:
 
     async def _scrape(self, scope: Scope, receive: Receive, send: Send) -> None:
         token, expected = credentials_in(scope).token, self._metrics_token
-        if token is None or expected is None or not is_same(token, expected):
-            await answer(unauthorized())(scope, receive, send)
+        try:
+            if token is None or expected is None or not is_same(token, expected.value):
+                raise unauthorized()
+        except (HTTPException, StateError) as error:
+            await answer(error)(scope, receive, send)
             return
         connection = connection_of(scope)
         connection.is_known, connection.unauthenticated = True, 0

@@ -14,7 +14,7 @@ from ultramon.server.server_file import (
     write_server_file,
 )
 from ultramon.system.clock import SYSTEM_CLOCK
-from ultramon.tokens import METRICS_TOKEN, server_secret
+from ultramon.tokens import METRICS_TOKEN, ServerSecret
 from ultramon.web.app import create_app
 from ultramon.web.gate import HEADERS, SessionGate
 from ultramon.web.live import Live
@@ -67,7 +67,7 @@ class WebServer(HttpServer):
     ) -> None:
         logins, port = Logins(key, clock), listener.getsockname()[1]
         live = Live(Readers(backend, clock), lambda: self.should_exit)
-        token = None if state_directory is None else server_secret(state_directory, METRICS_TOKEN)
+        token = None if state_directory is None else ServerSecret(state_directory, METRICS_TOKEN)
         pages = create_app(live, logins, port, MetricsSource(backend, clock=clock))
         app = behind_filter(
             SessionGate(pages, logins, port, token),

@@ -3,7 +3,7 @@
 One line is one step, so a killed writer leaves a whole step or a torn last line, which the next
 writer cuts off. The file lock makes steps of several processes follow one another; every process
 replays what the others appended. `docs/backends.md` has the rules, and `ultramon.testing` the
-tests: this class passes them all (`tests/test_testing_kit.py`). For POSIX systems.
+tests: this class passes them all (`tests/testing/test_testing_kit.py`). For POSIX systems.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from ultramon import (
 )
 from ultramon.backends.base import Changes, Claim, EventPage, StoredAgent, Subscription
 from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.store_time import bounded, skew
 from ultramon.backends.toolkit import find_changes, is_over, refuse_living
 from ultramon.state.event_keys import event_key
 from ultramon.state.history import decode_points
 from ultramon.state.history_ring import add_point, encode_point
 from ultramon.state.record import SCHEMA, decode_state, encode_state
+from ultramon.system.boot_clock import read_boot
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ultramon.backends.base import Build
+    from ultramon.backends.base import Build, Follow
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
@@ -74,6 +76,7 @@ class JsonLinesBackend:
         self._consumers: dict[str, dict[str, Any]] = {}
         self._requests: dict[str, str] = {}
         self._histories: dict[str, bytes] = {}
+        self._boots: dict[str, float] = {}
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
@@ -125,6 +128,7 @@ class JsonLinesBackend:
         self._claims.update(step.get("claims", {}))
         self._consumers.update(step.get("consumers", {}))
         self._requests.update(step.get("requests", {}))
+        self._boots.update(step.get("boots", {}))
         self._next_event = step.get("nextEvent", self._next_event)
         for number, event in step.get("events", []):
             self._events[number] = json.dumps(event)
@@ -141,6 +145,13 @@ class JsonLinesBackend:
         self._replay(json.loads(line))
         self._offset += len(line)
 
+    def _skew_seconds(self) -> float:
+        """Return how far the clock of this store, which nobody sets, is ahead of the wall clock."""
+        boot = read_boot()
+        if boot.boot_id not in self._boots:
+            self._append(durable=False, boots={boot.boot_id: boot.offset_seconds})
+        return skew(self._boots[boot.boot_id], boot.offset_seconds)
+
     def _numbered(self, events: Sequence[Event]) -> list[tuple[int, Event]]:
         new = {event_key(event): event for event in reversed(events)}
         fresh = [new[key] for key in reversed(new) if key not in self._keys]
@@ -156,6 +167,7 @@ class JsonLinesBackend:
             "claims": self._claims,
             "consumers": self._consumers,
             "requests": self._requests,
+            "boots": self._boots,
             "histories": {agent_id: points.hex() for agent_id, points in self._histories.items()},
         }
         steps = [log, {**rest, "events": events, "nextEvent": self._next_event}]
@@ -257,14 +269,33 @@ class JsonLinesBackend:
         with self._up_to_date():
             self._append(durable=True, events=self._numbered(events))
 
+    def append_following(self, agent_id: str, follow: Follow) -> None:
+        with self._up_to_date():
+            known = [event for _, event in self._behind(None) if event["agentId"] == agent_id]
+            self._append(durable=True, events=self._numbered(follow(known)))
+
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
+        with self._up_to_date():
+            return _page(self._behind(after)[:limit], after)
+
+    def committed_events(
+        self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
+    ) -> EventPage:
+        with self._up_to_date():
+            found = [
+                (number, event)
+                for number, event in self._behind(after)
+                if run in (None, event["run"]) and agent_id in (None, event["agentId"])
+            ]
+            return _page(found, after)
+
+    def _behind(self, after: str | None) -> list[tuple[int, Event]]:
         if after is not None and not re.fullmatch("[0-9]{1,18}", after):
             raise ConfigurationError("after", after, "a cursor of this file")
-        with self._up_to_date():
-            behind = [number for number in self._events if number > int(after or 0)][:limit]
-            page = [json.loads(self._events[number]) for number in behind]
-            cursors = [str(number) for number in behind]
-            return EventPage(page, cursors[-1] if cursors else after or "0", cursors)
+        first = int(after or 0)
+        return [
+            (number, json.loads(text)) for number, text in self._events.items() if number > first
+        ]
 
     def change_mark(self) -> object:
         try:
@@ -278,10 +309,15 @@ class JsonLinesBackend:
     ) -> Subscription | None:
         with self._up_to_date():
             kept = self._consumers.get(name, {"cursor": None, "memory": "{}", "holder": None})
-            other = kept["holder"]
-            if other not in (None, holder) and kept["leaseUntil"] > now and not is_gone(other):
+            other, at = kept["holder"], now + self._skew_seconds()
+            if other not in (None, holder) and kept["leaseUntil"] > at and not is_gone(other):
+                until = bounded(kept["leaseUntil"], kept["leaseSeconds"], at)
+                if until < kept["leaseUntil"]:
+                    ended = {name: {**kept, "leaseUntil": until}}
+                    self._append(durable=False, consumers=ended)
                 return None
-            lease = {"holder": holder, "leaseUntil": now + lease_seconds}
+            lease = {"holder": holder, "leaseUntil": at + lease_seconds}
+            lease["leaseSeconds"] = lease_seconds
             self._append(durable=False, consumers={name: {**kept, **lease}})
             return Subscription(kept["cursor"], json.loads(kept["memory"]))
 
@@ -326,7 +362,7 @@ class JsonLinesBackend:
                 held = {
                     "agentId": agent_id,
                     "successorId": successor_id,
-                    "claimedAt": now,
+                    "claimedAt": now + self._skew_seconds(),
                     "claimant": claimant,
                     "number": held["number"] + 1,
                     "status": "pending",
@@ -353,12 +389,13 @@ class JsonLinesBackend:
             offers = [json.loads(text) for text in self._events.values()]
             offers = [event for event in offers if event["type"] == "handoff_ready"]
             last = {event["handoff"]["handoffId"]: event for event in offers}
+            skew_seconds = self._skew_seconds()
             return [
                 Claim(
                     handoff_id,
                     held["agentId"],
                     held["successorId"],
-                    held["claimedAt"],
+                    held["claimedAt"] - skew_seconds,
                     held["claimant"],
                     held["number"],
                     last.get(handoff_id),
@@ -411,3 +448,10 @@ class JsonLinesBackend:
 
     def close(self) -> None:
         """Nothing is held open between two calls."""
+
+
+def _page(found: Sequence[tuple[int, Event]], after: str | None) -> EventPage:
+    cursors = [str(number) for number, _ in found]
+    return EventPage(
+        [event for _, event in found], cursors[-1] if cursors else after or "0", cursors
+    )

@@ -10,15 +10,28 @@ from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ultramon.backends.base import Changes, EventPage, StoredAgent, Subscription
-from ultramon.backends.lease_holder import is_gone
+from ultramon.backends.base import Changes, EventPage, StoredAgent
 from ultramon.backends.local.claims import JournalClaims
 from ultramon.backends.local.credentials import JournalCredentials
-from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, TOOL_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.event_rows import position_of
+from ultramon.backends.local.journal import (
+    AGENT_TIMEOUT_SECONDS,
+    SECOND_NAME,
+    TOOL_TIMEOUT_SECONDS,
+    Journal,
+)
+from ultramon.backends.local.journal_clock import skew_in
 from ultramon.backends.local.queue import JournalQueue
 from ultramon.backends.local.registry import JournalRegistry
 from ultramon.backends.local.state_files import StateDirectory
-from ultramon.backends.toolkit import find_changes, is_over, refuse_living
+from ultramon.backends.store_time import bounded
+from ultramon.backends.toolkit import (
+    find_changes,
+    is_over,
+    is_taken,
+    read_subscription,
+    refuse_living,
+)
 from ultramon.errors import (
     AgentNotFoundError,
     InvalidAgentIdError,
@@ -33,7 +46,7 @@ from ultramon.system import compact_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ultramon.backends.base import Build, Claim
+    from ultramon.backends.base import Build, Claim, Follow, Subscription
     from ultramon.backends.local.state_files import Mark
     from ultramon.state.history import HistoryPoint
     from ultramon.state.record import StateRecord
@@ -55,6 +68,9 @@ class DirectoryBackend(JournalClaims):
         journal: Where everything else is.
     """
 
+    events_are_final = True
+    """See `ultramon.backends.toolkit.withholds_events`."""
+
     def __init__(self, directory: StateDirectory, journal: Journal) -> None:
         super().__init__(journal)
         self.queue = JournalQueue(journal)
@@ -71,6 +87,8 @@ class DirectoryBackend(JournalClaims):
         if not self._swept:
             self._swept = True
             self.directory.sweep(wall_clock())
+            if self._journal.has_second_name():
+                _log.warning("the journal %s %s", self._journal.path, SECOND_NAME)
         with self.directory.locked(agent_id, START_TIMEOUT_SECONDS):
             stored: StateRecord | None = None
             try:
@@ -204,6 +222,20 @@ class DirectoryBackend(JournalClaims):
         """See `Backend.events`."""
         return EventPage(*self._journal.tail(after, limit))
 
+    def committed_events(
+        self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
+    ) -> EventPage:
+        """See `Backend.committed_events`. Here `events` withholds nothing."""
+        wanted = {"run": run, "agent_id": agent_id}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        return EventPage(*self._journal.tail(after, None, given))
+
+    def append_following(self, agent_id: str, follow: Follow) -> None:
+        """See `Backend.append_following`."""
+        self.directory.prepare()
+        with self.directory.locked(agent_id, TOOL_TIMEOUT_SECONDS):
+            self._journal.append_following(agent_id, follow, self._reread(agent_id).record)
+
     def last_cursor(self) -> str | None:
         """See `ultramon.backends.toolkit.last_cursor`."""
         rows = self._journal.select(1, "SELECT max(id) FROM events")
@@ -215,19 +247,26 @@ class DirectoryBackend(JournalClaims):
         """See `Backend.subscribe`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            at = now + skew_in(connection)
             held = connection.execute(
-                "SELECT holder, lease_until, cursor, memory FROM consumers WHERE name = ?", (name,)
+                "SELECT holder, lease_until, cursor, memory, lease_seconds FROM consumers"
+                " WHERE name = ?",
+                (name,),
             ).fetchone()
-            other, lease_until, cursor, memory = held or (None, 0.0, None, "{}")
-            if other not in (None, holder) and lease_until > now and not is_gone(other):
+            other, until, cursor, memory, length = held or (None, 0.0, None, "{}", None)
+            if is_taken(other, until, holder, at):
+                length = length if isinstance(length, float) else lease_seconds
+                if until > (end := bounded(until, length, at)):
+                    ending = "UPDATE consumers SET lease_until = ? WHERE name = ?"
+                    connection.execute(ending, (end, name))
                 return None
             connection.execute(
-                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?)"
+                "INSERT INTO consumers VALUES (?, NULL, '{}', ?, ?, ?)"
                 " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder,"
-                " lease_until = excluded.lease_until",
-                (name, holder, now + lease_seconds),
+                " lease_until = excluded.lease_until, lease_seconds = excluded.lease_seconds",
+                (name, holder, at + lease_seconds, lease_seconds),
             )
-        return Subscription(cursor, compact_json.loads(memory))
+        return read_subscription(name, cursor, memory, position_of)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """See `Backend.acknowledge`."""
@@ -304,34 +343,17 @@ class LocalBackend(DirectoryBackend):
         self.url = f"file://{quote(files.path)}"
         _alive.add(self)
 
-    def prune(self, *, dry_run: bool, **choices: Any) -> list[str]:
-        """See `Backend.prune`."""
-        from ultramon.backends.local.state_index import delete_indexes
-
-        pruned = super().prune(dry_run=dry_run, **choices)
-        if not dry_run:
-            delete_indexes(self.directory)
-        return pruned
-
     def after_fork(self) -> None:
         """Leave locks to the parent in a forked copy."""
         self._journal.after_fork()
 
     def change_mark(self) -> object:
         """See `Backend.change_mark`."""
-        return tuple(_size_and_time(self._journal.path + suffix) for suffix in ("-wal", ""))
+        return self._journal.change_mark()
 
     def close(self) -> None:
         """See `Backend.close`."""
         self._journal.close()
-
-
-def _size_and_time(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 def _after_fork() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ultramon.backends.credentials import Credential
+from ultramon.backends.local.event_rows import has_kinds
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
 from ultramon.backends.local.schema import CREDENTIALS_VERSION
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from ultramon.backends.local.journal import Journal
 
 _RENEW_TIMEOUT_SECONDS = 0.05
+_KINDS = (str, str, int, (str, type(None)), (int, float), (int, float))
+_INSERT = "INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?)"
 COLUMNS = "token_hash, agent_id, generation, minted_by, minted_at, expires_at"
 
 
@@ -33,13 +36,24 @@ class JournalCredentials:
                 "DELETE FROM credentials WHERE expires_at <= ? OR agent_id = ? AND generation < ?",
                 (credential.minted_at, credential.agent_id, credential.generation),
             )
-            connection.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?)", credential)
+            connection.execute(_INSERT, credential)
+
+    def rotate(self, credential: Credential) -> int:
+        """See `Credentials.rotate`."""
+        self._journal.make_directory()
+        with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
+            of_agent = "DELETE FROM credentials WHERE agent_id = ?"
+            replaced: int = connection.execute(of_agent, (credential.agent_id,)).rowcount
+            connection.execute(_INSERT, credential)
+        return replaced
 
     def find(self, token_hash: str) -> Credential | None:
         """See `Credentials.find`."""
         query = f"SELECT {COLUMNS} FROM credentials WHERE token_hash = ?"
         rows = self._journal.select(CREDENTIALS_VERSION, query, token_hash)
-        return Credential(*rows[0]) if rows else None
+        if not rows or not has_kinds(rows[0], _KINDS):
+            return None  # a damaged one proves nothing
+        return Credential(*rows[0])
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
         """See `Credentials.renew`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ultramon.errors import ConfigurationError
-from ultramon.state.event_keys import event_key
+from ultramon.state.event_keys import event_key, is_event
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False
@@ -50,6 +50,22 @@ def event_row(key: str, event: dict[str, Any]) -> tuple[str, str, str, str, str,
         event["occurredAt"],
         compact_json.dumps(event),
     )
+
+
+def has_kinds(row: Sequence[object], kinds: Sequence[type | tuple[type, ...]]) -> bool:
+    """Return whether the values of a row are of these types: those of a damaged one may not be."""
+    return all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True))
+
+
+def read_event(payload: object) -> dict[str, Any] | None:
+    """Return a stored event; None for a damaged row, which must not stop the readers behind it."""
+    if not isinstance(payload, str):
+        return None
+    try:
+        event: dict[str, Any] = compact_json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return event if is_event(event) else None
 
 
 def insert_event(

@@ -1,21 +1,21 @@
 """The queue as a hook reads it: claimed in one transaction, ended in another after the answer.
 
 Only ultramon's own notices are claimed. Messages of other senders are counted, and wait for
-`ultramon messages` or an `Inbox`.
+`ultramon queue messages` or an `Inbox`.
 """
 
 from __future__ import annotations
 
 from ultramon.backends.local.inbox_flags import is_raised, postpone
 from ultramon.backends.local.journal import AGENT_TIMEOUT_SECONDS, Journal
+from ultramon.backends.local.journal_clock import skew_in
 from ultramon.backends.local.message_rows import (
-    IS_NOTICE,
     claim_ready,
     end_claimed,
-    priorities,
     put_back,
     refuse,
 )
+from ultramon.backends.sql_rows import IS_NOTICE, priorities
 from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
 
 TYPE_CHECKING = False
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
+    from ultramon.backends.local.connection import JournalConnection
     from ultramon.notices.message import Message
 
 _NEW = f"NOT {IS_NOTICE} AND id > CASE priority WHEN 0 THEN ? WHEN 1 THEN ? ELSE ? END"
@@ -87,10 +88,11 @@ class HookInbox:
                 deliveries=self._deliveries,
                 only=IS_NOTICE,
             )
-            self._count_others(connection, now)
-            self._reset_flag(connection, now + LEASE_SECONDS if self.senders else None)
+            at = now + skew_in(connection)
+            self._count_others(connection, at)
+            self._reset_flag(connection, at + LEASE_SECONDS if self.senders else None)
 
-    def _count_others(self, connection: sqlite3.Connection, now: float) -> None:
+    def _count_others(self, connection: sqlite3.Connection, at: float) -> None:
         (newest,) = connection.execute(
             "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
         ).fetchone()
@@ -100,7 +102,7 @@ class HookInbox:
             "SELECT sender, priority, count(*), max(id) FROM messages WHERE recipient = ?"
             f" AND state = 0 AND available_at <= ? AND priority IN ({priorities(self._deliveries)})"
             f" AND {_NEW} GROUP BY sender, priority ORDER BY min(id)",
-            (self._recipient, now, *self._marks()),
+            (self._recipient, at, *self._marks()),
         ).fetchall()
         for sender, priority, count, last in rows:
             mode = DELIVERIES[priority]
@@ -110,8 +112,10 @@ class HookInbox:
     def _marks(self) -> list[int]:
         return [self.notified.get(mode, 0) for mode in DELIVERIES]
 
-    def _reset_flag(self, connection: sqlite3.Connection, until: float | None = None) -> None:
+    def _reset_flag(self, connection: JournalConnection, until: float | None = None) -> None:
         """Lower the flag when nothing waits, else postpone it to when the next message is due.
+
+        At ``until`` by the clock of the journal, if that is earlier.
 
         Never in a transaction that ends messages: one that is rolled back would leave them
         without a flag.
@@ -125,7 +129,8 @@ class HookInbox:
             (self._recipient, *self._marks(), self._recipient),
         ).fetchall()
         known = [time for (time,) in (*times, (until,)) if time is not None]
-        postpone(self._directory, self._recipient, min(known, default=None))
+        due = min(known) - skew_in(connection) if known else None
+        postpone(self._directory, self._recipient, due)
 
     def acknowledge(self, refused: Mapping[int, str], now: float) -> None:
         """End the delivered notices, and mark dead those that cannot be.

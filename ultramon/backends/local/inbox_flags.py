@@ -6,6 +6,7 @@ only says when to look: the messages are in the database.
 
 from __future__ import annotations
 
+import os
 import time
 
 from ultramon.system.files import (
@@ -16,13 +17,14 @@ from ultramon.system.files import (
     refused,
 )
 from ultramon.system.ids import is_agent_id
-from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ultramon.backends.local.connection import JournalConnection
 
 FOLDER = "inbox"
+_NOTICED_SECONDS = 1.0
+"""File systems may stamp their files by another clock."""
 
 
 def flag_path(directory: str, agent_id: str) -> str:
@@ -42,7 +44,9 @@ def is_raised(directory: str, agent_id: str, *, also_later: bool = False) -> boo
         found = os.lstat(flag_path(directory, agent_id))
     except OSError:
         return False
-    return also_later or found.st_mtime <= time.time()
+    now = time.time()
+    # One that was changed later than now was postponed by a clock that was ahead.
+    return also_later or found.st_mtime <= now or found.st_ctime > now + _NOTICED_SECONDS
 
 
 def raise_flag(directory: str, agent_id: str) -> None:

@@ -11,16 +11,21 @@ import os
 import time
 from _thread import RLock  # as `threading.RLock`, without what a hook would pay for that module
 
-from ultramon.backends.local.event_rows import insert_event, position_of
+from ultramon.backends.local.event_rows import insert_event, position_of, read_event
 from ultramon.backends.local.level_marks import is_due, write_mark
 from ultramon.backends.local.message_rows import forget
 from ultramon.backends.local.route_rows import JournalRows
 from ultramon.backends.local.schema import SCHEMA_VERSION, migrate
-from ultramon.backends.local.transaction import Transaction
-from ultramon.errors import StateCorruptError, StateError, StateSchemaError, StateWriteError
+from ultramon.errors import (
+    StateCorruptError,
+    StateError,
+    StateSchemaError,
+    StateWriteError,
+    UltramonError,
+)
 from ultramon.notices.router import route, route_noted
 from ultramon.notices.texts import ENDS
-from ultramon.system import compact_json
+from ultramon.state.event_keys import event_key
 from ultramon.system.files import check_private, make_private_directory
 from ultramon.system.ids import random_hex
 from ultramon.system.timestamps import format_time
@@ -28,11 +33,13 @@ from ultramon.system.timestamps import format_time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, TypeVar
 
+    from ultramon.backends.base import Follow
     from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.level_marks import Mark
+    from ultramon.backends.local.repair import Repair
     from ultramon.state.record import StateRecord
 
     Found = TypeVar("Found")
@@ -43,15 +50,10 @@ AGENT_TIMEOUT_SECONDS = 0.05
 TOOL_TIMEOUT_SECONDS = 5.0
 """The same for everything a person or an orchestrator waits for."""
 _RETRY_SECONDS = 0.002
-
-
-def _read_event(payload: str) -> dict[str, Any] | None:
-    """Return a stored event; None for a damaged row, which must not stop the readers behind it."""
-    try:
-        event = compact_json.loads(payload)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("type"), str) else None
+_ERRORS_OF_VALUES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+MAX_AUTOMATIC_REPAIR_BYTES = 64 << 20
+"""A larger journal is repaired by `ultramon backend repair` alone, not within a writer's call."""
+SECOND_NAME = "has a second name (hard link), which changes with the store and is no backup"
 
 
 def execute_with_retry(
@@ -74,6 +76,14 @@ def execute_with_retry(
             time.sleep(_RETRY_SECONDS)
         else:
             return
+
+
+def _size_and_time(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 class Journal:
@@ -101,6 +111,11 @@ class Journal:
         self._pid = 0
         self.lock = RLock()
 
+    @property
+    def cure(self) -> str:
+        """What to do about a damaged file, for the error that names it."""
+        return f"`ultramon backend repair --state-dir {self._directory}` keeps what can be read"
+
     def after_fork(self) -> None:
         """Replace a lock that another thread of the parent may have held."""
         self.lock = RLock()
@@ -116,6 +131,17 @@ class Journal:
     def exists(self) -> bool:
         """Return whether anything was ever written; reading makes no journal."""
         return os.path.exists(self.path)
+
+    def has_second_name(self) -> bool:
+        """Return whether the file has a second name: see `SECOND_NAME`."""
+        try:
+            return os.lstat(self.path).st_nlink > 1
+        except OSError:
+            return False
+
+    def change_mark(self) -> object:
+        """Return a cheap value that differs once something was written, by whichever process."""
+        return tuple(_size_and_time(self.path + suffix) for suffix in ("-wal", ""))
 
     def close(self) -> None:
         """Close the connection; the next call opens it again."""
@@ -134,7 +160,7 @@ class Journal:
             self._connection.close()
 
     def _open(self, timeout_seconds: float, *, to_write: bool) -> JournalConnection:
-        from ultramon.backends.local.connection import JournalConnection
+        from ultramon.backends.local.connection import JournalConnection, text_or_bytes
 
         is_ours = self._pid == os.getpid()
         if self._connection is not None and not (is_ours and self._identity == self._find()):
@@ -145,6 +171,7 @@ class Journal:
             self._connection = JournalConnection(
                 self.path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
             )
+            self._connection.text_factory = text_or_bytes
             self._connection.directory = self._directory
             self._pid = os.getpid()
             self._is_prepared = False
@@ -224,9 +251,19 @@ class Journal:
             connection.busy_milliseconds = milliseconds
         if to_write:
             execute_with_retry(connection, "BEGIN IMMEDIATE", timeout_seconds)
+            # Here and not before: a repair waits for the writers that began without its mark.
+            if os.path.lexists(f"{self.path}.repair"):
+                self._refuse_during_repair(connection)
         else:
             connection.execute("BEGIN DEFERRED")
         return connection
+
+    def _refuse_during_repair(self, connection: JournalConnection) -> None:
+        from ultramon.backends.local.repair import being_repaired
+
+        if being_repaired(f"{self.path}.repair"):
+            connection.execute("ROLLBACK")
+            raise StateWriteError(self.path, "is being repaired")
 
     def read(self, since_version: int, read: Callable[[JournalConnection], Found]) -> Found | None:
         """Read in a transaction, without bringing an older journal up to date.
@@ -264,21 +301,61 @@ class Journal:
         """Return how many rows a statement changed; ``within`` seconds or not at all."""
         return self.change(lambda rows: rows.execute(statement, arguments).rowcount, within) or 0
 
-    def _quarantine(self) -> str | None:
-        """Set an unreadable journal aside as evidence, with its write-ahead log.
+    def set_aside(self, error: StateCorruptError) -> str:
+        """Set a journal aside after an error, unless it can be read; return both as a text.
+
+        What can be read of a damaged one is stored in the journal that takes its place.
+
+        Raises:
+            StateWriteError: The file system refused, or a writer holds the journal.
+        """
+        with self.lock:
+            return f"{error}; {self._set_aside()}"
+
+    def _set_aside(self) -> str:
+        self.close()
+        try:
+            found = self._find()
+        except StateCorruptError:
+            return self._move_away()
+        if self._is_sound():
+            return "it can be read again"
+        if found is not None and self._size() > MAX_AUTOMATIC_REPAIR_BYTES:
+            return "it is too large to be repaired in passing"
+        return self._replace()
+
+    def _replace(self) -> str:
+        """Replace a damaged file; return what was done, in words."""
+        return self.repair(AGENT_TIMEOUT_SECONDS).words()
+
+    def repair(self, timeout_seconds: float) -> Repair:
+        """Store what can be read in place of what is there; the damaged file is kept.
+
+        Raises:
+            StateWriteError: It is locked, or the system refused; the journal is as it was.
+            StateCorruptError: It is no file of this user.
+        """
+        from ultramon.backends.local.repair import repair
+
+        self.acquire(timeout_seconds)
+        try:
+            self.close()
+            self._find()
+            return repair(self.path, f"{self.path}.repair", timeout_seconds)
+        finally:
+            self.lock.release()
+
+    def _move_away(self) -> str:
+        """Set aside what is no file of this user, or a file that no other one replaces.
 
         Returns:
-            The new path; None when another process has set it aside already, or it can be read
-            after all.
+            What was done, in words: another process may have done it already.
         """
-        self.close()
-        if self._is_sound():
-            return None
         kept = f"{self.path}.corrupt-{random_hex(4)}"
         try:
             found = os.lstat(self.path)
             if self._identity not in (None, (found.st_dev, found.st_ino)):
-                return None
+                return "another process has set it aside"
             os.rename(self.path, kept)
             for suffix in ("-wal", "-shm"):
                 try:
@@ -286,32 +363,35 @@ class Journal:
                 except FileNotFoundError:
                     continue
         except FileNotFoundError:
-            return None
+            return "another process has set it aside"
         except OSError as error:
             raise StateWriteError(self.path, f"cannot be set aside: {error.strerror}") from error
-        return kept
+        return f"set aside as {kept}"
 
-    def set_aside(self, error: StateCorruptError) -> str:
-        """Set a journal aside after an error, unless it can be read; return both as a text.
-
-        Raises:
-            StateWriteError: The file system refused.
-        """
-        with self.lock:
-            kept = self._quarantine()
-        return f"{error}; " + ("it can be read again" if kept is None else f"set aside as {kept}")
+    def _size(self) -> int:
+        try:
+            return os.lstat(self.path).st_size
+        except OSError:
+            return 0
 
     def _is_sound(self) -> bool:
         """Return whether no damage is found: SQLite reports one failed read as "malformed"."""
         try:
             with self.transaction(0.0, "DEFERRED") as connection:
-                return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+                checked = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                return bool(checked == "ok") and self.find_bad_row(connection) is None
         except StateCorruptError:
             return False
         except StateError:
             return True  # busy, or gone
         finally:
             self.close()
+
+    def find_bad_row(self, connection: JournalConnection) -> str | None:
+        """Return a row that cannot be read as what it is, described; None where there is none."""
+        from ultramon.backends.local.row_shapes import bad_rows
+
+        return next(bad_rows(connection), None)
 
     def append(
         self,
@@ -335,12 +415,42 @@ class Journal:
             StateWriteError: Busy beyond the timeout, or the disk refused; nothing was stored.
             StateCorruptError: The journal is not a readable database.
         """
-        if not events and not (record is not None and self.is_due(record)):
-            return
+        if events or (record is not None and self.is_due(record)):
+            self._append(lambda _: events, timeout_seconds, record, known)
+
+    def append_following(self, agent_id: str, follow: Follow, record: StateRecord | None) -> None:
+        """Store events that follow from those of an agent; see `Backend.append_following`.
+
+        Args:
+            agent_id: The agent.
+            follow: As there.
+            record: Its state, None without one.
+        """
+        waiting = (record.pending if record is not None else None) or []
+
+        def read_and_follow(connection: JournalConnection) -> list[dict[str, Any]]:
+            query = "SELECT payload FROM events WHERE agent_id = ? ORDER BY id"
+            rows = connection.execute(query, (agent_id,))
+            stored = [event for (payload,) in rows if (event := read_event(payload))]
+            keys = set(map(event_key, stored))
+            new = [event for event in waiting if event_key(event) not in keys]
+            return new + follow(stored + new)
+
+        known = () if record is None else (record,)
+        self._append(read_and_follow, TOOL_TIMEOUT_SECONDS, None, known)
+
+    def _append(
+        self,
+        events_in: Callable[[JournalConnection], Sequence[dict[str, Any]]],
+        timeout_seconds: float,
+        record: StateRecord | None,
+        known: Sequence[StateRecord],
+    ) -> None:
         # Held until the marks are right: no thread with more patience may come in between.
         self.acquire(timeout_seconds)
         try:
             with self.transaction(timeout_seconds) as connection:
+                events = events_in(connection)
                 new = [event for event in events if insert_event(connection, event)]
                 rows = JournalRows(connection)
                 if record is None:
@@ -394,12 +504,15 @@ class Journal:
         """
         write_mark(self._directory, agent_id, mark)
 
-    def tail(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], str, list[str]]:
+    def tail(
+        self, after: str | None, limit: int | None, wanted: Mapping[str, str] | None = None
+    ) -> tuple[list[dict[str, Any]], str, list[str]]:
         """Read events in commit order.
 
         Args:
             after: A cursor that this method returned, or None for the beginning.
-            limit: At most so many events.
+            limit: At most so many events; None = all.
+            wanted: Only events with these values in these columns; None = any.
 
         Returns:
             The events, the cursor behind the last one, and the cursor behind each. Writers of a
@@ -407,14 +520,21 @@ class Journal:
             later.
         """
         position = position_of(after)
-        query = "SELECT id, payload FROM events WHERE id > ? ORDER BY id LIMIT ?"
+        wanted = wanted or {}
+        conditions = "".join(f" AND {column} = ?" for column in wanted)
+        query = f"SELECT id, payload FROM events WHERE id > ?{conditions} ORDER BY id LIMIT ?"
+        most = -1 if limit is None else limit
         # The first writer may have made the file and not its tables yet.
-        rows = self.select(1, query, position, limit)
+        rows = self.select(1, query, position, *wanted.values(), most)
         if rows:
             position = rows[-1][0]
-        read = [(str(number), _read_event(payload)) for number, payload in rows]
-        cursors = [cursor for cursor, event in read if event]
-        return [event for _, event in read if event], str(position), cursors
+        events, cursors = [], []
+        for number, payload in rows:
+            event = read_event(payload)
+            if event is not None:
+                events.append(event)
+                cursors.append(str(number))
+        return events, str(position), cursors
 
     def mentions(self, agent_ids: Sequence[str]) -> set[str]:
         """Return which agents have events, those without a state too."""
@@ -444,3 +564,99 @@ class Journal:
         for agent_id in agents:
             self.write_mark(agent_id, None)
         return deleted
+
+
+class Transaction:
+    """Gives the block a connection; commits at its end, rolls back when it raises.
+
+    Args:
+        journal: Of which file.
+        timeout_seconds: How long to wait for another writer, and for a thread of this process.
+        kind: As for `Journal.transaction`.
+
+    Raises:
+        StateWriteError: Busy beyond the timeout, or the system refused.
+        StateCorruptError: It is not a readable database.
+    """
+
+    __slots__ = ("_connection", "_journal", "_kind", "_timeout_seconds")
+
+    def __init__(self, journal: Journal, timeout_seconds: float, kind: str) -> None:
+        self._journal = journal
+        self._timeout_seconds = timeout_seconds
+        self._kind = kind
+
+    def __enter__(self) -> JournalConnection:
+        try:
+            import sqlite3  # noqa: F401 - to recognise this failure
+        except (ImportError, OSError) as error:  # e.g. no descriptor left to load it through
+            raise StateWriteError(
+                self._journal.path, f"SQLite cannot be loaded: {error}"
+            ) from error
+        self._journal.acquire(self._timeout_seconds)
+        try:
+            self._connection = self._journal.begin(self._timeout_seconds, self._kind)
+        except BaseException as error:
+            self._journal.lock.release()
+            self._translate(error)
+            raise
+        return self._connection
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if error is None:
+                self._commit()
+            else:
+                self._judge_rows(error)
+                self._roll_back()
+                self._translate(error)
+        finally:
+            self._journal.lock.release()
+
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except BaseException as refusal:
+            self._roll_back()
+            self._translate(refusal)
+            raise
+
+    def _roll_back(self) -> None:
+        import sqlite3
+
+        try:
+            self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass
+
+    def _judge_rows(self, error: BaseException) -> None:
+        """Raise `StateCorruptError` for an error that a value of another type may have caused.
+
+        Every value of every row may be damaged; to check each where it is used would cost more
+        than to look for a damaged row once something failed.
+        """
+        if not isinstance(error, _ERRORS_OF_VALUES) or isinstance(error, UltramonError):
+            return
+        import sqlite3
+
+        try:
+            problem = self._journal.find_bad_row(self._connection)
+        except sqlite3.Error as damage:
+            problem = str(damage)
+        if problem is not None:
+            self._roll_back()
+            raise StateCorruptError(self._journal.path, problem, self._journal.cure) from error
+
+    def _translate(self, error: BaseException) -> None:
+        """Raise the exception that an error of SQLite means; others pass."""
+        import sqlite3
+
+        if isinstance(error, sqlite3.DatabaseError):
+            text = str(error)
+            if "not a database" in text or "malformed" in text:
+                raise StateCorruptError(self._journal.path, text, self._journal.cure) from error
+            raise StateWriteError(self._journal.path, text) from error
+        if isinstance(error, OSError) and not isinstance(error, StateWriteError):
+            raise StateWriteError(
+                self._journal.path, f"cannot be opened: {error.strerror}"
+            ) from error

@@ -5,6 +5,8 @@ A mark only says when to look; which notice follows is decided in the database.
 
 from __future__ import annotations
 
+import os
+
 from ultramon.errors import StateCorruptError
 from ultramon.system import compact_json
 from ultramon.system.files import (
@@ -13,7 +15,6 @@ from ultramon.system.files import (
     read_private_file,
     replace_file,
 )
-from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

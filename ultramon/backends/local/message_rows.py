@@ -1,26 +1,34 @@
-"""Messages as rows of the journal: the statements of every transaction that touches them.
-
-A message is ready, claimed for a time, dead, or, while claimed, cancelled. Delivered ones are
-deleted; those with a dedupe key leave the key behind until they expire.
-"""
+"""Messages as rows of the journal: the statements of every transaction that touches them."""
 
 from __future__ import annotations
 
 from ultramon.backends.local.event_rows import insert_event
 from ultramon.backends.local.inbox_flags import lower_beside, raise_beside
+from ultramon.backends.local.journal_clock import (
+    CLAIMED_AHEAD,
+    bound_claimed,
+    bound_waiting,
+    skew_in,
+)
+from ultramon.backends.sql_rows import (
+    BELONGINGS,
+    COLUMNS,
+    IS_NOTICE,
+    count_loss,
+    priorities,
+    read_message,
+)
 from ultramon.errors import QueueFullError
-from ultramon.notices.message import Cancelled, Draft, Message
+from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
     DELIVERIES,
     LEASE_SECONDS,
     MAX_ATTEMPTS,
     MAX_BATCH,
     MAX_WAITING,
-    backoff_seconds,
     dead_letter,
     harmless,
 )
-from ultramon.notices.texts import CATEGORIES
 from ultramon.system import compact_json
 from ultramon.system.ids import random_hex
 
@@ -28,48 +36,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
-    from typing import Any
 
     from ultramon.backends.local.connection import JournalConnection
+    from ultramon.notices.message import Draft, Message
 
-BELONGINGS = (
-    ("messages", "recipient"),
-    ("message_losses", "recipient"),
-    ("senders", "agent_id"),
-    ("registrations", "agent_id"),
-    ("announcements", "agent_id"),
-    ("credentials", "agent_id"),
-)
-"""The tables that hold rows of an agent, each with the column that names it."""
-
-READY, CLAIMED, DEAD, CANCELLED, DELIVERED = range(5)
-
-IS_NOTICE = (
-    f"(category IS NOT NULL AND category IN ({', '.join(repr(name) for name in CATEGORIES)})"
-    " AND facts <> '{}')"
-)
-"""In SQL: whether a message is a notice about its sender. Those arrive in the order of ids."""
-LEVEL_FACT = '"kind":"level"'
-"""In the stored facts of a notice: it is about a level that was reached."""
-COLUMNS = (
-    "id, recipient, sender, category, priority, text, facts, attempts, claim_token, queued_at,"
-    " expires_at, last_error"
-)
-
-
-def is_superseded(connection: sqlite3.Connection, draft: Draft) -> bool:
-    """Return whether a message is stale: its sender has moved on since."""
-    sender_epoch, said_at = draft.sender_epoch, draft.said_at
-    if draft.sender is None or (sender_epoch is None and said_at is None):
-        return False
-    newest = connection.execute(
-        "SELECT generation, epoch, cleared_at FROM senders WHERE agent_id = ?", (draft.sender,)
-    ).fetchone()
-    if newest is None:
-        return False
-    generation, epoch, cleared_at = newest
-    is_of_old_epoch = sender_epoch is not None and sender_epoch < (generation, epoch)
-    return is_of_old_epoch or (said_at is not None and said_at <= cleared_at)
+UNREADABLE = "cannot be read: a value of it is damaged"
 
 
 def insert_message(connection: JournalConnection, draft: Draft, now: float) -> int:
@@ -89,11 +60,12 @@ def insert_messages(
     """Add messages within a transaction; return their ids, None for None. See `insert_message`."""
     ids: list[int | None] = []
     newest: dict[tuple[str, str | None], int] = {}
+    at = now + skew_in(connection)
     for draft in drafts:
         if draft is None:
             ids.append(None)
             continue
-        message_id, is_new = _insert(connection, draft, now)
+        message_id, is_new = _insert(connection, draft, at)
         ids.append(message_id)
         if is_new:
             newest[draft.recipient, draft.category] = message_id
@@ -105,7 +77,7 @@ def insert_messages(
     return ids
 
 
-def _insert(connection: sqlite3.Connection, draft: Draft, now: float) -> tuple[int, bool]:
+def _insert(connection: sqlite3.Connection, draft: Draft, at: float) -> tuple[int, bool]:
     """Return the id of a message, and whether it is new."""
     facts, dedupe_key = draft.facts, draft.dedupe_key
     done = connection.execute(
@@ -120,9 +92,9 @@ def _insert(connection: sqlite3.Connection, draft: Draft, now: float) -> tuple[i
             draft.text,
             compact_json.dumps(facts) if facts else "{}",
             dedupe_key,
-            now,
-            now,
-            now + draft.expires_seconds,
+            at,
+            at,
+            at + draft.expires_seconds,
         ),
     )
     if done.rowcount:
@@ -154,7 +126,7 @@ def _enforce_bound(
         if category is None:
             raise QueueFullError(recipient, MAX_WAITING)
         connection.executemany("DELETE FROM messages WHERE id = ?", over)
-        _count_loss(connection, recipient, "dropped", len(over))
+        count_loss(connection, recipient, "dropped", len(over))
 
 
 def delete_messages_from(connection: sqlite3.Connection, sender: str, category: str) -> Cancelled:
@@ -165,14 +137,6 @@ def delete_messages_from(connection: sqlite3.Connection, sender: str, category: 
         f"UPDATE messages SET state = 3 {which} AND state = 1", (sender, category)
     )
     return Cancelled(deleted.rowcount, in_flight.rowcount)
-
-
-def _count_loss(connection: sqlite3.Connection, recipient: str, reason: str, count: int) -> None:
-    connection.execute(
-        "INSERT INTO message_losses VALUES (?, ?, ?)"
-        " ON CONFLICT (recipient, reason) DO UPDATE SET count = count + excluded.count",
-        (recipient, reason, count),
-    )
 
 
 def mark_dead(
@@ -190,35 +154,44 @@ def mark_dead(
     insert_event(connection, event, key)
 
 
-def sweep(connection: sqlite3.Connection, now: float) -> None:
-    """End expired leases, and delete expired messages."""
-    ended = "state IN (1, 3) AND claimed_until <= ?"
-    expired = "state IN (0, 4) AND expires_at <= ?"
+def sweep(connection: JournalConnection, at: float, now: float) -> None:
+    """End expired leases, and delete expired messages.
+
+    Args:
+        connection: Within a transaction.
+        at: Now, by the clock of the journal.
+        now: Epoch seconds, for events.
+    """
+    ended = "state IN (1, 3) AND claimed_until <= :at"
+    expired = "state IN (0, 4) AND expires_at <= :at"
+    due = {"at": at}
     if not connection.execute(
         f"SELECT 1 FROM messages WHERE {ended} UNION ALL SELECT 1 FROM messages WHERE {expired}"
-        " LIMIT 1",
-        (now, now),
+        f" UNION ALL SELECT 1 FROM messages WHERE {CLAIMED_AHEAD} LIMIT 1",
+        due,
     ).fetchone():
         return
-    connection.execute(f"DELETE FROM messages WHERE {ended} AND state = 3", (now,))
+    bound_claimed(connection, at)
+    connection.execute(f"DELETE FROM messages WHERE {ended} AND state = 3", due)
     for message_id, recipient in connection.execute(
-        f"SELECT id, recipient FROM messages WHERE {ended} AND attempts >= ?", (now, MAX_ATTEMPTS)
+        f"SELECT id, recipient FROM messages WHERE {ended} AND attempts >= :most",
+        {**due, "most": MAX_ATTEMPTS},
     ).fetchall():
         mark_dead(connection, message_id, recipient, "its claimer went silent", now)
     connection.execute(
         f"UPDATE messages SET state = 0, claim_token = NULL, available_at = claimed_until"
         f" WHERE {ended}",
-        (now,),
+        due,
     )
     for recipient, count in connection.execute(
-        f"SELECT recipient, count(*) FROM messages WHERE {expired} AND state = 0 GROUP BY 1", (now,)
+        f"SELECT recipient, count(*) FROM messages WHERE {expired} AND state = 0 GROUP BY 1", due
     ).fetchall():
-        _count_loss(connection, recipient, "expired", count)
-    connection.execute(f"DELETE FROM messages WHERE {expired}", (now,))
+        count_loss(connection, recipient, "expired", count)
+    connection.execute(f"DELETE FROM messages WHERE {expired}", due)
 
 
 def claim_ready(
-    connection: sqlite3.Connection,
+    connection: JournalConnection,
     recipient: str,
     now: float,
     *,
@@ -242,46 +215,38 @@ def claim_ready(
         lease_seconds: For how long.
         only: A condition in SQL that they must meet.
     """
-    sweep(connection, now)
-    claimable = f"state = 0 AND available_at <= :now AND priority IN ({priorities(deliveries)})"
-    ready = connection.execute(
+    skew_seconds = skew_in(connection)
+    at = now + skew_seconds
+    sweep(connection, at, now)
+    claimable = f"state = 0 AND available_at <= :at AND priority IN ({priorities(deliveries)})"
+    query = (
         f"SELECT id, attempts FROM messages AS m WHERE recipient = :recipient AND {claimable}"
         f" AND {only} AND NOT ({IS_NOTICE} AND EXISTS (SELECT 1 FROM messages"
         " WHERE sender = m.sender"
         f"  AND {IS_NOTICE} AND state IN (0, 1) AND recipient = :recipient AND id < m.id"
         f"  AND NOT ({claimable})))"
-        " ORDER BY priority, id LIMIT :limit",
-        {"recipient": recipient, "now": now, "limit": min(limit, MAX_BATCH)},
-    ).fetchall()
+        " ORDER BY priority, id LIMIT :limit"
+    )
+    wanted = {"recipient": recipient, "at": at, "limit": min(limit, MAX_BATCH)}
+    ready = connection.execute(query, wanted).fetchall()
+    if not ready and bound_waiting(connection, recipient, at):
+        ready = connection.execute(query, wanted).fetchall()
     token = random_hex(8)
     claimed = []
     for message_id in harmless(ready):
         connection.execute(
             "UPDATE messages SET state = 1, attempts = attempts + 1, claim_token = ?,"
-            " claimed_until = ? WHERE id = ?",
-            (token, now + lease_seconds, message_id),
+            " claimed_until = ?, lease_seconds = ? WHERE id = ?",
+            (token, at + lease_seconds, lease_seconds, message_id),
         )
-        row = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
-        claimed.append(read_message(row.fetchone()))
+        found = connection.execute(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
+        message = read_message(found.fetchone(), skew_seconds)
+        if message is None:
+            # As a dead letter it can be looked at, is counted, and keeps no other message back.
+            mark_dead(connection, message_id, recipient, UNREADABLE, now)
+        else:
+            claimed.append(message)
     return claimed
-
-
-def read_message(row: Sequence[Any]) -> Message:
-    """Return the message of a row of `COLUMNS`; facts that cannot be read are none."""
-    try:
-        facts = compact_json.loads(row[6])
-    except ValueError:
-        facts = None  # an edited row must not keep the messages beside it back
-    return Message(*row)._replace(
-        delivery=DELIVERIES[row[4]],
-        facts=facts if isinstance(facts, dict) else {},
-        claim_token=row[8] or "",
-    )
-
-
-def priorities(deliveries: Sequence[str]) -> str:
-    """Return modes as a list in SQL."""
-    return ", ".join(str(DELIVERIES.index(delivery)) for delivery in deliveries)
 
 
 def end_claimed(connection: sqlite3.Connection, message_id: int, claim_token: str) -> bool:
@@ -300,40 +265,14 @@ def end_claimed(connection: sqlite3.Connection, message_id: int, claim_token: st
     return done.rowcount == 1
 
 
-def give_back(
-    connection: sqlite3.Connection, message_id: int, claim_token: str, error: str, now: float
-) -> bool:
-    """Make a claimed message ready for later, or dead, within a transaction. See `Queue.reject`."""
-    row = connection.execute(
-        "SELECT recipient, attempts, state FROM messages"
-        " WHERE id = ? AND claim_token = ? AND state IN (1, 3)",
-        (message_id, claim_token),
-    ).fetchone()
-    if row is None:
-        return False
-    recipient, attempts, state = row
-    if state == CANCELLED:
-        connection.execute("DELETE FROM messages WHERE id = ?", (message_id,))
-        return True
-    if attempts >= MAX_ATTEMPTS:
-        mark_dead(connection, message_id, recipient, error[:500], now)
-        return True
-    connection.execute(
-        "UPDATE messages SET state = 0, claim_token = NULL, last_error = ?, available_at = ?"
-        " WHERE id = ?",
-        (error[:500], now + backoff_seconds(attempts), message_id),
-    )
-    return True
-
-
-def put_back(connection: sqlite3.Connection, message_id: int, claim_token: str, now: float) -> None:
+def put_back(connection: JournalConnection, message_id: int, claim_token: str, now: float) -> None:
     """Make a claimed message ready as if it had not been claimed, within a transaction."""
     held = "WHERE id = ? AND claim_token = ? AND state"
     connection.execute(f"DELETE FROM messages {held} = 3", (message_id, claim_token))
     connection.execute(
         "UPDATE messages SET state = 0, claim_token = NULL, attempts = attempts - 1,"
         f" available_at = ? {held} = 1",
-        (now, message_id, claim_token),
+        (now + skew_in(connection), message_id, claim_token),
     )
 
 
@@ -353,7 +292,9 @@ def refuse(
 
 def forget(connection: JournalConnection, before: float, agents: Sequence[str]) -> None:
     """Delete dead messages queued before a time, and the rows of deleted agents."""
-    connection.execute("DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before,))
+    connection.execute(
+        "DELETE FROM messages WHERE state = 2 AND queued_at < ?", (before + skew_in(connection),)
+    )
     for table, column in BELONGINGS:
         connection.executemany(
             f"DELETE FROM {table} WHERE {column} = ?", [(agent_id,) for agent_id in agents]

@@ -6,30 +6,39 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.local.inbox_flags import raise_beside
 from ultramon.backends.local.journal import TOOL_TIMEOUT_SECONDS
+from ultramon.backends.local.journal_clock import (
+    CLAIMED_AHEAD,
+    LONG_CLAIMED_AHEAD,
+    WAITS_AHEAD,
+    known_skew_in,
+    skew_in,
+)
 from ultramon.backends.local.message_rows import (
-    COLUMNS,
     claim_ready,
     delete_messages_from,
     end_claimed,
-    give_back,
     insert_messages,
-    is_superseded,
-    read_message,
+    mark_dead,
 )
-from ultramon.backends.local.schema import QUEUE_VERSION
-from ultramon.backends.queue import Depth
-from ultramon.notices.message import Cancelled, Draft
-from ultramon.notices.message_rules import EXPIRY_SECONDS, LEASE_SECONDS, check_message
+from ultramon.backends.local.route_rows import JournalRows
+from ultramon.backends.local.schema import CLOCK_VERSION, QUEUE_VERSION
+from ultramon.backends.sql_parts import SqlQueue
+from ultramon.notices.message import EXPIRY_SECONDS, Cancelled
+from ultramon.notices.message_rules import LEASE_SECONDS, check_message
+from ultramon.notices.router import is_superseded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from ultramon.backends.local.connection import JournalConnection
     from ultramon.backends.local.journal import Journal
-    from ultramon.notices.message import Message
+    from ultramon.notices.message import Draft, Message
+
+    Found = TypeVar("Found")
 
 
-class JournalQueue:
+class JournalQueue(SqlQueue):
     """See `ultramon.backends.queue.Queue`.
 
     Args:
@@ -39,9 +48,25 @@ class JournalQueue:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def queue_message(self, recipient: str, text: str, *, now: float, **options: Any) -> int | None:
+    def _look(self, look: Callable[[JournalConnection, float], list[Found]]) -> list[Found]:
+        found = self._journal.read(QUEUE_VERSION, lambda rows: look(rows, known_skew_in(rows)))
+        return found or []
+
+    def _change(self, change: Callable[[JournalConnection, float], bool]) -> bool:
+        return bool(self._journal.change(lambda rows: change(rows, skew_in(rows))))
+
+    def _mark_dead(
+        self,
+        connection: JournalConnection,
+        message_id: int,
+        recipient: str,
+        error: str,
+        now: float,
+    ) -> None:
+        mark_dead(connection, message_id, recipient, error, now)
+
+    def queue_message(self, draft: Draft, *, now: float) -> int | None:
         """See `Queue.queue_message`."""
-        draft = Draft(recipient, text, **options)
         check_message(draft)
         return self.queue_messages((draft,), now=now)[0]
 
@@ -50,26 +75,31 @@ class JournalQueue:
         if not self._journal.exists():
             self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
-            return insert_messages(
-                connection,
-                [None if is_superseded(connection, draft) else draft for draft in drafts],
-                now,
-            )
+            rows = JournalRows(connection)
+            new = [None if is_superseded(rows, draft) else draft for draft in drafts]
+            return insert_messages(connection, new, now)
 
     def claim(self, recipient: str, *, now: float, **options: Any) -> list[Message]:
         """See `Queue.claim`."""
-        # A poll that finds nothing must not make the writers wait.
-        if not self._journal.select(
-            QUEUE_VERSION,
-            "SELECT 1 FROM messages WHERE recipient = ? AND state = 0 AND available_at <= ?"
-            " UNION ALL SELECT 1 FROM messages WHERE state IN (1, 3) AND claimed_until <= ?"
-            " LIMIT 1",
-            recipient,
-            now,
-            now,
-        ):
-            return []
 
+        def may_find(connection: JournalConnection) -> bool:
+            is_older = self._journal.version(connection) < CLOCK_VERSION
+            ahead = LONG_CLAIMED_AHEAD if is_older else CLAIMED_AHEAD
+            query = (
+                "SELECT 1 FROM messages WHERE recipient = :recipient AND state = 0"
+                " AND available_at <= :at"
+                " UNION ALL SELECT 1 FROM messages WHERE state IN (1, 3) AND claimed_until <= :at"
+                f" UNION ALL SELECT 1 FROM messages WHERE {ahead}"
+                f" UNION ALL SELECT 1 FROM messages WHERE recipient = :recipient AND {WAITS_AHEAD}"
+                " LIMIT 1"
+            )
+            at = now + known_skew_in(connection)
+            found = connection.execute(query, {"recipient": recipient, "at": at})
+            return found.fetchone() is not None
+
+        # A poll that finds nothing must not make the writers wait.
+        if not self._journal.read(QUEUE_VERSION, may_find):
+            return []
         claimed = self._journal.change(lambda rows: claim_ready(rows, recipient, now, **options))
         return claimed or []
 
@@ -81,56 +111,32 @@ class JournalQueue:
         self, message_id: int, claim_token: str, *, now: float, lease_seconds: float = LEASE_SECONDS
     ) -> bool:
         """See `Queue.extend`."""
-        statement = (
-            "UPDATE messages SET claimed_until = ? WHERE id = ? AND claim_token = ? AND state = 1"
-        )
-        return self._journal.execute(statement, now + lease_seconds, message_id, claim_token) == 1
 
-    def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
-        """See `Queue.reject`."""
-        return bool(
-            self._journal.change(lambda rows: give_back(rows, message_id, claim_token, error, now))
-        )
+        def extend(connection: JournalConnection, skew_seconds: float) -> bool:
+            until = now + skew_seconds + lease_seconds
+            done = connection.execute(
+                "UPDATE messages SET claimed_until = ?, lease_seconds = ?"
+                " WHERE id = ? AND claim_token = ? AND state = 1",
+                (until, lease_seconds, message_id, claim_token),
+            )
+            return done.rowcount == 1
+
+        return self._change(extend)
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`."""
         cancelled = self._journal.change(lambda rows: delete_messages_from(rows, sender, category))
         return cancelled or Cancelled(0, 0)
 
-    def peek(
-        self, recipient: str, *, now: float, after: int = 0, limit: int = 100
-    ) -> list[Message]:
-        """See `Queue.peek`."""
-        rows = self._journal.select(
-            QUEUE_VERSION,
-            f"SELECT {COLUMNS} FROM messages WHERE recipient = ? AND state IN (0, 1) AND id > ?"
-            " AND expires_at > ? ORDER BY id LIMIT ?",
-            recipient,
-            after,
-            now,
-            limit,
-        )
-        return [read_message(row) for row in rows]
-
-    def dead(self, recipient: str | None = None) -> list[Message]:
-        """See `Queue.dead`."""
-        rows = self._journal.select(
-            QUEUE_VERSION,
-            f"SELECT {COLUMNS} FROM messages WHERE state = 2 AND (? IS NULL OR recipient = ?)"
-            " ORDER BY id",
-            recipient,
-            recipient,
-        )
-        return [read_message(row) for row in rows]
-
     def retry(self, message_id: int, *, now: float) -> bool:
         """See `Queue.retry`."""
 
-        def retry(connection: JournalConnection) -> bool:
+        def retry(connection: JournalConnection, skew_seconds: float) -> bool:
+            at = now + skew_seconds
             done = connection.execute(
                 "UPDATE OR IGNORE messages SET state = 0, attempts = 0, available_at = ?,"
                 " expires_at = ? WHERE id = ? AND state = 2",
-                (now, now + EXPIRY_SECONDS, message_id),
+                (at, at + EXPIRY_SECONDS, message_id),
             )
             for (recipient,) in connection.execute(
                 "SELECT recipient FROM messages WHERE id = ? AND state = 0", (message_id,)
@@ -138,31 +144,4 @@ class JournalQueue:
                 raise_beside(connection, recipient)
             return done.rowcount == 1
 
-        return bool(self._journal.change(retry))
-
-    def drop(self, message_id: int) -> bool:
-        """See `Queue.drop`."""
-        return (
-            self._journal.execute("DELETE FROM messages WHERE id = ? AND state = 2", message_id)
-            == 1
-        )
-
-    def depth(self, *, now: float) -> list[Depth]:
-        """See `Queue.depth`."""
-        rows = self._journal.select(
-            QUEUE_VERSION,
-            "SELECT recipient, sum(ready), sum(waiting), sum(claimed), sum(dead), sum(dropped),"
-            " sum(expired), min(oldest) FROM ("
-            " SELECT recipient, state = 0 AND available_at <= ? AS ready,"
-            "  state = 0 AND available_at > ? AS waiting, state IN (1, 3) AS claimed,"
-            "  state = 2 AS dead, 0 AS dropped, 0 AS expired,"
-            "  CASE WHEN state IN (0, 1) THEN queued_at END AS oldest"
-            " FROM messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= ?)"
-            " UNION ALL SELECT recipient, 0, 0, 0, 0, iif(reason = 'dropped', count, 0),"
-            "  iif(reason = 'expired', count, 0), NULL FROM message_losses"
-            ") GROUP BY recipient ORDER BY recipient",
-            now,
-            now,
-            now,
-        )
-        return [Depth(*row) for row in rows]
+        return self._change(retry)

@@ -119,6 +119,15 @@ MIGRATIONS = (
     ALTER TABLE handoff_claims ADD COLUMN status TEXT NOT NULL DEFAULT 'confirmed';
     CREATE INDEX handoff_claims_pending ON handoff_claims (handoff_id) WHERE status = 'pending';
     """,
+    # How far the wall clock was ahead of each boot's own clock. Leases of before have no length.
+    """
+    CREATE TABLE boots (
+        boot_id TEXT PRIMARY KEY,
+        offset_seconds REAL NOT NULL
+    ) WITHOUT ROWID;
+    ALTER TABLE messages ADD COLUMN lease_seconds REAL;
+    ALTER TABLE consumers ADD COLUMN lease_seconds REAL;
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 QUEUE_VERSION = 3
@@ -127,6 +136,8 @@ CREDENTIALS_VERSION = 4
 """The first version with credentials: an older journal knows no token."""
 CLAIMS_VERSION = 5
 """The first version with pending claims: an older journal holds confirmed ones alone."""
+CLOCK_VERSION = 6
+"""The first version with a clock of its own: an older journal goes by the wall clock."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:

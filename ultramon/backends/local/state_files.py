@@ -5,6 +5,7 @@ Every writer of a state goes through `StateDirectory`; nothing else opens these 
 
 from __future__ import annotations
 
+import os
 import time
 from stat import S_ISREG
 
@@ -14,6 +15,7 @@ from ultramon.errors import (
     InvalidAgentIdError,
     StateCorruptError,
     StateDirectoryError,
+    StateError,
 )
 from ultramon.state.history_ring import FILE_BYTES, add_point, encode_point, pack, unpack
 from ultramon.state.record import (
@@ -38,27 +40,16 @@ from ultramon.system.files import (
     sync_directory,
 )
 from ultramon.system.ids import check_agent_id, random_hex
-from ultramon.system.lean_os import os
 from ultramon.system.locks import Lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-    from typing import Any, Protocol
+    from typing import Any
 
     # Differs when a state does: of a file its times, inode, size and mode.
     Mark = Sequence[int]
-
-    class Unwritten(Protocol):
-        """States of this process that are newer than their files."""
-
-        def read(self, agent_id: str) -> bytes | None:
-            """Return what the file of an agent will hold; None where the file is the newest."""
-
-        def versions(self) -> dict[str, tuple[int, ...]]:
-            """Return, of each of these states, numbers that differ when it does."""
-
 
 STATES = "subagents"
 ALERTS = "alerts"
@@ -83,18 +74,13 @@ class StateDirectory:
 
     Args:
         path: The state directory; files lie in its ``subagents`` folder.
-
-    Attributes:
-        unwritten: States that readers of this process see before their files are written; None in
-            every process but the server.
     """
 
-    __slots__ = ("folder", "path", "unwritten")
+    __slots__ = ("folder", "path")
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.folder = os.path.join(self.path, STATES)
-        self.unwritten: Unwritten | None = None
 
     def prepare(self) -> None:
         """Create both directories where missing, and check them.
@@ -143,10 +129,6 @@ class StateDirectory:
             pass
         except OSError as error:
             raise StateDirectoryError(self.folder, f"cannot be listed: {error.strerror}") from error
-        if self.unwritten is not None:
-            for agent_id, version in self.unwritten.versions().items():
-                if agent_id in marks:
-                    marks[agent_id] = (*version, marks[agent_id][-1])
         return marks
 
     def list_ids(self) -> list[str]:
@@ -165,7 +147,7 @@ class StateDirectory:
             StateCorruptError: There is one and it cannot be read.
         """
         try:
-            return self._read_newest(agent_id)
+            return self._read(agent_id)
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
 
@@ -180,22 +162,9 @@ class StateDirectory:
         """
         is_regular = mark is not None and S_ISREG(mark[-1])
         try:
-            return self._read_newest(agent_id, decode_head, is_regular=is_regular)
+            return self._read(agent_id, decode_head, is_regular=is_regular)
         except OSError as error:
             raise self._unreadable(agent_id, error) from error
-
-    def _read_newest(
-        self,
-        agent_id: str,
-        decode: Callable[[bytes, str], StateRecord] = decode_state,
-        *,
-        is_regular: bool = False,
-    ) -> StateRecord:
-        if self.unwritten is not None:
-            data = self.unwritten.read(agent_id)
-            if data is not None:
-                return decode(data, self.file(agent_id))
-        return self._read(agent_id, decode, is_regular=is_regular)
 
     def _unreadable(self, agent_id: str, error: OSError) -> StateCorruptError:
         return StateCorruptError(self.file(agent_id), f"cannot be read: {error.strerror}")
@@ -298,11 +267,16 @@ class StateDirectory:
         try:
             fd = open_private(path)
             try:
-                check_private(os.fstat(fd), path)
+                found = os.fstat(fd)
+                check_private(found, path)
                 data = os.read(fd, FILE_BYTES + 1)
                 known = unpack(data)
                 points = add_point(known, point)
                 if points is known:
+                    return
+                if found.st_nlink > 1:  # the other name, as in a backup, keeps what it has
+                    with self._new_file(record.agent_id, path, pack(points)) as temporary:
+                        os.replace(temporary, path)
                     return
                 # One small write: a kill leaves the old ring or the new one.
                 os.lseek(fd, 0, 0)
@@ -311,7 +285,7 @@ class StateDirectory:
                     os.ftruncate(fd, FILE_BYTES)
             finally:
                 close_quietly(fd)
-        except (OSError, StateCorruptError):
+        except (OSError, StateError):
             return  # a picture less; the state is what counts
 
     def read_history(self, agent_id: str) -> bytes:
@@ -426,10 +400,13 @@ class StateDirectory:
     def sweep(self, now: float) -> list[str]:
         """Delete temporary files that killed writers left behind more than a minute ago.
 
+        What lists of an earlier version kept in the folder ``index`` goes too.
+
         Returns:
-            The names deleted.
+            The names of the temporary files deleted.
         """
         swept = []
+        self._delete_index()
         for name in self._list():
             if not (name[0] == "." and name.endswith(".tmp")):
                 continue
@@ -441,6 +418,16 @@ class StateDirectory:
             except OSError:
                 continue
         return swept
+
+    def _delete_index(self) -> None:
+        folder = os.path.join(self.path, "index")
+        try:
+            for name in os.listdir(folder):
+                if name in ("heads", "texts") or name.endswith(".tmp"):
+                    os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
+        except OSError:
+            return
 
     def _list(self) -> list[str]:
         try:

@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import weakref
-from functools import partial
 from time import time as wall_clock
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,13 @@ from ultramon.backends.postgres.store.claims import Claims
 from ultramon.backends.postgres.store.credentials import PostgresCredentials
 from ultramon.backends.postgres.store.event_log import EventLog
 from ultramon.backends.postgres.store.message_rows import MessageRows
-from ultramon.backends.postgres.store.outbox_delivery import deliver, is_unstarted
+from ultramon.backends.postgres.store.outbox_delivery import OutboxDelivery, is_unstarted
 from ultramon.backends.postgres.store.overview import PostgresOverview
 from ultramon.backends.postgres.store.queue import PostgresQueue
 from ultramon.backends.postgres.store.registry import PostgresRegistry
 from ultramon.backends.postgres.store.states import States
 from ultramon.backends.toolkit import is_over, refuse_living
-from ultramon.errors import StateSchemaError, StateWriteError, UltramonError
+from ultramon.errors import StateError, StateSchemaError, StateWriteError, UltramonError
 from ultramon.notices import router
 from ultramon.state.event_keys import event_key
 from ultramon.state.record import encode_state, refuse_newer
@@ -45,9 +44,8 @@ from ultramon.system.environment import state_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ultramon.backends.base import Build
+    from ultramon.backends.base import Build, Changes, Follow, StoredAgent
     from ultramon.backends.postgres.connection.database import Connection
-    from ultramon.errors import StateError
     from ultramon.state.record import StateRecord
     from ultramon.system.processes import HostIdentity
 
@@ -59,6 +57,8 @@ _STARTED = "agent_started"
 
 START_TIMEOUT_SECONDS = 1.0
 """How long the start of an agent waits for the database, or for another start of it."""
+DELIVERY_SECONDS = 1.0
+"""How long a look at agents waits for what was kept on this host to be stored."""
 
 _log = logging.getLogger("ultramon.backend")
 _alive: weakref.WeakSet[PostgresBackend] = weakref.WeakSet()
@@ -84,7 +84,7 @@ class PostgresBackend:
         self.whole_url = url
         self.database = Database(address, max_connections)
         self.states = states = States(self.database)
-        self.overview = PostgresOverview(self.database, states)
+        self.overview = PostgresOverview(self.database, states, self.deliver_kept)
         self.log = log = EventLog(self.database)
         self.messages = MessageRows(self.database, log)
         self.registry = PostgresRegistry(self.database, self.messages)
@@ -92,17 +92,24 @@ class PostgresBackend:
         self.credentials = PostgresCredentials(self.database)
         self.batches = Batches(self.database, states, self.messages)
         self.outbox = Outbox(self.url, state_directory)
-        self.queue = PostgresQueue(
-            self.database, self.messages, self.outbox, partial(deliver, self)
+        delivery = OutboxDelivery(
+            self.database,
+            states,
+            log,
+            self.registry,
+            claims,
+            self.batches,
+            lambda connection, entry: self.queue.store(connection, entry, is_kept=True),
         )
+        self.queue = PostgresQueue(self.database, self.messages, self.outbox, delivery.deliver)
         self._sender = self.queue.sender
         self._kept: dict[str, set[str]] = {}
         self._lacks_enter = False
         # Verbs of `Backend` that one part carries out alone.
-        self.load, self.list_agents, self.changes = states.load, states.list_agents, states.changes
         self.history = states.history
         self.put_request, self.get_request = states.put_request, states.get_request
         self.events, self.change_mark = log.events, log.change_mark
+        self.committed_events = log.committed_events
         self.last_cursor = log.last_cursor
         self.subscribe, self.acknowledge = log.subscribe, log.acknowledge
         self.unsubscribe = log.unsubscribe
@@ -120,7 +127,29 @@ class PostgresBackend:
     def start_seconds(self) -> float | None:
         """The longest time that `start_agent` takes; None before the first connection."""
         # An agent that is known is asked for twice.
-        return 2 * START_TIMEOUT_SECONDS if self.database.was_connected else None
+        longest = 2 * START_TIMEOUT_SECONDS + DELIVERY_SECONDS
+        return longest if self.database.was_connected else None
+
+    def deliver_kept(self, within_seconds: float = DELIVERY_SECONDS) -> bool:
+        """Store what processes of this host have kept during an outage, whichever they were.
+
+        Every look at agents does so first: one whose end waits here would be taken for lost.
+
+        Args:
+            within_seconds: How long to wait for that; what is left follows later.
+
+        Returns:
+            Whether no entry is left that could be stored now.
+        """
+        return self._sender.deliver(within_seconds)
+
+    def is_kept(self, agent_id: str) -> bool:
+        """Return whether a state of an agent waits on this host: it cannot be judged then."""
+        try:
+            return self.outbox.may_wait() and bool(self.outbox.states_of(agent_id))
+        except StateError as error:
+            _log.info("what may wait on this host cannot be read: %s", error)
+            return False
 
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
@@ -130,6 +159,7 @@ class PostgresBackend:
         An agent that starts during an outage is kept on this host, and stored from there if its
         owner ends before it could do that itself; under the same start where that was stored.
         """
+        self.deliver_kept()
         try:
             self._start_agent(agent_id, build, takeover=takeover, now=now, host=host)
         except DatabaseAwayError:
@@ -223,6 +253,8 @@ class PostgresBackend:
         for save, refusal in zip(saves, refusals, strict=True):
             if refusal is None:
                 self._forget_kept(save.record.agent_id)
+        if any(save.durable for save in saves):
+            self._deliver_soon()
         return refusals
 
     def _keep(self, record: StateRecord, events: Sequence[dict[str, Any]]) -> None:
@@ -246,9 +278,31 @@ class PostgresBackend:
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
         """See `Backend.heartbeat`."""
         lost = self.states.heartbeat(beats, now)
-        if self.outbox.may_wait():
-            self._sender.wake()
+        self._deliver_soon()
         return lost
+
+    def _deliver_soon(self) -> None:
+        try:
+            if not self.outbox.may_wait():
+                return
+        except StateError as error:  # this host's disk, not what the caller asks for
+            _log.info("what may wait on this host cannot be read: %s", error)
+        self._sender.wake()
+
+    def load(self, agent_id: str) -> StoredAgent:
+        """See `Backend.load`."""
+        self.deliver_kept()
+        return self.states.load(agent_id)
+
+    def list_agents(self, run: str | None = None) -> list[StoredAgent]:
+        """See `Backend.list_agents`."""
+        self.deliver_kept()
+        return self.states.list_agents(run)
+
+    def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
+        """See `Backend.changes`."""
+        self.deliver_kept()
+        return self.states.changes(run, seen)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
@@ -258,6 +312,14 @@ class PostgresBackend:
             with self.database.transaction() as connection:
                 new = self.log.insert(connection, events[start : start + _BATCH])
                 router.route_noted(self.registry.rows(connection), new, records)
+
+    def append_following(self, agent_id: str, follow: Follow) -> None:
+        """See `Backend.append_following`."""
+        with self.database.transaction() as connection:
+            self.states.lock(connection, agent_id)
+            known = self.log.events_about(connection, agent_id)
+            new = self.log.insert(connection, follow(known))
+            router.route_noted(self.registry.rows(connection), new, ())
 
     def prune(
         self,

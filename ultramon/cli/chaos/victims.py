@@ -8,7 +8,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon.fleet.ledger import Ledger, end_of_journal, events_of
+from ultramon.fleet.supervise.ledger import Ledger, end_of_journal, events_of
 from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.system.processes import process_started_at, this_host
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ultramon.cli.commands.check import find_session, session_options
-from ultramon.cli.output import ExitCode, json_line, print_json, say
+from ultramon.cli.exit_codes import ExitCode
+from ultramon.cli.output import json_line, print_json, say
 from ultramon.cli.selection import json_option, open_store, state_dir_given
 from ultramon.errors import ConfigurationError
 
@@ -22,7 +23,13 @@ from ultramon.errors import ConfigurationError
     metavar="N",
     help="Check only every N runs of the command in the session.",
 )
-@click.option("--no-alert", is_flag=True, envvar="ULTRAMON_NO_ALERT", help="Do nothing.")
+@click.option(
+    "--no-alert",
+    is_flag=True,
+    envvar="ULTRAMON_NO_ALERT",
+    show_envvar=True,
+    help="Do nothing.",
+)
 @click.option(
     "--history", is_flag=True, help="Show the alerts so far, of the session, else of all."
 )

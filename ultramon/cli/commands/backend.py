@@ -1,4 +1,4 @@
-"""`ultramon backend init|migrate|check|stats`: the store that agents share."""
+"""`ultramon backend init|migrate|check|repair|stats`: the store that agents share."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.findings import finding_line, print_findings
-from ultramon.cli.output import (
-    CommandFailed,
-    ExitCode,
-    age,
-    field,
-    plural,
-    print_result,
-    sanitize_values,
-    say,
-)
+from ultramon.cli.exit_codes import CommandFailed, ExitCode
+from ultramon.cli.output import plural, print_result, sanitize_values, say
 from ultramon.cli.selection import open_store, state_dir_given, store_options
+from ultramon.cli.views.findings import finding_line, print_findings
+from ultramon.cli.views.store_stats import stats_lines
 from ultramon.system.findings import OK, WARNING, Finding
+from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +23,6 @@ if TYPE_CHECKING:
     from ultramon.backends.queue import Queue
 
 _SHOWN_RECIPIENTS = 10
-_SHOWN_INDEXES = 5
 _URL_HELP = """\
 URL is postgresql://user@host/database, file:///directory or memory:; the default is the store of
 ULTRAMON_BACKEND. Put a password into PGPASSWORD or ~/.pgpass: everybody on this host can read a
@@ -84,13 +77,44 @@ def migrate(*, url: str | None, state_dir: str | None, json: bool) -> None:
 def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
     """Check whether a store can be trusted, and what to do if not.
 
-    Fails when there is a problem; warnings alone do not fail.
+    Fails when there is a problem; warnings alone do not fail. What was kept on this machine while a
+    database was away is stored first.
     """
     backend = _open(url, state_dir)
     problems, warnings = print_findings(_examine(backend), as_json=json, url=backend.url)
     if problems or (warnings and not json):
         say(f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}")
     return ExitCode.FAILURE if problems else ExitCode.OK
+
+
+@click.command("repair")
+@store_argument
+def repair(*, url: str | None, state_dir: str | None, json: bool) -> None:
+    """Store what can be read of a damaged journal in its place, and say what cannot.
+
+    Agents may run on: they wait for it, and consumers continue where they were. The damaged journal
+    is kept beside the new one as journal.sqlite3.corrupt-….
+    """
+    from ultramon.backends.health import repair_local
+    from ultramon.backends.local.backend import LocalBackend
+
+    backend = _open(url, state_dir)
+    if not isinstance(backend, LocalBackend):
+        raise CommandFailed(f"{backend.url} has no journal on this host")
+    done = repair_local(backend)
+    if done is None:
+        facts = {"url": backend.url, "repaired": False}
+        print_result(facts, f"{backend.url}: nothing to repair", as_json=json)
+        return
+    facts = {
+        "url": backend.url,
+        "repaired": True,
+        "keptAs": done.kept_as,
+        "rows": done.rows,
+        "unreadableRows": done.bad,
+        "damagedTables": done.damaged,
+    }
+    print_result(facts, sanitize(f"{backend.url}: {done.words()}"), as_json=json)
 
 
 @click.command("stats")
@@ -113,12 +137,12 @@ def stats(*, url: str | None, state_dir: str | None, json: bool) -> None:
         },
     }
     facts = {"url": backend.url, **sanitize_values(measured)}
-    print_result(facts, *_stats_lines(measured), as_json=json)
+    print_result(facts, *stats_lines(measured), as_json=json)
 
 
 def _open(url: str | None, state_dir: str | None) -> Backend:
     if url is None:
-        return open_store(state_dir)
+        return open_store(state_dir, delivers=False)
     if state_dir_given(state_dir) is not None:
         raise click.UsageError("give either a URL or --state-dir")
     from ultramon.backends.opening import open_backend
@@ -204,7 +228,7 @@ def _examine(backend: Backend) -> Iterable[Finding]:
     if store is not None:
         from ultramon.backends.postgres.admin.health import examine_store
 
-        return examine_store(store.database, store.outbox)
+        return examine_store(store)
     if isinstance(backend, LocalBackend):
         return examine_local(backend)
     if not isinstance(backend, MemoryBackend):
@@ -226,54 +250,3 @@ def _measure(backend: Backend) -> dict[str, Any]:
     agents = [agent.record for agent in backend.list_agents() if agent.record is not None]
     active = sum(record.active for record in agents)
     return {"agents": {"stored": len(agents), "active": active}}
-
-
-def _stats_lines(stats: dict[str, Any]) -> Iterable[str]:
-    agents = stats["agents"]
-    size = f", {_size(agents['bytes'])}" if "bytes" in agents else ""
-    yield f"agents       {agents['stored']:,} stored, {agents['active']:,} active{size}"
-    if "events" in stats:
-        events = stats["events"]
-        since = f", the oldest of {events['oldestAt']}" if events.get("oldestAt") else ""
-        yield f"events       {events['stored']:,}{since}"
-    if "journal" in stats:
-        yield f"journal      {_size(stats['journal']['bytes'])}"
-    messages = stats["messages"]
-    yield f"messages     {messages['waiting']:,} waiting, {messages['dead']:,} dead"
-    for one in messages["recipients"]:
-        yield f"             {one['waiting']:,} for {field(one['agentId'])}"
-    if "tables" in stats:
-        yield from _server_lines(stats)
-
-
-def _server_lines(stats: dict[str, Any]) -> Iterable[str]:
-    kept = stats["outbox"]
-    waiting = f"states {kept['states']:,}, messages {kept['messages']:,}"
-    yield f"on this host {'nothing waits' if kept['oldestAt'] is None else f'waiting: {waiting}'}"
-    holder = stats["tailHolder"]
-    if holder is None:
-        yield "event tail   nothing holds it back"
-    else:
-        who = field(holder["application"]) or "no name"
-        pid = "" if holder["pid"] is None else f"process {holder['pid']} of the server, "
-        since = "" if holder["seconds"] is None else f", for {age(holder['seconds'])}"
-        yield f"event tail   held back by {pid}{who}{since}"
-    used = stats["connections"]
-    yield f"connections  {used['used']} of {used['max']}, {used['ofUltramon']} of ultramon"
-    total = sum(one["tableBytes"] + one["indexBytes"] for one in stats["tables"])
-    yield f"tables       {_size(total)}"
-    for one in stats["tables"]:
-        sizes = f"{_size(one['tableBytes']):>9}  {_size(one['indexBytes']):>9} in indexes"
-        yield f"  {one['name']:<16} {sizes}  {one['rows']:,} rows, {one['deadRows']:,} dead"
-    yield "largest indexes"
-    for one in stats["indexes"][:_SHOWN_INDEXES]:
-        yield f"  {one['name']:<26} {_size(one['bytes']):>9}"
-
-
-def _size(count_bytes: int) -> str:
-    amount = float(count_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1_000:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1_000
-    return f"{amount:.1f} TB"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.output import ExitCode, print_json, say
+from ultramon.cli.exit_codes import ExitCode
+from ultramon.cli.output import print_json, say
 from ultramon.cli.selection import (
     find_agent_id,
     json_option,
@@ -29,12 +30,14 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--directory",
         metavar="DIR",
         envvar="ULTRAMON_ALERT_DIR",
+        show_envvar=True,
         help="The project directory.  [default: .ultramon]",
     )(command)
     return click.option(
         "--session",
         metavar="ID",
         envvar="ULTRAMON_AGENT_ID",
+        show_envvar=True,
         help="The session.  [default: the one in .current-session of the project directory]",
     )(command)
 
@@ -66,19 +69,24 @@ def command(
     stale: no data, or too old. These are the default limits of alerts. Earlier alerts make no
     difference, and nothing is stored.
     """
-    from ultramon import check_context
+    from ultramon import AlertConfig, check_context
     from ultramon.alerts.rendering import numbers
 
     state_dir = state_dir_given(state_dir)
     try:
         session = find_session(session, directory, state_dir)
-        outcome = check_context(session=session, directory=directory, state_dir=state_dir)
+        config = AlertConfig()
+        outcome = check_context(
+            session=session, directory=directory, config=config, state_dir=state_dir
+        )
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     status = outcome.status or "stale"
-    code = ExitCode[status.upper()]
+    code = ExitCode.of(status)
     if quiet:
         return code
+    if config.refusal:
+        say(config.refusal)
     if json:
         shown = outcome.to_json()
         del shown["alerted"]

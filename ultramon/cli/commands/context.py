@@ -44,7 +44,7 @@ def command(*, agent: str | None, details: bool, state_dir: str | None, json: bo
 def _brief(shown: ContextSnapshot, now: float) -> str:
     if shown.used_percentage is None or shown.measured_at is None:
         return "unknown"
-    used = f"{shown.used_percentage:g}%"
+    used = f"{shown.whole_percent}%"
     if shown.is_over:
         return f"{used} (cached; session stopped)"
     seconds = now - shown.measured_at.timestamp()
@@ -54,7 +54,7 @@ def _brief(shown: ContextSnapshot, now: float) -> str:
 
 
 def _details(shown: ContextSnapshot) -> list[str]:
-    used = "unknown" if shown.used_percentage is None else f"{shown.used_percentage:g}%"
+    used = "unknown" if shown.whole_percent is None else f"{shown.whole_percent}%"
     at_least = "at least " if shown.is_lower_bound else ""
     count = "" if shown.tokens is None else f" ({at_least}{tokens(shown.tokens)} tokens)"
     sampled = "none"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from ultramon.backends.registry import registry_of
 from ultramon.cli.caller import caller_id, require_caller
-from ultramon.cli.output import CommandFailed, age, field, print_json, print_result, say
+from ultramon.cli.exit_codes import CommandFailed
+from ultramon.cli.output import age, field, print_json, print_result, say
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 from ultramon.system.environment import disabled
 
@@ -72,7 +72,7 @@ def command(
     and disable itself and its direct children, and is the recipient, unless --notify names the
     agent itself or one of its ancestors. A person names any AGENT, and with --notify any recipient.
 
-    Only one of the options for thresholds can be given; the command line overrides the environment.
+    Only one of the options for thresholds can be given.
     """
     if action not in ACTIONS:
         raise CommandFailed(f"Unknown action {action!r}. Use: {', '.join(ACTIONS)}")
@@ -82,7 +82,7 @@ def command(
     chosen = _chosen(context) if action == "enable" else None
     caller = caller_id()
     if agent is None or (action == "enable" and notify is None):
-        caller = require_caller("ultramon context-monitor enable/disable")
+        caller = require_caller("ultramon context monitor enable/disable")
     backend = open_store(state_dir)
     target = agent or caller or ""
     if target != caller:
@@ -130,19 +130,12 @@ def _chosen(context: click.Context) -> str | None:
     Raises:
         click.UsageError: Several were given.
     """
-    for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-        given = [
-            name
-            for name in _THRESHOLD_OPTIONS
-            if context.params[name] and context.get_parameter_source(name) is source
-        ]
-        if len(given) > 1:
-            flags = {option.name: option.opts[0] for option in context.command.params}
-            options = " and ".join(flags[name] for name in given)
-            raise click.UsageError(f"{options} cannot be combined: give one of them")
-        if given:
-            return given[0]
-    return None
+    given = [name for name in _THRESHOLD_OPTIONS if context.params[name]]
+    if len(given) > 1:
+        flags = {option.name: option.opts[0] for option in context.command.params}
+        options = " and ".join(flags[name] for name in given)
+        raise click.UsageError(f"{options} cannot be combined: give one of them")
+    return given[0] if given else None
 
 
 def _with_critical(backend: Backend, agent_id: str, ratio: float) -> Ladder | None:
@@ -194,4 +187,4 @@ def _reading(shown: ContextSnapshot) -> str:
     from ultramon.system.clock import SYSTEM_CLOCK
 
     seconds = max(0.0, SYSTEM_CLOCK.now() - shown.measured_at.timestamp())
-    return f"{shown.used_percentage:g}%, {age(seconds)} ago"
+    return f"{shown.whole_percent}%, {age(seconds)} ago"

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.commands.prune import duration
 from ultramon.cli.event_line import event_line
 from ultramon.cli.output import json_line, say, until_interrupted, wait_for_change
-from ultramon.cli.selection import find_agent_id, open_store, store_options
+from ultramon.cli.selection import find_agent_id, open_store, store_options, time_span
 from ultramon.errors import AgentNotFoundError
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.system.timestamps import parse_time
@@ -31,7 +30,7 @@ def _moment(text: str) -> float:
     from ultramon.system.clock import SYSTEM_CLOCK
 
     try:
-        return SYSTEM_CLOCK.now() - duration(text)
+        return SYSTEM_CLOCK.now() - time_span(text)
     except click.BadParameter:
         allowed = "neither like 2h nor like 2026-11-21T20:28:51Z"
         raise click.BadParameter(f"{text} is {allowed}") from None

@@ -6,10 +6,11 @@ import sys
 
 import click
 
-from ultramon.cli.commands.resume import resume_command_of_session
-from ultramon.cli.output import ExitCode, plural, print_json, say
+from ultramon.cli.caller import agent_option, find_own_id
+from ultramon.cli.exit_codes import ExitCode
+from ultramon.cli.output import plural, print_json, say
+from ultramon.cli.resumption import resume_command
 from ultramon.cli.selection import open_store, store_options
-from ultramon.cli.stored_agent import agent_option, find_own_id
 
 _MAX_STDIN_CHARS = 1 << 20
 
@@ -30,13 +31,13 @@ def command(*, notes: str | None, agent: str | None, state_dir: str | None, json
     if notes == "-":
         notes = sys.stdin.read(_MAX_STDIN_CHARS)
     backend = open_store(state_dir)
-    agent_id = find_own_id(backend, agent, "ultramon handoff")
+    agent_id = find_own_id(backend, agent, "ultramon task handoff")
     handoff, record = leave_handoff(
         backend,
         agent_id,
         SYSTEM_CLOCK.now(),
         notes=notes,
-        resume_command=resume_command_of_session,
+        resume_command=resume_command,
     )
     if json:
         print_json(handoff.to_json())

@@ -1,4 +1,4 @@
-"""`ultramon hook`: what an installed hook runs, for trying it out by hand."""
+"""`ultramon host hook`: what an installed hook runs, for trying it out by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def command(host: str, payload: str | None) -> int:
     """Handle one hook call of HOST: a payload on stdin, JSON or nothing on stdout.
 
     With PAYLOAD, take the finished turn that Codex reports to its `notify` program:
-    notify = ["ultramon", "hook", "codex"].
+    notify = ["ultramon", "host", "hook", "codex"].
 
     Installed hooks of claude-code run the same code without this command line, which would cost
     the client time. Whatever happens, the exit code is 0; `ultramon doctor` shows what failed.
@@ -27,9 +27,9 @@ def command(host: str, payload: str | None) -> int:
     path = choices_path(state_directory(), host)
     if payload is None:
         return run(lambda: chosen, path)
-    from ultramon.hosts import codex
+    from ultramon.hosts.codex.host import CODEX
 
-    if host != codex.NAME:
+    if chosen is not CODEX:
         raise click.UsageError(f"{host} gives its payloads on stdin; only codex adds one")
     from ultramon.hosts.codex.notify import take_turn
 

@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ultramon.cli.output import print_json, say
-from ultramon.cli.selection import json_option, state_dir_option
+from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
 from ultramon.errors import ConfigurationError
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ultramon.hosts.install.plans import Offer, Plan
     from ultramon.hosts.port import Host
-    from ultramon.hosts.setup import Offer, Plan, Server
 
 _MAX_LINE_CHARS = 100_000
-_NOT_MADE = "of-the-installation"
-"""Placeholder for a secret that a dry run must not make; nobody sees it."""
+_COMMANDS_ONLY = "tool calls are reported by commands, not by requests"
+_GONE = {
+    "--via": f"{_COMMANDS_ONLY}: leave it out",
+    "--url": f"{_COMMANDS_ONLY}: leave it out",
+    "--secret-in": f"{_COMMANDS_ONLY}, and need no secret: leave it out",
+}
+"""Options of earlier versions, with what to do instead."""
 
 
 def setup_options(plugin_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -61,34 +66,23 @@ def setup_options(plugin_help: str) -> Callable[[Callable[..., Any]], Callable[.
     return decorate
 
 
-def chosen_directory(state_dir: str | None) -> str:
-    """Return the state directory that hooks shall use."""
-    from ultramon.system.environment import state_directory
-
-    return os.path.abspath(os.path.expanduser(state_dir)) if state_dir else state_directory()
-
-
-def known_server(directory: str, *, dry_run: bool) -> Server:
-    """Return what an installation can know of the server of a state directory.
-
-    Args:
-        directory: The state directory.
-        dry_run: Whether nothing may be written, not even a secret that is missing.
+def _refuse_gone(_context: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Refuse an option of an earlier version.
 
     Raises:
-        StateError: What the server wrote cannot be read.
+        click.UsageError: It was given.
     """
-    from ultramon.hosts.setup import Server
-    from ultramon.server.server_file import read_server_file
-    from ultramon.tokens import HOOK_SECRET, secret_path, server_secret
+    if value is not None:
+        name = option.opts[0]
+        raise click.UsageError(f"{name} is gone: {_GONE[name]}")
 
-    def secret() -> str:
-        if dry_run and not os.path.lexists(secret_path(directory, HOOK_SECRET)):
-            return _NOT_MADE
-        return server_secret(directory, HOOK_SECRET)
 
-    facts = read_server_file(directory)
-    return Server(facts["url"] if facts else None, secret)
+def _gone_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name in _GONE:
+        command = click.option(name, hidden=True, expose_value=False, callback=_refuse_gone)(
+            command
+        )
+    return command
 
 
 def named_host(name: str, options: Mapping[str, object]) -> Host:
@@ -101,15 +95,15 @@ def named_host(name: str, options: Mapping[str, object]) -> Host:
     Raises:
         click.UsageError: There is no such host, or it does not take one of them.
     """
+    from ultramon.hosts.install.plans import OPTIONAL
     from ultramon.hosts.registry import find_host
-    from ultramon.hosts.setup import OPTIONAL
 
     try:
         host = find_host(name)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     for option, value in options.items():
-        if value is not None and option in OPTIONAL and option not in host.own_options:
+        if value is not None and option in OPTIONAL and option not in host.setup.own_options:
             raise click.UsageError(f"{name} has no --{option.replace('_', '-')}")
     return host
 
@@ -195,7 +189,7 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
 @click.option(
     "--pins/--no-pins",
     default=None,
-    help="After a compaction give the conversation back what `ultramon pin` keeps, the last"
+    help="After a compaction give the conversation back what `ultramon host pin` keeps, the last"
     " instruction and the open tasks. The instruction is kept in the session's state."
     "  [default: as before, else no]",
 )
@@ -218,30 +212,13 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
     help="Show ultramon's, the one that was there before, or both; none = leave it alone."
     "  [default: as before, else chained where there is one, own where not]",
 )
-@click.option(
-    "--via",
-    type=click.Choice(("command", "http")),
-    help="Report tool calls by a process each, or by requests to `ultramon serve`."
-    "  [default: as before, else command]",
-)
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Where the server listens, for --via http.  [default: where it does, else as before]",
-)
-@click.option(
-    "--secret-in",
-    type=click.Choice(("settings", "environment")),
-    help="Where the hook secret is kept, for --via http: in the settings, which only you can read"
-    " then, or in ULTRAMON_HOOK_SECRET where the client is started."
-    "  [default: as before, else settings]",
-)
+@_gone_options
 @click.option(
     "--resident/--no-resident",
     default=None,
     help="Have one process answer the hooks of all sessions over a Unix socket, so that a tool call"
     " waits for less. The first session starts it, it ends 15 minutes after the last."
-    "  [default: as before, else yes, on Linux and without --via http]",
+    "  [default: as before, else yes, on Linux]",
 )
 @state_dir_option()
 @json_option
@@ -267,19 +244,16 @@ def command(
 
     HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
     """
-    from ultramon.hosts.setup import Choices, SetupRequest
+    from ultramon.hosts.install.plans import Choices, SetupRequest
 
     chosen = named_host(host, {"plugin": plugin, **choices})
-    if plugin is not None and choices["via"] == "http":
-        raise click.UsageError("--plugin and --via http exclude each other: it is made to share")
     directory = chosen_directory(state_dir)
-    server = known_server(directory, dry_run=dry_run)
-    request = SetupRequest(os.getcwd(), directory, layer, Choices(**choices), server, plugin, force)
-    plan = chosen.plan_installation(request)
+    request = SetupRequest(host, os.getcwd(), directory, layer, Choices(**choices), plugin, force)
+    plan = chosen.setup.plan_installation(request)
     offer = plan.offer
     if offer is not None and not (dry_run or json) and _accepts(offer):
         choices[offer.field] = offer.value
-        plan = chosen.plan_installation(request._replace(choices=Choices(**choices)))
+        plan = chosen.setup.plan_installation(request._replace(choices=Choices(**choices)))
         offer = None
     if not carry_out(plan, dry_run=dry_run, verbose=verbose, json=json, stateDirectory=directory):
         say(f"{plan.path} is up to date")

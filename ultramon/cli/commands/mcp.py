@@ -1,4 +1,4 @@
-"""`ultramon mcp`: tools for the agent that a client runs, over stdin and stdout."""
+"""`ultramon host mcp`: tools for the agent that a client runs, over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.commands.resume import resume_command_of_session
-from ultramon.cli.output import CommandFailed
+from ultramon.cli.exit_codes import CommandFailed
+from ultramon.cli.extras import extra_needed
+from ultramon.cli.resumption import resume_command
 from ultramon.cli.selection import open_store, state_dir_option
-from ultramon.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,10 +31,11 @@ def command(*, agent: str | None, state_dir: str | None) -> None:
     """Serve the Model Context Protocol to a client until it closes stdin.
 
     The client's agent gets the tools context_status, will_it_fit, plan, task_done and hand_off,
-    all about itself and its subagents. `claude mcp add ultramon -- ultramon mcp` sets it up;
+    all about itself and its subagents. `claude mcp add ultramon -- ultramon host mcp` sets it up;
     docs/mcp.md shows other clients.
     """
-    make_server = _import_server()
+    with extra_needed("ultramon host mcp", "mcp", "mcp 2.3 or newer"):
+        from ultramon.mcp.server import make_server
     backend = open_store(state_dir)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     make_server(agent_finder(backend, agent)).run()
@@ -58,16 +59,6 @@ def agent_finder(backend: Backend, agent: str | None) -> Callable[[Mapping[str, 
             agent_id = find_id(meta)
         except CommandFailed as error:
             raise LookupError(error.message) from error
-        return OwnAgent(backend, agent_id, SYSTEM_CLOCK, resume_command_of_session)
+        return OwnAgent(backend, agent_id, SYSTEM_CLOCK, resume_command)
 
     return find
-
-
-def _import_server() -> Callable[..., Any]:
-    try:
-        from ultramon.mcp.server import make_server
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "mcp":
-            raise
-        raise MissingExtraError("ultramon mcp", "mcp 2.3 or newer", "mcp") from error
-    return make_server

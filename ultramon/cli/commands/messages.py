@@ -76,7 +76,7 @@ def command(
 def _recipient(backend: Backend, agent: str | None) -> str:
     """Return the recipient's id; a recipient needs no state of its own."""
     try:
-        return resolve_agent(backend, agent, "ultramon messages")
+        return resolve_agent(backend, agent, "ultramon queue messages")
     except AgentNotFoundError:
         from ultramon.backends.queue import queue_of
         from ultramon.system.clock import SYSTEM_CLOCK

@@ -1,4 +1,4 @@
-"""`ultramon pin`: rules that a session is given back after each compaction."""
+"""`ultramon host pin`: rules that a session is given back after each compaction."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ultramon.cli.commands.install import chosen_directory
 from ultramon.cli.output import print_result, say
-from ultramon.cli.selection import find_agent_id, json_option, open_store, state_dir_option
+from ultramon.cli.selection import (
+    chosen_directory,
+    find_agent_id,
+    json_option,
+    open_store,
+    state_dir_option,
+)
 
 if TYPE_CHECKING:
     from ultramon.state.pins import Pin

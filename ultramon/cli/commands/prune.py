@@ -1,39 +1,27 @@
-"""`ultramon prune`: deletes old agents and events."""
+"""`ultramon backend prune`: deletes old agents and events."""
 
 from __future__ import annotations
-
-import re
 
 import click
 
 from ultramon.cli.output import plural, print_result, say
-from ultramon.cli.selection import open_store, store_options
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])", re.ASCII)
-
-
-def duration(text: str) -> float:
-    """Return the seconds of a time span such as ``90s``, ``12h`` or ``7d``.
-
-    Raises:
-        click.BadParameter: It is none.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise click.BadParameter(f"{text} is not a number followed by s, m, h, d or w, e.g. 7d")
-    return float(match[1]) * _UNITS[match[2]]
+from ultramon.cli.selection import directory_of, open_store, store_options, time_span
 
 
 @click.command("prune")
 @click.option(
     "--older-than",
-    type=duration,
+    type=time_span,
+    metavar="TIME",
     default="7d",
     help="Delete agents that ended or were lost this long ago.",
 )
 @click.option(
-    "--events-older-than", type=duration, default="30d", help="Delete events of this age."
+    "--events-older-than",
+    type=time_span,
+    metavar="TIME",
+    default="30d",
+    help="Delete events of this age.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @store_options
@@ -46,11 +34,13 @@ def command(
     their own limit), by the time of their last activity. Agents that may live, and states that
     cannot be read, are never deleted. The ids go to stdout.
     """
+    from ultramon.server.earlier_log import find_earlier_log
     from ultramon.system.clock import SYSTEM_CLOCK
     from ultramon.system.processes import this_host
 
     now = SYSTEM_CLOCK.now()
-    pruned = open_store(state_dir).prune(
+    backend = open_store(state_dir)
+    pruned = backend.prune(
         agents_before=now - older_than,
         events_before=now - events_older_than,
         now=now,
@@ -61,3 +51,5 @@ def command(
     if not json:
         count = plural(len(pruned), "agent")
         say(f"{count} would be deleted" if dry_run else f"{count} deleted")
+    for finding in find_earlier_log(directory_of(backend)):
+        say(f"{finding.message}; {finding.cure}")

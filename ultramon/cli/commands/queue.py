@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.output import (
-    CommandFailed,
-    age,
-    field,
-    moment,
-    print_json,
-    print_result,
-    sanitize_values,
-    say,
-)
+from ultramon.cli.exit_codes import CommandFailed
+from ultramon.cli.output import age, field, moment, print_json, print_result, sanitize_values, say
 from ultramon.cli.selection import open_store, store_options
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.terminal_text import sanitize

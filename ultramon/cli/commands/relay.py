@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ultramon.cli.output import CommandFailed, ExitCode, print_json, say
-from ultramon.cli.selection import store_options
+from ultramon.cli.exit_codes import CommandFailed, ExitCode
+from ultramon.cli.output import plural, print_json, say
+from ultramon.cli.selection import store_options, time_span
 from ultramon.errors import ConfigurationError
+from ultramon.relay.option_values import (
+    CLAUDE,
+    CLIENTS,
+    COMMAND,
+    CRITICAL,
+    DEFAULT_GRACE_MINUTES,
+    DEFAULT_MAX_CONTEXTS,
+    DEFAULT_VERIFY_MINUTES,
+    WARNING,
+)
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
@@ -23,25 +33,11 @@ if TYPE_CHECKING:
 
     from ultramon.relay.choices import RelayChoices
     from ultramon.relay.opening import OpenedRelay
-    from ultramon.relay.result import RelayResult
+    from ultramon.relay.runs.result import RelayResult
 
 _ARGUMENTS = "ultramon.relay.arguments"
-_SPAN = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
 _FIXED = ("agent", "in_place")
 """What a run keeps: its worktree and the names of its items follow from them."""
-
-
-def span(text: str) -> float:
-    """Return the seconds of a time span such as ``90m``, ``4h`` or ``1h30m``.
-
-    Raises:
-        click.BadParameter: It is none.
-    """
-    match = _SPAN.fullmatch(text)
-    if match is None or not any(match.groups()):
-        raise click.BadParameter(f"{text} is no time span such as 90m, 4h or 1h30m")
-    hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(3600 * hours + 60 * minutes + seconds)
 
 
 class _Command(click.Command):
@@ -62,10 +58,10 @@ class _Command(click.Command):
 @click.argument("goal", required=False)
 @click.option(
     "--agent",
-    default="claude",
+    default=CLAUDE,
     metavar="NAMES",
-    help="`claude`, `codex`, `gemini`, `qwen`, several with commas, or `command`: any program "
-    "that uses the SDK.",
+    help=f"{', '.join(f'`{name}`' for name in CLIENTS)}, several with commas, or `{COMMAND}`: any "
+    "program that uses the SDK.",
 )
 @click.option(
     "--items",
@@ -80,36 +76,56 @@ class _Command(click.Command):
 )
 @click.option(
     "--verify-timeout",
-    type=span,
+    "verify_seconds",
+    type=time_span,
     metavar="TIME",
-    default="10m",
+    default=f"{DEFAULT_VERIFY_MINUTES}m",
     help="After this time a check has failed.",
 )
 @click.option("--run", help="Name of the run.  [default: from the goal]")
 @click.option(
     "--hand-over-at",
-    type=click.Choice(("warning", "critical")),
-    default="warning",
+    type=click.Choice((WARNING, CRITICAL)),
+    default=WARNING,
     help="The rung at which a context hands over.",
 )
 @click.option(
-    "--max-contexts", type=click.IntRange(min=1), default=20, help="Most contexts of the run."
+    "--max-contexts",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_CONTEXTS,
+    envvar="ULTRAMON_RELAY_MAX_CONTEXTS",
+    show_envvar=True,
+    help="Most contexts of the run.",
 )
 @click.option(
     "--max-usd",
     type=click.FloatRange(min=0, min_open=True),
+    envvar="ULTRAMON_RELAY_MAX_USD",
+    show_envvar=True,
     help="Most dollars of the run, at list price, looked at between contexts.",
 )
-@click.option("--deadline", type=span, metavar="TIME", help="Stop after so long, e.g. 4h, 1h30m.")
+@click.option(
+    "--deadline",
+    "deadline_seconds",
+    type=time_span,
+    metavar="TIME",
+    help="Stop after so long, e.g. 4h, 1h30m.",
+)
 @click.option(
     "--grace",
-    type=span,
+    "grace_seconds",
+    type=time_span,
     metavar="TIME",
-    default="3m",
+    default=f"{DEFAULT_GRACE_MINUTES}m",
     help="How long a context that must hand over has, before it is ended.",
 )
 @click.option("--in-place", is_flag=True, help="Work in this tree, which must be clean.")
 @click.option("--resume", metavar="RUN", help="Go on with a run; options given again replace its.")
+@click.option(
+    "--recheck",
+    is_flag=True,
+    help="With --resume of a run that is done: check every item again, and do again what fails.",
+)
 @click.option(
     "--compare",
     is_flag=True,
@@ -122,8 +138,7 @@ def command(
     goal: str | None,
     run: str | None,
     resume: str | None,
-    compare: bool,
-    program: str | None,
+    recheck: bool,
     state_dir: str | None,
     json: bool,
     **given: Any,
@@ -157,11 +172,14 @@ def command(
         _ = choices.agents
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
-    if compare:
-        _check_comparable(choices, resume)
+    if recheck and (resume is None or choices.verify is None):
+        raise click.UsageError("--recheck is for --resume of a run with --verify")
+    if choices.compare:
+        _check_comparable(choices)
         say("--compare runs the job twice, on your account: it costs about twice as much")
-    opened = open_relay(name, choices, state_directory=directory, program=program)
+    opened = open_relay(name, choices, state_directory=directory)
     opened.notes += notes
+    opened.recheck = recheck
     result = _run(opened)
     code = _exit_code(result)
     facts: dict[str, Any] = {**result.to_json(), "exitCode": int(code)}
@@ -170,12 +188,11 @@ def command(
             click.echo(sanitize(line))
     if result.stop is not None:
         say(f"go on: ultramon relay --resume {name}")
-    if compare and code != ExitCode.INTERRUPTED:
+    if choices.compare and code != ExitCode.INTERRUPTED:
         alone = open_relay(
             f"{name}-alone",
-            replace(choices, max_contexts=1),
+            replace(choices, max_contexts=1, compare=False),
             state_directory=directory,
-            program=program,
             is_single=True,
         )
         single = _run(alone)
@@ -190,7 +207,7 @@ def command(
 def _run(opened: OpenedRelay) -> RelayResult:
     """Say what holds, and run a relay to its end."""
     from ultramon.backends.opening import open_backend
-    from ultramon.cli.relay_view import shown
+    from ultramon.cli.views.relay_progress import shown
 
     for line in opened.head():
         say(line)
@@ -200,11 +217,9 @@ def _run(opened: OpenedRelay) -> RelayResult:
         return view.relay.run()
 
 
-def _check_comparable(choices: RelayChoices, resume: str | None) -> None:
-    from ultramon.relay.choices import CLIENTS
-
-    if resume is not None or choices.in_place or choices.agent not in CLIENTS:
-        raise click.UsageError("--compare is for a new run of one client in worktrees")
+def _check_comparable(choices: RelayChoices) -> None:
+    if choices.in_place or choices.agent not in CLIENTS:
+        raise click.UsageError("--compare is for a run of one client in worktrees")
 
 
 def _print_comparison(relayed: RelayResult, single: RelayResult) -> None:
@@ -239,11 +254,9 @@ def _stored(
     stored = RelayChoices.load(directory, run)
     chosen, notes = _chosen(given)
     context = click.get_current_context()
-    names = {"verify_seconds": "verify_timeout", "max_usd": "max_usd", "arguments": ""}
-    names |= {"deadline_seconds": "deadline", "grace_seconds": "grace"}
     changed = {}
     for name, value in chosen.items():
-        source = context.get_parameter_source(names.get(name, name))
+        source = context.get_parameter_source(name)
         is_given = source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         if (is_given or (name == "arguments" and value)) and value != getattr(stored, name):
             changed[name] = value
@@ -257,45 +270,32 @@ def _stored(
             raise click.UsageError("this run was begun without --items")
         changed["items"] = tuple(dict.fromkeys((*stored.items, *changed["items"])))
     if changed:
-        notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in changed)}")
+        notes.append(f"changed: {', '.join(name.replace('_', ' ') for name in sorted(changed))}")
     return replace(stored, **changed), notes
 
 
 def _chosen(given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the options as choices, and what there is to say about them."""
+    """Return the options, named as the choices, and what there is to say about them."""
     from ultramon.relay.choices import read_items
-    from ultramon.relay.result import counted
 
-    items: TextIO | None = given.pop("items")
+    items: TextIO | None = given["items"]
+    program: str | None = given["program"]
+    if program is not None and os.path.dirname(program):
+        program = os.path.abspath(program)  # a run goes on from any directory
     arguments = click.get_current_context().meta.get(_ARGUMENTS, ())
-    chosen = {
-        "rules": tuple(given.pop("rules")),
-        "verify_seconds": given.pop("verify_timeout"),
-        "deadline_seconds": given.pop("deadline"),
-        "grace_seconds": given.pop("grace"),
-        "arguments": arguments,
-        "items": None,
-        **given,
-    }
+    chosen = {**given, "arguments": arguments, "items": None, "program": program}
     if items is None:
         return chosen, []
     try:
         chosen["items"], repeats = read_items(items)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
-    return chosen, [f"{counted(repeats, 'line')} of the items repeated"] if repeats else []
+    return chosen, [f"{plural(repeats, 'line')} of the items repeated"] if repeats else []
 
 
 def _exit_code(result: RelayResult) -> ExitCode:
-    from ultramon.relay.result import BUDGET, INTERRUPTED, REFUSED
-
-    codes = {
-        BUDGET: ExitCode.BUDGET,
-        REFUSED: ExitCode.REFUSED,
-        INTERRUPTED: ExitCode.INTERRUPTED,
-    }
     if result.stop is not None:
-        return codes.get(result.stop.kind, ExitCode.FAILURE)
+        return ExitCode.of(result.stop.kind)
     return ExitCode.OK if result.ok else ExitCode.FAILURE
 
 

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ultramon.cli.listening import check_key, listening_options
+from ultramon.cli.extras import extra_needed
+from ultramon.cli.listening import endpoint, listening_options
 from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
-from ultramon.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_OF_THE_EXTRA = frozenset(
-    ("anyio", "fastapi", "h11", "httpx", "prometheus_client", "starlette", "uvicorn")
-)
 
 
 @click.command("serve")
-@listening_options(8420)
+@listening_options(8420, "ULTRAMON_SERVE_")
 @click.option("--log-requests", is_flag=True, help="Log one line per request.")
 @click.option(
     "--log-file",
@@ -38,8 +31,6 @@ _OF_THE_EXTRA = frozenset(
 @store_options
 def command(
     *,
-    certfile: str | None,
-    keyfile: str | None,
     log_requests: bool,
     log_file: str | None,
     log_format: str,
@@ -55,8 +46,9 @@ def command(
     """
     from ultramon.tokens import ADMIN_TOKEN, secret_path
 
-    check_key(certfile, keyfile)
-    serve = _import_server()
+    with extra_needed("ultramon serve", "server"):
+        from ultramon.server.main import serve
+    where = endpoint(**address)
     backend = open_store(state_dir)
     directory = state_dir_given(state_dir) or directory_of(backend)
     log = _start_log(log_file, kind=log_format, log_requests=log_requests)
@@ -69,26 +61,13 @@ def command(
         say(f"ultramon is listening on {facts['url']}")
         say(f"the admin token is in {token_path}")
 
-    from ultramon.server.http.http_server import Endpoint
-
     serve(
         backend,
         directory,
-        Endpoint(certfile=certfile, keyfile=keyfile, **address),
+        where,
         on_listening=say_where,
         on_reload=getattr(log, "reopen", None),
     )
-
-
-def _import_server() -> Callable[..., None]:
-    try:
-        from ultramon.server.main import serve
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _OF_THE_EXTRA:
-            raise
-        raise MissingExtraError("ultramon serve", package, "server") from error
-    return serve
 
 
 def _start_log(path: str | None, *, kind: str, log_requests: bool) -> logging.Handler:

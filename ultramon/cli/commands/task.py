@@ -6,26 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ultramon.cli.output import (
-    CommandFailed,
-    ExitCode,
-    NobodyFound,
-    field,
-    plural,
-    print_json,
-    say,
-)
+from ultramon.cli.caller import agent_option, find_own_id
+from ultramon.cli.exit_codes import CommandFailed, ExitCode, NobodyFound
+from ultramon.cli.output import TASK_MARKS, field, plural, print_json, say
 from ultramon.cli.selection import open_store, store_options
-from ultramon.cli.stored_agent import agent_option, find_own_id
 from ultramon.errors import AgentWorkError
+from ultramon.stored_work.plan import add_tasks, change_plan, finish_task, start_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ultramon.state.record import StateRecord
     from ultramon.state.stored_plan import StoredPlan
-
-_MARKS = {"done": "x", "in_progress": ">", "interrupted": "!"}
 
 
 @click.command("add")
@@ -39,13 +31,13 @@ def add(
 
     A task that is there already is not added again.
     """
-
-    def step(plan: StoredPlan) -> str:
-        from ultramon.stored_work.plan import add_tasks
-
-        return f"{plural(add_tasks(plan, names), 'task')} added"
-
-    return _change(agent, state_dir, json, "ultramon task add", step)
+    return _change(
+        agent,
+        state_dir,
+        json,
+        "ultramon task add",
+        lambda plan: f"{plural(add_tasks(plan, names), 'task')} added",
+    )
 
 
 @click.command("start")
@@ -57,13 +49,13 @@ def start(*, name: str, agent: str | None, state_dir: str | None, json: bool) ->
 
     A task that is not in the plan yet is added.
     """
-
-    def step(plan: StoredPlan) -> str:
-        from ultramon.stored_work.plan import start_task
-
-        return f"{start_task(plan, name)} is in progress"
-
-    return _change(agent, state_dir, json, "ultramon task start", step)
+    return _change(
+        agent,
+        state_dir,
+        json,
+        "ultramon task start",
+        lambda plan: f"{start_task(plan, name)} is in progress",
+    )
 
 
 @click.command("done")
@@ -80,13 +72,13 @@ def done(
     json: bool,
 ) -> ExitCode:
     """Mark a task as done; without TASK the current one."""
-
-    def step(plan: StoredPlan) -> str:
-        from ultramon.stored_work.plan import finish_task
-
-        return f"{finish_task(plan, name, result)} is done"
-
-    return _change(agent, state_dir, json, "ultramon task done", step)
+    return _change(
+        agent,
+        state_dir,
+        json,
+        "ultramon task done",
+        lambda plan: f"{finish_task(plan, name, result)} is done",
+    )
 
 
 @click.command("list")
@@ -108,7 +100,7 @@ def list_tasks(*, agent: str | None, state_dir: str | None, json: bool) -> ExitC
         return ExitCode.OK
     for task in record.tasks or ():
         result = f"  ({field(task['result'])})" if task.get("result") else ""
-        click.echo(f"[{_MARKS.get(task['status'], ' ')}] {field(task['name'])}{result}")
+        click.echo(f"[{TASK_MARKS.get(task['status'], ' ')}] {field(task['name'])}{result}")
     say(_summary(record))
     return ExitCode.OK
 
@@ -120,7 +112,6 @@ def _change(
     what: str,
     step: Callable[[StoredPlan], str],
 ) -> ExitCode:
-    from ultramon.stored_work.plan import change_plan
     from ultramon.system.clock import SYSTEM_CLOCK
 
     backend = open_store(state_dir)

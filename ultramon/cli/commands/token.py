@@ -11,17 +11,17 @@ from ultramon.cli.caller import caller_id, resolve_agent
 from ultramon.cli.output import plural, print_result, say
 from ultramon.cli.selection import directory_of, open_store, store_options
 
-
-@click.command("mint")
-@click.argument("agent", required=False)
-@click.option(
+_file_option = click.option(
     "--file",
     "path",
-    # ULTRAMON_TOKEN_FILE names an agent's own token: a child's would be written over it.
-    envvar="ULTRAMON_TOKEN_MINT_FILE",
     type=click.Path(dir_okay=False),
     help="Write the token to this file, readable by this user alone, instead of printing it.",
 )
+
+
+@click.command("mint")
+@click.argument("agent", required=False)
+@_file_option
 @store_options
 def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bool) -> None:
     """Make a token of an agent, and print it once.
@@ -33,11 +33,45 @@ def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bo
     ULTRAMON_AGENT_ID names the caller, only the agent itself and its direct parent may; a person
     may do everything.
     """
-    from ultramon.tokens import TOKEN_FILE, mint_token, write_token
+    from ultramon.tokens import mint_token
 
     backend = open_store(state_dir)
     agent_id = resolve_agent(backend, agent, "ultramon token mint")
-    token = mint_token(agent_id, caller_id(), backend=backend)
+    _hand_out(agent_id, mint_token(agent_id, caller_id(), backend=backend), path, json=json)
+
+
+@click.command("rotate")
+@click.argument("whose", metavar="[admin|hook|metrics|AGENT]", required=False)
+@_file_option
+@store_options
+def rotate(*, whose: str | None, path: str | None, state_dir: str | None, json: bool) -> None:
+    """Make a new token in place of the old one, which is void at once.
+
+    Of an agent all tokens are replaced by one, which is handed out as by `ultramon token mint`;
+    those of its children stay valid. admin, hook and metrics are the secrets of a server: the file
+    is rewritten and its path printed, and a running server takes the new one only. Requests with
+    the old one are answered 401, and streams that it opened end.
+
+    AGENT and the right to do so are as for `ultramon token mint`.
+    """
+    from ultramon.tokens import rotate_server_secret, rotate_token
+
+    backend = open_store(state_dir)
+    names = _secrets()
+    if whose in names:
+        if path is not None:
+            raise click.UsageError(f"--file is for agents; {names[whose]} has a place of its own")
+        secret = rotate_server_secret(directory_of(backend), names[whose])
+        print_result({"path": secret}, secret, as_json=json)
+        return
+    agent_id = resolve_agent(backend, whose, "ultramon token rotate")
+    _hand_out(agent_id, rotate_token(agent_id, caller_id(), backend=backend), path, json=json)
+
+
+def _hand_out(agent_id: str, token: str, path: str | None, *, json: bool) -> None:
+    """Print a token, or write it to a file and print the line that hands the file on."""
+    from ultramon.tokens import TOKEN_FILE, write_token
+
     if path is None:
         print_result({"agentId": agent_id, "token": token}, token, as_json=json)
         return
@@ -66,46 +100,31 @@ def revoke(*, agent: str | None, state_dir: str | None, json: bool) -> None:
     print_result({"agentId": agent_id, "revoked": revoked}, line, as_json=json)
 
 
-@click.command("admin")
-@store_options
-def admin(*, state_dir: str | None, json: bool) -> None:
-    """Print the path of the file with the admin's token.
+def _secret_command(name: str, words: str) -> click.Command:
+    """Return the command that prints where a secret of a server is."""
 
-    The file is made where it is missing.
-    """
-    from ultramon.tokens import ADMIN_TOKEN
+    @click.command(
+        name, help=f"Print the path of {words}.\n\nThe file is made where it is missing."
+    )
+    @store_options
+    def command(*, state_dir: str | None, json: bool) -> None:
+        from ultramon.tokens import secret_path, server_secret
 
-    _print_secret_path(ADMIN_TOKEN, state_dir, as_json=json)
+        directory = directory_of(open_store(state_dir))
+        server_secret(directory, _secrets()[name])
+        path = secret_path(directory, _secrets()[name])
+        print_result({"path": path}, path, as_json=json)
 
-
-@click.command("hook")
-@store_options
-def hook(*, state_dir: str | None, json: bool) -> None:
-    """Print the path of the file with the secret of hook scripts.
-
-    The file is made where it is missing.
-    """
-    from ultramon.tokens import HOOK_SECRET
-
-    _print_secret_path(HOOK_SECRET, state_dir, as_json=json)
+    return command
 
 
-@click.command("metrics")
-@store_options
-def metrics(*, state_dir: str | None, json: bool) -> None:
-    """Print the path of the file with the token that may scrape `GET /metrics` alone.
-
-    The file is made where it is missing.
-    """
-    from ultramon.tokens import METRICS_TOKEN
-
-    _print_secret_path(METRICS_TOKEN, state_dir, as_json=json)
+admin = _secret_command("admin", "the file with the admin's token")
+hook = _secret_command("hook", "the file with the secret of hook scripts")
+metrics = _secret_command("metrics", "the file with the token that may scrape `GET /metrics` alone")
 
 
-def _print_secret_path(name: str, state_dir: str | None, *, as_json: bool) -> None:
-    from ultramon.tokens import secret_path, server_secret
+def _secrets() -> dict[str, str]:
+    """Return the secrets of a server, by their names on the command line."""
+    from ultramon.tokens import ADMIN_TOKEN, HOOK_SECRET, METRICS_TOKEN
 
-    directory = directory_of(open_store(state_dir))
-    server_secret(directory, name)
-    path = secret_path(directory, name)
-    print_result({"path": path}, path, as_json=as_json)
+    return {"admin": ADMIN_TOKEN, "hook": HOOK_SECRET, "metrics": METRICS_TOKEN}

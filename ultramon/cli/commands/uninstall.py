@@ -6,14 +6,9 @@ import os
 
 import click
 
-from ultramon.cli.commands.install import (
-    carry_out,
-    chosen_directory,
-    named_host,
-    setup_options,
-)
+from ultramon.cli.commands.install import carry_out, named_host, setup_options
 from ultramon.cli.output import say
-from ultramon.cli.selection import json_option, state_dir_option
+from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
 
 
 @click.command("uninstall")
@@ -34,16 +29,17 @@ def command(
 
     Where nothing else was changed since, the settings get their old bytes back; else only the
     entries of ultramon go. With the last installation go its choices, backups and failure log.
-    Pins stay, and so do states of agents: `ultramon prune` deletes those that have ended.
+    Pins stay, and so do states of agents: `ultramon backend prune` deletes those that have ended.
 
     HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
     """
-    from ultramon.hosts.setup import SetupRequest
+    from ultramon.hosts.install.plans import SetupRequest
     from ultramon.state.pins import Pins
 
     chosen = named_host(host, {"plugin": plugin})
     directory = chosen_directory(state_dir)
-    plan = chosen.plan_removal(SetupRequest(os.getcwd(), directory, layer, plugin=plugin))
+    request = SetupRequest(host, os.getcwd(), directory, layer, plugin=plugin)
+    plan = chosen.setup.plan_removal(request)
     is_there = plan.changes_settings
     carry_out(plan, dry_run=dry_run, verbose=verbose, json=json)
     if not is_there:
@@ -54,4 +50,4 @@ def command(
         say(f"taken out of {plan.path}")
     pins = Pins(directory).path
     if os.path.exists(pins):
-        say(f"pins stay in {pins}; `ultramon pin --list` shows those of a project")
+        say(f"pins stay in {pins}; `ultramon host pin --list` shows those of a project")

@@ -5,19 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ultramon.cli.listening import check_key, listening_options
+from ultramon.cli.extras import extra_needed
+from ultramon.cli.listening import endpoint, listening_options
 from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
-from ultramon.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-_OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "prometheus_client", "starlette", "uvicorn"))
 
 
 @click.command("web")
@@ -27,8 +22,6 @@ _OF_THE_EXTRA = frozenset(("anyio", "fastapi", "h11", "prometheus_client", "star
 @store_options
 def command(
     *,
-    certfile: str | None,
-    keyfile: str | None,
     link: bool,
     log_requests: bool,
     state_dir: str | None,
@@ -40,8 +33,9 @@ def command(
     It prints a link that logs a browser in: once, within five minutes. The page only reads. With
     --json its address and the link go to stdout, as one line.
     """
-    check_key(certfile, keyfile)
-    main = _import_web()
+    with extra_needed("ultramon web", "web"):
+        from ultramon.web import main
+    where = endpoint(**address)
     backend = open_store(state_dir)
     directory = os.path.abspath(state_dir_given(state_dir) or directory_of(backend))
 
@@ -55,20 +49,7 @@ def command(
     if link:
         say_where(main.make_link(directory))
         return
-    from ultramon.server.http.http_server import Endpoint
     from ultramon.server.logs import log_to
 
     log_to(logging.StreamHandler(sys.stderr), kind="text", log_requests=log_requests)
-    endpoint = Endpoint(certfile=certfile, keyfile=keyfile, **address)
-    main.serve(backend, directory, endpoint, on_listening=say_where)
-
-
-def _import_web() -> ModuleType:
-    try:
-        from ultramon.web import main
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _OF_THE_EXTRA:
-            raise
-        raise MissingExtraError("ultramon web", package, "web") from error
-    return main
+    main.serve(backend, directory, where, on_listening=say_where)

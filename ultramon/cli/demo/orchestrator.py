@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ultramon.fleet.events import FleetEvent
     from ultramon.fleet.fleet import Fleet
-    from ultramon.fleet.jobs import Job
-    from ultramon.fleet.supervisor_result import SupervisorEvent, SupervisorResult
+    from ultramon.fleet.supervise.jobs import Job
+    from ultramon.fleet.supervise.result import SupervisorEvent, SupervisorResult
     from ultramon.state.models import AgentState
 
 ERRORS = "errors"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.cli.demo.orchestrator import ERRORS
 from ultramon.cli.demo.worker import BEGUN, DONE, read_notes
-from ultramon.fleet.ledger import events_of, read_ledger
+from ultramon.fleet.supervise.ledger import events_of, read_ledger
 from ultramon.system.terminal_text import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ultramon.backends.base import Backend
-    from ultramon.fleet.ledger import Ledger
-    from ultramon.fleet.supervisor_result import SupervisorResult
+    from ultramon.fleet.supervise.ledger import Ledger
+    from ultramon.fleet.supervise.result import SupervisorResult
 
     Notes = Sequence[tuple[str, str]]
 
@@ -88,10 +88,12 @@ def find_problems(
         ("never read", unread),
         ("read, but not counted", {*result.left, *result.set_aside, *result.lost} - {*unread}),
         ("counted as read more than once", several),
-        ("begun again, but not counted", {*again} - {*result.repeated}),
+        ("begun again, but not counted", {*again} - {*result.begun_again}),
     ):
         if items:
             yield f"{what}: {first_of(sorted(items))}"
+    if result.counts.claimed:
+        yield f"read, but not verified: {result.counts.claimed}"
     if len(again) > result.killed:
         yield f"{len(again)} items were begun again, with {result.killed} kills"
 

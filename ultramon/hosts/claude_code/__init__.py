@@ -1,7 +1,5 @@
 """Claude Code: its hook payloads and the transcripts it writes for sessions and subagents."""
 
-NAME = "claude-code"
-"""The host's name in commands, states and file names."""
 SMALL_VARIABLE = "CLAUDE_CODE_DISABLE_1M_CONTEXT"
 MOST_VARIABLE = "CLAUDE_CODE_MAX_CONTEXT_TOKENS"
 """Variables of the client that make its window smaller."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
+from ultramon.hosts.calls.client_settings import read_layers
 from ultramon.hosts.claude_code import MOST_VARIABLE, SMALL_VARIABLE
-from ultramon.hosts.client_settings import read_layers
 from ultramon.system import compact_json
 from ultramon.system.environment import is_on
 from ultramon.system.files import read_start

@@ -10,17 +10,13 @@ import os
 import time
 
 from ultramon.errors import UltramonError
+from ultramon.hosts.calls.hosted_agent import WAITING
+from ultramon.hosts.calls.payload import decode_payload, read_bounded
+from ultramon.hosts.calls.store import HookStore
+from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
-from ultramon.hosts.hook_program import (
-    decode_payload,
-    is_off,
-    read_bounded,
-    stands_down,
-    state_directory,
-)
-from ultramon.hosts.hosted_agent import WAITING
-from ultramon.hosts.records import LastReading
-from ultramon.hosts.store import HookStore
+from ultramon.hosts.transcripts.records import LastReading
+from ultramon.state.usage_percent import usage_percent
 from ultramon.system.ids import check_agent_id
 
 TYPE_CHECKING = False
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.hosted_agent import HostedAgent
     from ultramon.hosts.port import HookEvent
     from ultramon.hosts.resident.forwarder import Unanswered
     from ultramon.state.record import StateRecord
@@ -70,7 +66,7 @@ def main(
     if not is_off(environ):
         try:
             fields = decode_payload(data)
-            event = CLAUDE_CODE.read_event(fields, environ)
+            event = CLAUDE_CODE.dialect.read_event(fields, environ)
             own = show(take(event, fields, read_tail(event.transcript_path), store), store)
         except (UltramonError, OSError, ValueError) as error:
             store.fail("", f"{type(error).__name__}: {error}")
@@ -118,10 +114,10 @@ def take(
     tokens = _count_tokens(window.get("current_usage")) if tail is None else None
 
     def has_news(agent: HostedAgent) -> bool:
-        if store.windows().get(model or "") not in (None, agent.memory.get("windowTokens")):
+        if store.windows().get(model or "") not in (None, agent.memory.window_tokens):
             return True
         if tail is None:
-            return tokens != agent.memory.get("statusTokens")
+            return tokens != agent.memory.status_tokens
         if _was_stopped(agent.record, tail):
             return True
         if tail.report is None or tail.report.at == agent.record.measured_at:
@@ -136,9 +132,9 @@ def take(
             agent.take(tail.report)
             if _was_stopped(agent.record, tail):
                 agent.wait()
-        elif tokens is not None and tokens != agent.memory.get("statusTokens"):
+        elif tokens is not None and tokens != agent.memory.status_tokens:
             agent.gauge.take(tokens, 0, store.now)
-            agent.memory["statusTokens"] = tokens
+            agent.memory.status_tokens = tokens
 
     if stored is not None and not has_news(store.hosted(stored)):
         return stored
@@ -149,14 +145,14 @@ def take(
 def read_tail(path: str | None) -> LastReading | None:
     """Return what the end of a session's transcript says; None when it cannot be read."""
     try:
-        return CLAUDE_CODE.read_last_reading(path, is_subagent=False) if path else None
+        return CLAUDE_CODE.transcripts.read_last_reading(path, is_subagent=False) if path else None
     except (OSError, ValueError):
         return None
 
 
 def _count_tokens(usage: object) -> int:
     """Return the client's own count; 0 at the start and right after a compaction."""
-    from ultramon.hosts.jsonl import token_count
+    from ultramon.hosts.transcripts.jsonl import token_count
 
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     return sum(token_count(usage, name) for name in names) if isinstance(usage, dict) else 0
@@ -183,7 +179,7 @@ def write_line(record: StateRecord, *, color: bool) -> str:
     if limit is None or ratio is None:
         return f"ctx {_short(record.estimated_tokens)} tokens" if record.measured_at else "ctx –"
     cells = min(_BAR_CELLS, round(ratio * _BAR_CELLS))
-    line = f"{'█' * cells}{'░' * (_BAR_CELLS - cells)} {ratio * 100:.0f}%"
+    line = f"{'█' * cells}{'░' * (_BAR_CELLS - cells)} {usage_percent(record)}%"
     code = _COLOURS.get(record.action)
     if color and code:
         line = f"\x1b[{code}m{line}\x1b[0m"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from ultramon.hosts.calls.payload import decode_payload
 from ultramon.hosts.claude_code.host import CLAUDE_CODE
 from ultramon.hosts.claude_code.status_line import (
     STATUS_LINE,
@@ -15,7 +16,6 @@ from ultramon.hosts.claude_code.status_line import (
     show,
     take,
 )
-from ultramon.hosts.hook_program import decode_payload
 from ultramon.hosts.resident.forwarder import REFUSED
 from ultramon.hosts.resident.store import ResidentStore, mark_of
 from ultramon.hosts.resident.turns import Knowledge
@@ -46,7 +46,7 @@ class StatusLineAnswers:
         """
         try:
             fields = decode_payload(request.payload)
-            event = CLAUDE_CODE.read_event(fields, request.environ)
+            event = CLAUDE_CODE.dialect.read_event(fields, request.environ)
         except ValueError:
             exchange.end(REFUSED)  # its own process says what is wrong with it
             return

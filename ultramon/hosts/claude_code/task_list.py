@@ -7,13 +7,12 @@ task tools.
 
 from __future__ import annotations
 
-from ultramon.hosts.task_list import CHANGED, CREATED, LISTED, TaskReport
 from ultramon.state.plan import DONE, IN_PROGRESS, PENDING
-from ultramon.state.stored_plan import DELETED, ReportedTask
+from ultramon.state.stored_plan import CHANGED, CREATED, DELETED, LISTED, ReportedTask, TaskReport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _STATUSES = {
     "pending": PENDING,
@@ -24,7 +23,7 @@ _STATUSES = {
 _MAX_ID_CHARS = 64
 
 
-def read_report(payload: dict[str, Any]) -> TaskReport | None:
+def read_report(payload: JsonObject) -> TaskReport | None:
     """Return what a PostToolUse of a task tool reports; None where it changed or said nothing."""
     asked, response = payload.get("tool_input"), payload.get("tool_response")
     if not isinstance(response, dict):
@@ -57,7 +56,7 @@ def _task(value: object) -> ReportedTask | None:
     return ReportedTask(task_id, _text(value.get("subject")), status)
 
 
-def _changed(asked: dict[str, Any], response: dict[str, Any]) -> ReportedTask | None:
+def _changed(asked: JsonObject, response: JsonObject) -> ReportedTask | None:
     task_id = _id(response.get("taskId"))
     if response.get("success") is not True or not task_id:
         return None

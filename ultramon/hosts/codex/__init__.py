@@ -1,4 +1,1 @@
 """OpenAI Codex CLI: its hook payloads and the rollout files it writes, one per thread."""
-
-NAME = "codex"
-"""The host's name in commands, states and file names."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 from ultramon.system.files import read_start
-from ultramon.system.lean_os import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,16 +6,17 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 
 from __future__ import annotations
 
-from ultramon.hosts.codex.transcript import LineReader
-from ultramon.hosts.jsonl import open_transcript, text_or_none
-from ultramon.hosts.records import OVERFLOW, LastReading, Report
-from ultramon.hosts.transcript_tail import objects_from_end
+from ultramon.hosts.codex.reader import LineReader
+from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_or_none
+from ultramon.hosts.transcripts.records import OVERFLOW, LastReading, Report
+from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _KINDS = (
     "token_usage_record",
@@ -49,7 +50,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     reading.bytes_behind = size
     is_over = has_begun = False
     for entry, end in _entries_from_end(fd, size, _MARKS):
-        kind, payload = _kind(entry), entry["payload"]
+        kind, payload = _kind(entry), object_in(entry, "payload")
         if reading.window_tokens is None and kind in ("token_count", "task_started"):
             reading.window_tokens = _window_of(payload)
         if not is_over:
@@ -84,7 +85,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
     for entry, _ in _entries_from_end(*open_transcript(path), (*_MARKS, _CALL)):
         kind = _kind(entry)
         if kind == "turn_context" and replies:
-            model = text_or_none(entry["payload"].get("model"))
+            model = text_or_none(object_in(entry, "payload").get("model"))
             for reply, _ in replies:
                 reply.model = reply.requested_model = model
             break
@@ -93,7 +94,7 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
         if kind == "compacted":
             is_over = True
         elif kind == "function_call" and replies:
-            replies[-1][1].insert(0, str(entry["payload"].get("call_id")))
+            replies[-1][1].insert(0, str(object_in(entry, "payload").get("call_id")))
         elif (report := _report_of(entry)) is not None:
             if len(replies) == 2:
                 is_over = True
@@ -110,26 +111,28 @@ def is_last_turn(path: str) -> bool:
         return False
     for entry, _ in _entries_from_end(fd, size, (b'"task_started"',)):
         if _kind(entry) == "task_started":
-            begun = entry["payload"].get("turn_attribution")
+            begun = object_in(entry, "payload").get("turn_attribution")
             return isinstance(begun, dict) and begun.get("turn_trigger") == "exec"
     return False
 
 
 def _entries_from_end(
     fd: int, size: int, marks: tuple[bytes, ...]
-) -> Iterator[tuple[dict[str, Any], int]]:
+) -> Iterator[tuple[JsonObject, int]]:
     """Yield the lines with one of these marks, last first, each with where it ends."""
     for entry, end in objects_from_end(fd, size, marks):
         if isinstance(entry.get("payload"), dict):
             yield entry, end
 
 
-def _kind(entry: dict[str, Any]) -> object:
+def _kind(entry: JsonObject) -> object:
     kind = entry.get("type")
-    return entry["payload"].get("type") if kind in ("event_msg", "response_item") else kind
+    return (
+        object_in(entry, "payload").get("type") if kind in ("event_msg", "response_item") else kind
+    )
 
 
-def _report_of(entry: dict[str, Any]) -> Report | None:
+def _report_of(entry: JsonObject) -> Report | None:
     """Return the count in a line; a late copy of one, and zeros, are none."""
     if entry.get("type") != "token_usage_record":
         return None
@@ -141,13 +144,13 @@ def _report_of(entry: dict[str, Any]) -> Report | None:
     return reader.held[0] if reader.held else None
 
 
-def _window_of(payload: dict[str, Any]) -> int | None:
+def _window_of(payload: JsonObject) -> int | None:
     info = payload.get("info") if payload.get("type") == "token_count" else payload
     tokens = info.get("model_context_window") if isinstance(info, dict) else None
     return tokens if type(tokens) is int and 0 < tokens <= 1_000_000_000 else None
 
 
-def _take_end(reading: LastReading, payload: dict[str, Any], at: float | None) -> None:
+def _take_end(reading: LastReading, payload: JsonObject, at: float | None) -> None:
     reading.text = text_or_none(payload.get("last_agent_message")) or ""
     error = payload.get("error")
     if not isinstance(error, dict):

@@ -13,21 +13,21 @@ from typing import Any
 
 from ultramon.errors import UltramonError
 from ultramon.hosts import port
-from ultramon.hosts.codex import NAME
-from ultramon.hosts.codex.host import Codex
+from ultramon.hosts.calls.handling import HookCall
+from ultramon.hosts.calls.payload import checked_text, decode_payload
+from ultramon.hosts.calls.store import HookStore
+from ultramon.hosts.calls.switches import is_off, stands_down, state_directory
+from ultramon.hosts.codex.dialect import CodexDialect
+from ultramon.hosts.codex.host import CODEX
 from ultramon.hosts.codex.last_reading import is_last_turn, read_last_replies
 from ultramon.hosts.codex.rollouts import find_thread
 from ultramon.hosts.failure_log import record as record_failure
-from ultramon.hosts.handling import HookCall
-from ultramon.hosts.hook_program import decode_payload, is_off, stands_down, state_directory
-from ultramon.hosts.payload import checked_text
-from ultramon.hosts.port import HookEvent
-from ultramon.hosts.store import HookStore
+from ultramon.hosts.port import HookEvent, Host
 
 EVENT = "agent-turn-complete"
 
 
-class _NotifiedCodex(Codex):
+class _NotifiedDialect(CodexDialect):
     """Codex without a process: the client lets go of the program that it notifies."""
 
     def process_id(self, environ: Mapping[str, str]) -> int | None:
@@ -46,10 +46,12 @@ def take_turn(data: bytes, choices_path: str, environ: Mapping[str, str] = os.en
     if is_off(environ) or stands_down(environ, choices_path):
         return
     directory, agent_id = state_directory(environ, choices_path), ""
+    host = Host(CODEX.name, CODEX.package)
+    host.dialect = _NotifiedDialect()
     try:
         for event in _events(decode_payload(data), environ):
             agent_id = event.session_id
-            host, now = _NotifiedCodex(), time.time()
+            now = time.time()
             store = HookStore(host, directory, choices_path, environ, event=EVENT, now=now)
             known = store.find(agent_id)
             if known is not None and known.pid is not None:
@@ -57,7 +59,7 @@ def take_turn(data: bytes, choices_path: str, environ: Mapping[str, str] = os.en
             HookCall(event, store).answer()
     except (UltramonError, OSError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
-        record_failure(directory, NAME, EVENT, agent_id, problem, now=time.time())
+        record_failure(directory, CODEX.name, EVENT, agent_id, problem, now=time.time())
 
 
 def _events(payload: dict[str, Any], environ: Mapping[str, str]) -> Iterator[HookEvent]:

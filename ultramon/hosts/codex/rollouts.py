@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ultramon.system.lean_os import os
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Installs and removes the hooks of Codex: planned first, then shown, then done.
+"""The setup of Codex: its hooks, installed, removed and examined.
 
 Never on a hook's path.
 """
@@ -6,17 +6,18 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
-from ultramon.hosts import user_hooks
-from ultramon.hosts.codex import NAME
 from ultramon.hosts.codex.configuration import home_directory
-from ultramon.hosts.hook_commands import HookScript
-from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import Installation, Removal
-from ultramon.hosts.setup import SetupRequest
-from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
+from ultramon.hosts.codex.host import CODEX
+from ultramon.hosts.install.hook_commands import HookScript
+from ultramon.hosts.install.hook_settings import HookSettings
+from ultramon.hosts.install.installation import Installation
+from ultramon.hosts.install.plans import SetupRequest
+from ultramon.hosts.user_hooks import UserHooks, user_file
 
-HOOK = HookScript("codex", "hook.py", ("hook", NAME), f"{NAME}.ultramon-hook")
+HOOK = HookScript("codex", "hook.py", ("hook", CODEX.name), f"{CODEX.name}.ultramon-hook")
 EVENTS = (
     "SessionStart",
     "UserPromptSubmit",
@@ -33,7 +34,7 @@ PostToolUse does not say, is left out."""
 SECONDS = 10
 TIMEOUTS = {"SessionEnd": 3}
 """The client takes no longer one, and warns of it."""
-NOTIFY = '`notify = ["ultramon", "hook", "codex"]`'
+NOTIFY = '`notify = ["ultramon", "host", "hook", "codex"]`'
 """What a person can add to the client's ``config.toml`` instead; it holds one such program."""
 _TRUST = (
     "Codex runs these hooks only after you have reviewed and trusted them: start `codex` once, and"
@@ -41,6 +42,10 @@ _TRUST = (
     " it leaves them out and says nothing; `ultramon doctor` sees that. It asks again whenever"
     f" their command changes. Without trust, {NOTIFY} at the top of config.toml reports the end of"
     " each turn, and warns nobody."
+)
+_CURE = (
+    "start `codex` and trust the hooks that it asks about; one that is not trusted is left out"
+    f" without a word; {NOTIFY} in config.toml needs no trust"
 )
 
 
@@ -61,15 +66,28 @@ def hooks() -> CodexHooks:
     return CodexHooks(user_file(home_directory(os.environ), "hooks.json", "CODEX_HOME"))
 
 
-def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation; see `user_hooks.plan_installation`."""
-    refuse_handoff_note(NAME, request)
-    plan = user_hooks.plan_installation(hooks(), NAME, request, timeout=SECONDS, timeouts=TIMEOUTS)
-    if plan.changes_settings:
-        plan.warnings.append(_TRUST)
-    return plan
+class CodexSetup(UserHooks):
+    """Hooks in the client's one file of them."""
+
+    own_options = ("resident",)
+    host = CODEX
+    members: Mapping[str, Any] = {"timeout": SECONDS}
+    timeouts = TIMEOUTS
+    takes_handoff_note = False
+    silence_cure = _CURE
+
+    load = staticmethod(hooks)
+
+    def plan_installation(self, request: SetupRequest) -> Installation:
+        """Plan an installation; a person must trust the hooks then."""
+        plan = super().plan_installation(request)
+        if plan.changes_settings:
+            plan.warnings.append(_TRUST)
+        return plan
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "codex", "resume", session_id
 
 
-def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take the hooks out again."""
-    return user_hooks.plan_removal(hooks(), NAME, request)
+SETUP = CodexSetup()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ultramon.hosts.client_settings import number_in, read_layers
-from ultramon.system.lean_os import os
+import os
+
+from ultramon.hosts.calls.client_settings import number_in, read_layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 
 from __future__ import annotations
 
-from ultramon.hosts.gemini.transcript import report_of, summary_id
-from ultramon.hosts.jsonl import open_transcript, text_of
-from ultramon.hosts.records import LastReading, Report
-from ultramon.hosts.transcript_tail import objects_from_end
+from ultramon.hosts.gemini.reader import report_of, summary_id
+from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_of
+from ultramon.hosts.transcripts.records import LastReading, Report
+from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
-    _Reply = tuple[Report, dict[str, Any], int]
+    _Reply = tuple[Report, JsonObject, int]
 
 _MARKS = (b'"gemini"', b'"messages"')
 
@@ -40,7 +40,7 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
     replies, compaction = _window_from_end(fd, size)
     if compaction is not None:
         reading.compaction_id = summary_id(compaction)
-        reading.compacted_at = parse_time(compaction["$set"].get("lastUpdated"))
+        reading.compacted_at = parse_time(object_in(compaction, "$set").get("lastUpdated"))
     for report, entry, end in replies[:1]:
         reading.report, reading.bytes_behind = report, size - end
         reading.text = text_of(entry.get("content"), ("text",))
@@ -69,7 +69,7 @@ def lacks_reply(path: str) -> bool:
     return last_message(path).get("type") == "user"
 
 
-def last_message(path: str) -> dict[str, Any]:
+def last_message(path: str) -> JsonObject:
     """Return the last line of a file that is a message; empty where there is none."""
     try:
         return _find_last_message(path)
@@ -77,7 +77,7 @@ def last_message(path: str) -> dict[str, Any]:
         return {}
 
 
-def unanswered_request(path: str) -> dict[str, Any] | None:
+def unanswered_request(path: str) -> JsonObject | None:
     """Return the line of the last request of a session if no reply follows it.
 
     Raises:
@@ -88,7 +88,7 @@ def unanswered_request(path: str) -> dict[str, Any] | None:
     return last if last.get("type") == "user" else None
 
 
-def _find_last_message(path: str) -> dict[str, Any]:
+def _find_last_message(path: str) -> JsonObject:
     """Return the last message, as `last_message`, or raise why the file cannot be read.
 
     Where the first request of a prompt fails, the client writes the conversation before it anew.
@@ -99,7 +99,7 @@ def _find_last_message(path: str) -> dict[str, Any]:
     return {}
 
 
-def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] | None]:
+def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], JsonObject | None]:
     """Return the last two replies of the present window, last first, and how that began.
 
     Returns:
@@ -109,7 +109,7 @@ def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] |
     """
     replies: list[_Reply] = []
     earlier: list[_Reply] = []
-    compaction: dict[str, Any] | None = None
+    compaction: JsonObject | None = None
     for entry, end in objects_from_end(fd, size, _MARKS):
         found = summary_id(entry)
         if found is not None:
@@ -128,7 +128,7 @@ def _window_from_end(fd: int, size: int) -> tuple[list[_Reply], dict[str, Any] |
     return replies, compaction
 
 
-def _report_of(entry: dict[str, Any]) -> Report | None:
+def _report_of(entry: JsonObject) -> Report | None:
     try:
         return report_of(entry)
     except ValueError:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from ultramon.errors import StateCorruptError
 from ultramon.hosts.gemini.configuration import TEMPORARY_VARIABLE
 from ultramon.hosts.gemini.last_reading import unanswered_request
-from ultramon.hosts.jsonl import decode_object, text_or_none
-from ultramon.hosts.records import OVERFLOW, SessionEnd
+from ultramon.hosts.transcripts.jsonl import decode_object, text_or_none
+from ultramon.hosts.transcripts.records import OVERFLOW, SessionEnd
 from ultramon.system.files import read_private_file
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _PREFIX = "gemini-client-error-"
 _SUFFIX = ".json"
@@ -33,7 +34,7 @@ _UNNAMED = "request failed"
 
 
 def read_session_end(path: str, environ: Mapping[str, str]) -> SessionEnd | None:
-    """Return what the last request failed with; see `Host.read_session_end`."""
+    """Return what the last request failed with; see `Transcripts.read_session_end`."""
     request = unanswered_request(path)
     asked_at = None if request is None else parse_time(request.get("timestamp"))
     if request is None or asked_at is None:
@@ -65,13 +66,13 @@ def _reports_since(folder: str, since: float) -> Iterator[tuple[float, str]]:
     return iter(sorted(found))
 
 
-def _last_parts(report: dict[str, Any]) -> object:
+def _last_parts(report: JsonObject) -> object:
     messages = report.get("context")
     last = messages[-1] if isinstance(messages, list) and messages else None
     return last.get("parts") if isinstance(last, dict) else None
 
 
-def _error_in(report: dict[str, Any]) -> str:
+def _error_in(report: JsonObject) -> str:
     """Return `OVERFLOW`, the provider's word for the failure, or that there was one."""
     from ultramon.context.limits import parse_overflow
 

@@ -1,4 +1,4 @@
-"""Installs and removes the hooks of Gemini: planned first, then shown, then done.
+"""The setup of Gemini: its hooks, installed, removed and examined.
 
 Never on a hook's path.
 """
@@ -6,17 +6,20 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ultramon.hosts import user_hooks
-from ultramon.hosts.gemini import NAME
+from ultramon.hosts.doctor_context import problem
 from ultramon.hosts.gemini.configuration import HOME_VARIABLE, SETTINGS_NAME, home_directory
-from ultramon.hosts.hook_commands import HookScript
-from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import Installation, Removal
-from ultramon.hosts.setup import SetupRequest
-from ultramon.hosts.user_hooks import refuse_handoff_note, user_file
+from ultramon.hosts.gemini.host import GEMINI
+from ultramon.hosts.install.hook_commands import HookScript
+from ultramon.hosts.install.hook_settings import HookSettings
+from ultramon.hosts.install.installation import Installation
+from ultramon.hosts.install.plans import SetupRequest
+from ultramon.hosts.user_hooks import UserHooks, user_file
+from ultramon.system.findings import Finding
 
-HOOK = HookScript("gemini", "hook.py", ("hook", NAME), f"{NAME}.ultramon-hook")
+HOOK = HookScript("gemini", "hook.py", ("hook", GEMINI.name), f"{GEMINI.name}.ultramon-hook")
 EVENTS = (
     "SessionStart", "BeforeAgent", "AfterTool", "Notification", "AfterAgent", "SessionEnd",
 )  # fmt: skip
@@ -30,6 +33,7 @@ _LIMIT = (
     "Gemini does not report its window: a session of a single prompt, and a subagent, is ended only"
     " where you state a limit with --context-limit"
 )
+_CURE = "look at `/hooks panel` in `gemini`: whether hooks are switched off there"
 
 
 class GeminiHooks(HookSettings):
@@ -51,17 +55,39 @@ def hooks() -> GeminiHooks:
     return GeminiHooks(user_file(home_directory(os.environ), SETTINGS_NAME, HOME_VARIABLE))
 
 
-def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation; see `user_hooks.plan_installation`."""
-    refuse_handoff_note(NAME, request)
-    plan = user_hooks.plan_installation(
-        hooks(), NAME, request, name=HOOK_NAME, timeout=MILLISECONDS
-    )
-    if plan.installed.enforce is not None and plan.installed.context_limit_tokens is None:
-        plan.warnings.append(_LIMIT)
-    return plan
+class GeminiSetup(UserHooks):
+    """Hooks in the client's one file of them."""
+
+    own_options = ("resident", "enforce", "enforce_dry_run")
+    host = GEMINI
+    members: Mapping[str, Any] = {"name": HOOK_NAME, "timeout": MILLISECONDS}
+    takes_handoff_note = False
+    silence_cure = _CURE
+
+    load = staticmethod(hooks)
+
+    def plan_installation(self, request: SetupRequest) -> Installation:
+        """Plan an installation; without a limit of one's own some agents are not ended."""
+        plan = super().plan_installation(request)
+        if plan.installed.enforce is not None and plan.installed.context_limit_tokens is None:
+            plan.warnings.append(_LIMIT)
+        return plan
+
+    def check(self, settings: HookSettings) -> Iterator[Finding]:
+        """Ask whether the user has switched hooks off, all of them or ultramon's."""
+        disabled = settings.get("hooksConfig", "disabled")
+        if settings.get("hooksConfig", "enabled") is False:
+            cure = "set hooksConfig.enabled to true, or delete it"
+            yield problem("gemini hooks", f"{settings.path}: hooks are switched off", cure)
+        elif isinstance(disabled, list) and HOOK_NAME in disabled:
+            cure = f"take {HOOK_NAME} out of hooksConfig.disabled"
+            yield problem(
+                "gemini hooks", f"{settings.path}: ultramon's hooks are switched off", cure
+            )
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "gemini", "--resume", session_id
 
 
-def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take the hooks out again."""
-    return user_hooks.plan_removal(hooks(), NAME, request)
+SETUP = GeminiSetup()

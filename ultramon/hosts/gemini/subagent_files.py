@@ -6,16 +6,17 @@ writes ``<session id>/<its id>.jsonl`` beside the session's own file.
 
 from __future__ import annotations
 
-from ultramon.hosts.gemini.transcript import holds_results, result_of, waits_for_tools
-from ultramon.hosts.jsonl import decode_object, open_transcript, text_of
-from ultramon.hosts.records import Record
-from ultramon.hosts.transcript_tail import objects_from_end
-from ultramon.system.lean_os import os
+import os
+
+from ultramon.hosts.gemini.reader import holds_results, result_of, waits_for_tools
+from ultramon.hosts.transcripts.jsonl import decode_object, open_transcript, text_of
+from ultramon.hosts.transcripts.records import Record
+from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 SUFFIX = ".jsonl"
 _HEAD_BYTES = 64 * 1024
@@ -116,7 +117,7 @@ def _read(path: str, since: float) -> SubagentFile | None:
     return _described(name, task, last)
 
 
-def _described(name: str, task: str, last: dict[str, Any] | None) -> SubagentFile:
+def _described(name: str, task: str, last: JsonObject | None) -> SubagentFile:
     result = None if last is None else result_of(last)
     return SubagentFile(
         subagent_id=name,

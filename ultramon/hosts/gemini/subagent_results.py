@@ -5,23 +5,22 @@ Standard library only; loaded by these calls, which are rare.
 
 from __future__ import annotations
 
-from ultramon.hosts.jsonl import text_of, text_or_none
 from ultramon.hosts.port import LaunchedSubagent, ReturnedSubagent
-from ultramon.hosts.records import OVERFLOW
+from ultramon.hosts.transcripts.jsonl import text_of, text_or_none
+from ultramon.hosts.transcripts.records import OVERFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ultramon.hosts.gemini.subagent_files import SubagentFile
     from ultramon.hosts.port import HookEvent
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _OVERFLOW_MARK = "exceeds the maximum number of tokens"
 _ERROR_MARK = "failed. Error: "
 _GOAL = "GOAL"
 
 
-def read_result(event: HookEvent, payload: dict[str, Any], found: list[SubagentFile]) -> None:
+def read_result(event: HookEvent, payload: JsonObject, found: list[SubagentFile]) -> None:
     """Note which subagent has come back with a call, and how.
 
     Args:
@@ -43,7 +42,7 @@ def read_result(event: HookEvent, payload: dict[str, Any], found: list[SubagentF
     event.returned = ReturnedSubagent(name, own[0].has_result, not error, error)
 
 
-def _error_of(response: dict[str, Any]) -> str:
+def _error_of(response: JsonObject) -> str:
     """Return why a subagent failed, empty when it did not."""
     shown = response.get("returnDisplay")
     shown = shown if isinstance(shown, dict) else {}

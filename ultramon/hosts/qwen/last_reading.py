@@ -6,17 +6,24 @@ on a busy machine a reply may come after the call of the hook.
 
 from __future__ import annotations
 
-from ultramon.hosts.jsonl import open_transcript
-from ultramon.hosts.qwen.transcript import LineReader, parts_of, said_in
-from ultramon.hosts.records import OVERFLOW, Boundary, LastReading, Overflow, Report, Window
-from ultramon.hosts.transcript_tail import objects_from_end
+from ultramon.hosts.qwen.reader import LineReader, parts_of, said_in
+from ultramon.hosts.transcripts.jsonl import open_transcript
+from ultramon.hosts.transcripts.records import (
+    OVERFLOW,
+    Boundary,
+    LastReading,
+    Overflow,
+    Report,
+    Window,
+)
+from ultramon.hosts.transcripts.tail import objects_from_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-    from ultramon.hosts.records import Record
+    from ultramon.hosts.transcripts.jsonl import JsonObject
+    from ultramon.hosts.transcripts.records import Record
 
 LAUNCH_TOOL = "agent"
 """The tool by which an agent launches a subagent."""
@@ -105,7 +112,7 @@ def may_run_subagent(path: str) -> bool:
     return False
 
 
-def _ids(entry: dict[str, Any], kind: str, name: str | None = None) -> set[str]:
+def _ids(entry: JsonObject, kind: str, name: str | None = None) -> set[str]:
     """Return the ids of the calls or results in a line, only those of a tool if it is named."""
     found = (part.get(kind) for part in parts_of(entry) if isinstance(part, dict))
     return {
@@ -119,7 +126,7 @@ def _ids(entry: dict[str, Any], kind: str, name: str | None = None) -> set[str]:
 
 def _entries_from_end(
     fd: int, size: int, marks: tuple[bytes, ...]
-) -> Iterator[tuple[dict[str, Any], list[Record], int]]:
+) -> Iterator[tuple[JsonObject, list[Record], int]]:
     """Yield the lines with one of these marks, last first, with their records and where they end.
 
     Each line is judged as if it were the first.

@@ -1,7 +1,7 @@
 """How a session of Qwen Code ended of which no hook has reported the end.
 
 The client writes a line for each session that it closes, also where its last request failed; only
-version 0.15, and a client that was killed, leave none.
+version 0.15, and a client that was killed, leave none. It does so too where a signal ends a turn.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ultramon.hosts.jsonl import open_transcript, text_or_none
 from ultramon.hosts.qwen import configuration
-from ultramon.hosts.qwen.transcript import has_overflowed, parts_of, refusal_in
-from ultramon.hosts.records import OVERFLOW, SessionEnd
-from ultramon.hosts.transcript_tail import objects_from_end
+from ultramon.hosts.qwen.reader import has_overflowed, parts_of, refusal_in
+from ultramon.hosts.transcripts.jsonl import open_transcript, text_or_none
+from ultramon.hosts.transcripts.records import OVERFLOW, SessionEnd
+from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
 
 _TELEMETRY = "ui_telemetry"
 _MARKS = (
@@ -29,7 +30,7 @@ _CLOSED_SESSIONS = "usage_record.jsonl"
 
 
 def read_session_end(path: str, environ: Mapping[str, str]) -> SessionEnd | None:
-    """Return how a session ended; see `Host.read_session_end`.
+    """Return how a session ended; see `Transcripts.read_session_end`.
 
     After a request that was too large the client makes a summary, and then ends. What else is
     refused may be sent again: it was the end only where the client has closed the session.
@@ -49,11 +50,11 @@ def read_session_end(path: str, environ: Mapping[str, str]) -> SessionEnd | None
         if refusal is not None:
             kind = text_or_none(refusal.get("error_type")) or "request failed"
             return SessionEnd(closed_at, OVERFLOW if has_overflowed(refusal) else kind)
-        return SessionEnd(closed_at) if _is_last_reply(entry) else None
+        return SessionEnd(closed_at, cuts_turn=not _is_last_reply(entry))
     return None
 
 
-def _is_last_reply(entry: dict[str, Any]) -> bool:
+def _is_last_reply(entry: JsonObject) -> bool:
     """Tell a whole reply that calls no tool."""
     if entry.get("type") != "assistant" or not isinstance(entry.get("usageMetadata"), dict):
         return False

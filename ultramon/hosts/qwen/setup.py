@@ -1,4 +1,4 @@
-"""Installs and removes the hooks of Qwen Code: planned first, then shown, then done.
+"""The setup of Qwen Code: its hooks, installed, removed and examined.
 
 Never on a hook's path.
 """
@@ -6,17 +6,20 @@ Never on a hook's path.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ultramon.hosts import user_hooks
-from ultramon.hosts.hook_commands import HookScript
-from ultramon.hosts.hook_settings import HookSettings
-from ultramon.hosts.installation import Installation, Removal
-from ultramon.hosts.qwen import NAME
+from ultramon.hosts.doctor_context import problem
+from ultramon.hosts.install.hook_commands import HookScript
+from ultramon.hosts.install.hook_settings import HookSettings
+from ultramon.hosts.install.installation import Installation
+from ultramon.hosts.install.plans import SetupRequest
 from ultramon.hosts.qwen.configuration import HOME_VARIABLE, SETTINGS_NAME, home_directory
-from ultramon.hosts.setup import SetupRequest
-from ultramon.hosts.user_hooks import user_file
+from ultramon.hosts.qwen.host import QWEN
+from ultramon.hosts.user_hooks import UserHooks, user_file
+from ultramon.system.findings import Finding
 
-HOOK = HookScript("qwen", "hook.py", ("hook", NAME), f"{NAME}.ultramon-hook")
+HOOK = HookScript("qwen", "hook.py", ("hook", QWEN.name), f"{QWEN.name}.ultramon-hook")
 EVENTS = (
     "SessionStart",
     "SessionEnd",
@@ -37,6 +40,7 @@ comes also where nobody is asked: for a subagent in the background, which is ref
 MILLISECONDS = 10_000
 """Version 0.15 counts in these; newer ones count in seconds, and take 1,000 and more for these."""
 OFF = "disableAllHooks"
+_CURE = "start `qwen`, and see its list of hooks with /hooks"
 
 
 class QwenSettings(HookSettings):
@@ -62,15 +66,33 @@ def is_off(settings: HookSettings) -> bool:
     return settings.get(OFF) is True
 
 
-def plan_installation(request: SetupRequest) -> Installation:
-    """Plan an installation; see `user_hooks.plan_installation`."""
-    own = settings()
-    plan = user_hooks.plan_installation(own, NAME, request, timeout=MILLISECONDS)
-    if is_off(own):
-        plan.warnings.append(f"{own.path} sets {OFF}: no hook runs until that is taken out")
-    return plan
+class QwenCodeSetup(UserHooks):
+    """Hooks in the client's one file of them."""
+
+    own_options = ("resident", "enforce", "enforce_dry_run")
+    host = QWEN
+    members: Mapping[str, Any] = {"timeout": MILLISECONDS}
+    silence_cure = _CURE
+
+    load = staticmethod(settings)
+
+    def plan_installation(self, request: SetupRequest) -> Installation:
+        """Plan an installation; where all hooks are switched off it does nothing yet."""
+        plan = super().plan_installation(request)
+        if is_off(plan.settings):
+            plan.warnings.append(f"{plan.path} sets {OFF}: no hook runs until that is taken out")
+        return plan
+
+    def check(self, settings: HookSettings) -> Iterator[Finding]:
+        """Ask whether the user has switched all hooks off."""
+        if is_off(settings):
+            yield problem(
+                "qwen hooks", f"{settings.path} sets {OFF}: no hook runs", "take that out"
+            )
+
+    def resume_words(self, session_id: str) -> tuple[str, ...]:
+        """Return the command that resumes a session."""
+        return "qwen", "--resume", session_id
 
 
-def plan_removal(request: SetupRequest) -> Removal:
-    """Plan to take the hooks out again."""
-    return user_hooks.plan_removal(settings(), NAME, request)
+SETUP = QwenCodeSetup()

@@ -10,16 +10,17 @@ import socket
 import struct
 import time
 
+from ultramon.hosts.calls.session_environment import CALLER
 from ultramon.hosts.resident.forwarder import (
     ANSWER,
     HAVE_IT,
     MAGIC,
     MAX_PAYLOAD_BYTES,
     NOTHING,
+    PACKAGE_MARK,
     SIZE_DIGITS,
     TAKEN,
 )
-from ultramon.hosts.session_environment import CALLER
 
 REQUEST_SECONDS = 2.0
 """How long a request may take to arrive; its sender has it ready."""
@@ -39,7 +40,7 @@ class Request:
     """One call of an installed command.
 
     Attributes:
-        version: Of the ultramon that sent it.
+        package: The directory of the ultramon that sent it.
         program: What shall be run.
         choices_path: The installed choices that the command names.
         parent_pid: The process that started the command.
@@ -47,11 +48,11 @@ class Request:
         payload: What the client wrote to the command.
     """
 
-    __slots__ = ("choices_path", "environ", "parent_pid", "payload", "program", "version")
+    __slots__ = ("choices_path", "environ", "package", "parent_pid", "payload", "program")
 
     def __init__(self, fields: list[bytes]) -> None:
-        version, program, choices_path, parent_pid, variables, self.payload = fields
-        self.version = version.decode("ascii")
+        package, program, choices_path, parent_pid, variables, self.payload = fields
+        self.package = os.fsdecode(package.removeprefix(PACKAGE_MARK))
         self.program = program.decode("ascii")
         self.choices_path = os.fsdecode(choices_path)
         self.parent_pid = int(parent_pid)

@@ -18,6 +18,11 @@ TAKEN, NOTHING, REFUSED, OLDER, ANSWER, HAVE_IT = b"+", b"N", b"R", b"V", b"A", 
 """What the two say to each other: `TAKEN` first, then one of the next four; an answer is followed
 by `SIZE_DIGITS` and its bytes, and by `HAVE_IT` both ways."""
 SIZE_DIGITS = 8
+PACKAGE = __file__.removesuffix("hosts/resident/forwarder.py")
+"""The directory of this package: whose code a caller wants to be answered by."""
+PACKAGE_MARK = b"1."
+"""In front of it in a request: residents of the first build read a version there, and make room for
+a newer one."""
 
 MAX_PAYLOAD_BYTES = 1 << 20
 """A larger payload is no matter for the resident."""
@@ -121,10 +126,8 @@ def socket_path(environ: "Mapping[bytes, bytes]", directory: bytes) -> bytes:
 
 def encode_request(program: str, choices: bytes, variables: bytes, payload: bytes) -> bytes:
     """Return a request as it is sent: each field with its length, and that of all in front."""
-    from ultramon import __version__
-
     fields = (
-        __version__.encode(),
+        PACKAGE_MARK + PACKAGE.encode("utf-8", "surrogateescape"),
         program.encode(),
         choices,
         b"%d" % posix.getppid(),

@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 
 from ultramon.hosts import port
-from ultramon.hosts.handling import HookCall
-from ultramon.hosts.hook_program import decode_payload
+from ultramon.hosts.calls.handling import HookCall
+from ultramon.hosts.calls.payload import decode_payload
 from ultramon.hosts.resident.exchange import Exchange, GoneError, Request
 from ultramon.hosts.resident.forwarder import REFUSED
 from ultramon.hosts.resident.store import OvertakenError, ResidentStore, mark_of
@@ -53,7 +53,7 @@ class HookAnswers:
             GoneError: The forwarder has gone, and handles the call itself.
         """
         try:
-            event = self._host.read_event(decode_payload(request.payload), request.environ)
+            event = self._host.dialect.read_event(decode_payload(request.payload), request.environ)
         except ValueError:
             exchange.end(REFUSED)  # its own process says what is wrong with it
             return

@@ -62,7 +62,8 @@ class Place:
     def running(self) -> dict[str, Any] | None:
         """Return what the resident has written about itself; None when none runs.
 
-        ``pid``, ``startedAt`` (the mark of its start), ``version``, ``socket``, ``since``.
+        ``pid``, ``startedAt`` (the mark of its start), ``version``, ``build`` (its code),
+        ``socket``, ``since``.
         """
         try:
             data, _ = read_private_file(self.facts)
@@ -76,7 +77,8 @@ class Place:
         """Ask the resident how it does; None when none answers within 250 ms.
 
         Besides what `running` returns: ``sessions``, ``calls``, ``atOnce`` (answered before their
-        reading was stored), ``atWork`` (with this question), ``refused``, ``residentBytes``.
+        reading was stored), ``atWork`` (with this question), ``refused``, ``residentBytes``,
+        ``isCurrent`` (whether its code is that of this process, as it is on disk).
         """
         import socket
 

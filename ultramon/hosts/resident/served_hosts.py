@@ -72,7 +72,7 @@ class ServedHosts:
         host, turns = find_host(name), Turns()
         hooks = HookAnswers(host, self._directory, turns)
         programs: dict[str, Program] = {HOOK: hooks.answer}
-        for program, (module, answers) in host.resident_programs.items():
+        for program, (module, answers) in host.dialect.resident_programs.items():
             made = getattr(import_module(module), answers)(self._directory, turns)
             programs[program] = made.answer
         return ServedHost(host, programs, hooks)

@@ -14,13 +14,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ultramon import __version__
 from ultramon.errors import StateError
 from ultramon.hosts import failure_log
-from ultramon.hosts.hook_program import state_directory
+from ultramon.hosts.calls.switches import state_directory
 from ultramon.hosts.installed_choices import InstalledChoices, choices_path
 from ultramon.hosts.resident.exchange import Exchange, GoneError, Request
 from ultramon.hosts.resident.forwarder import OLDER, REFUSED
+from ultramon.hosts.resident.loaded_code import LoadedCode
 from ultramon.hosts.resident.place import FACTS_PROGRAM, Place
 from ultramon.system import compact_json
 from ultramon.system.files import (
@@ -32,6 +32,7 @@ from ultramon.system.files import (
 from ultramon.system.locks import Lock, LockedError
 from ultramon.system.processes import process_started_at
 from ultramon.system.timestamps import format_time
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 15 * 60.0
 TICK_SECONDS = 5.0
 SUCCESSION_SECONDS = 5.0
-"""How long a newer version waits for the older one to end."""
+"""How long newer code waits for the resident with the older one to end."""
 MAX_CALLS = 32
 """At a time; further ones are handled by their own processes."""
 MAX_SESSIONS = 1_024
@@ -72,6 +73,7 @@ class Resident:
         self._idle_seconds = idle_seconds
         self._tick_seconds = tick_seconds
         self._hosts = hosts
+        self._code = LoadedCode()
         self._directory = directory
         self._place = Place(directory, environ)
         self._environ = environ
@@ -109,7 +111,7 @@ class Resident:
                 return 0
             except LockedError:
                 running = self._place.running()
-                if running is not None and running.get("version") == __version__:
+                if running is not None and running.get("build") == self._code.build:
                     return 0  # of two that were started at once the other was faster
                 time.sleep(_LOOK_AGAIN_SECONDS)
             except (OSError, StateError) as error:
@@ -209,15 +211,16 @@ class Resident:
                 self._calls -= 1
 
     def _answer(self, request: Request, exchange: Exchange) -> None:
+        age = self._code.age_beside(request.package)
         if request.program == FACTS_PROGRAM:
-            exchange.answer(compact_json.dumps(self._describe()).encode("ascii"))
+            facts = self._describe() | {"isCurrent": age == 0}
+            exchange.answer(compact_json.dumps(facts).encode("ascii"))
             return
         self._call_count += 1
-        if request.version != __version__:
+        if age:
             self._refused_count += 1
-            is_older = _numbers(__version__) < _numbers(request.version)
-            exchange.end(OLDER if is_older else REFUSED)
-            if is_older:
+            exchange.end(OLDER if age > 0 else REFUSED)
+            if age > 0:
                 self._retire()
             return
         host_name, _, name = request.program.partition(" ")
@@ -228,7 +231,7 @@ class Resident:
             self._refused_count += 1
             exchange.end(REFUSED)
             return
-        self._note_session(served.host.process_id(request.environ) or request.parent_pid)
+        self._note_session(served.host.dialect.process_id(request.environ) or request.parent_pid)
         served.programs[name](request, exchange)
 
     def _is_meant(self, request: Request) -> bool:
@@ -245,6 +248,7 @@ class Resident:
             "pid": os.getpid(),
             "startedAt": process_started_at(os.getpid()),
             "version": __version__,
+            "build": self._code.build,
             "python": sys.executable,
             "socket": self._place.socket,
             "since": format_time(self._began_at),
@@ -271,10 +275,6 @@ def _is_at(path: str, inode: int) -> bool:
         return os.lstat(path).st_ino == inode
     except OSError:
         return False
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdecimal()]
 
 
 def _resident_bytes() -> int:

@@ -13,7 +13,7 @@ from ultramon.system.files import close_quietly, open_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ultramon.hosts.store import HookStore
+    from ultramon.hosts.calls.store import HookStore
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 _KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "XDG_RUNTIME_DIR", "TMPDIR")
@@ -40,7 +40,7 @@ def start(store: HookStore, *, is_session_start: bool) -> None:
     """
     if not (store.installed.resident and sys.executable):
         return
-    process_id = store.host.process_id(store.environ) or os.getppid()
+    process_id = store.host.dialect.process_id(store.environ) or os.getppid()
     if not (_outlives_hooks(process_id) and _is_due(store, is_session_start)):
         return
     null = (os.devnull, os.O_RDWR, 0)

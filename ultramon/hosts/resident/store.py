@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 
-from ultramon.hosts.store import HookStore
+from ultramon.hosts.calls.store import HookStore
 from ultramon.system.processes import process_started_at, started_at_boot_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.hosted_agent import HostedAgent
     from ultramon.hosts.port import Host
     from ultramon.hosts.resident.exchange import Request
     from ultramon.state.record import StateRecord

@@ -11,19 +11,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ultramon.backends.local.inbox_flags import is_raised
-from ultramon.hosts.hosted_agent import IS_CLEARED, IS_COMPACTED, PENDING_ENDS
-from ultramon.hosts.readings import BYTES_PER_TOKEN
+from ultramon.hosts.calls.readings import BYTES_PER_TOKEN
 from ultramon.hosts.resident.exchange import GoneError
 from ultramon.hosts.resident.store import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.store import HookStore
     from ultramon.hosts.port import HookEvent, Host
     from ultramon.hosts.resident.exchange import Exchange
     from ultramon.hosts.resident.store import Mark
-    from ultramon.hosts.store import HookStore
 
 MAX_AGENTS = 256
 """Of so many agents the last state is remembered; of others the next call waits for its reading."""
@@ -57,17 +56,17 @@ class Knowledge:
             choices_mark: As they are now.
             event: The call, one of a tool.
         """
-        agent, record, memory = self._agent, self._agent.record, self._agent.memory
+        record, memory = self._agent.record, self._agent.memory
         return (
             record.active
             and record.measured_at is not None
             and record.threshold_status == store.installed.ladder.base
-            and memory.keys().isdisjoint((PENDING_ENDS, IS_CLEARED, IS_COMPACTED))
+            and not (memory.pending_ends or memory.is_cleared or memory.is_compacted)
             and choices_mark == self._choices_mark
             and mark_of(store.directory.file(record.agent_id)) == self._state_mark
             and not any(
                 is_raised(store.directory.path, name)
-                for name in (record.agent_id, *agent.predecessors)
+                for name in (record.agent_id, *memory.predecessors)
             )
             and not self._is_near(store.host, event)
         )
@@ -78,9 +77,9 @@ class Knowledge:
         The next rung may be reached, or the conversation was compacted, or has another window.
         """
         agent = self._agent
-        path = host.transcript_path(event, event.subagent_id, event.session_id)
+        path = host.transcripts.transcript_path(event, event.subagent_id, event.session_id)
         try:
-            reading = host.read_last_reading(
+            reading = host.transcripts.read_last_reading(
                 path or "", is_subagent=event.subagent_id is not None, call_id=event.call_id
             )
         except (OSError, ValueError):

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 from ultramon.errors import ConfigurationError
 from ultramon.relay.launchers.outcome import COMPLETED, CUT_OFF, FAILED, ContextOutcome
-from ultramon.relay.launchers.port import CheckedClient, ContextCommand
+from ultramon.relay.launchers.port import AgentLauncher, CheckedClient, ContextCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ultramon.relay.launchers.outcome import RefusedCall
-    from ultramon.relay.launchers.port import HandOverLevel
 
-
-class CommandLauncher:
+class CommandLauncher(AgentLauncher):
     """Launcher of a program of the user.
 
-    It needs no hooks: the program reports for itself. Its prompt is not used, for the assignment
-    in its environment says what to do.
+    It needs no hooks: the program reports for itself, stores its end, decides when it hands over
+    and has all permissions of its user. Its prompt is not used, for the assignment in its
+    environment says what to do.
 
     Args:
         run: The relay.
@@ -46,21 +44,6 @@ class CommandLauncher:
             raise ConfigurationError("command", program, "a program that can be run")
         return CheckedClient(os.path.abspath(found))
 
-    def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
-        """Return None: the program decides; see `AgentLauncher.hand_over_level`."""
-        return None
-
-    def describe_permissions(self) -> str:
-        """Return nothing: the program has all permissions of its user."""
-        return ""
-
-    def describe_refused(self, call: RefusedCall) -> str:
-        """Return nothing: nobody refuses its calls."""
-        return ""
-
-    def prepare(self) -> None:
-        """Write nothing."""
-
     def command(
         self,
         prompt: str,
@@ -72,11 +55,6 @@ class CommandLauncher:
     ) -> ContextCommand:
         """Return the command in the relay's environment; see `AgentLauncher.command`."""
         return ContextCommand(self._command, {**environ, "ULTRAMON_RELAY": self._run}, cwd)
-
-    def end_session(
-        self, agent_id: str, environ: Mapping[str, str], failed_with: str | None = None
-    ) -> None:
-        """Store nothing: the program stores its end itself."""
 
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how the process ended: what it printed is its own affair."""

@@ -15,27 +15,27 @@ from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.limits import resolve_limit, window_for_model
 from ultramon.context.note import check_critical_note
 from ultramon.errors import ConfigurationError
+from ultramon.handoff import ASSIGNMENT, SUPERVISED
+from ultramon.hosts.calls.store import HookStore
 from ultramon.hosts.installed_choices import AGENT, NOBODY, InstalledChoices, choices_path
-from ultramon.hosts.store import HookStore
-from ultramon.monitor.handoff import ASSIGNMENT, SUPERVISED
 from ultramon.relay.launchers.port import (
+    AgentLauncher,
     CheckedClient,
     ContextCommand,
     HandOverLevel,
-    run_directory,
 )
+from ultramon.relay.runs.run_folder import run_directory
 from ultramon.state.record import StateRecord
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.environment import disabled
 from ultramon.system.files import make_private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ultramon.context.ladder import Ladder
-    from ultramon.hosts.hosted_agent import HostedAgent
+    from ultramon.hosts.calls.hosted_agent import HostedAgent
     from ultramon.hosts.port import Host
-    from ultramon.relay.launchers.outcome import ContextOutcome, RefusedCall
 
 MAX_PROMPT_BYTES = 128 * 1024 - 1
 """Linux takes no longer argument."""
@@ -47,7 +47,7 @@ ELSEWHERE = "the session would run elsewhere"
 WORKER_VARIABLES = (SUPERVISED, ASSIGNMENT)
 
 
-class HookedClientLauncher:
+class HookedClientLauncher(AgentLauncher):
     """Launcher of one client; a subclass says what is its own.
 
     The user's settings, hooks and permissions stay in force: no argument is added that grants
@@ -169,8 +169,8 @@ class HookedClientLauncher:
         record = StateRecord("relay")
         record.model, record.host = model, self.name
         window = window_for_model(model, self.name)
-        trigger, refusal = self.host.compaction_limits(environ, cwd, model, window)
-        if self.host.prompts_before_compaction > 1:
+        trigger, refusal = self.host.dialect.compaction_limits(environ, cwd, model, window)
+        if self.host.dialect.prompts_before_compaction > 1:
             trigger = None  # a context has one prompt
         resolve_limit(
             record,
@@ -186,14 +186,6 @@ class HookedClientLauncher:
         found = record.limit_candidates or ()
         name = next((one["name"] for one in found if one["verdict"] == "binding"), None)
         return HandOverLevel(rung.nominal_ratio, record.context_limit, name)
-
-    def describe_permissions(self) -> str:
-        """Return whose permissions hold; see `AgentLauncher.describe_permissions`."""
-        raise NotImplementedError
-
-    def describe_refused(self, call: RefusedCall) -> str:
-        """Return nothing: unknown; see `AgentLauncher.describe_refused`."""
-        return ""
 
     def given(self, *names: str) -> str | None:
         """Return the value of one of the user's arguments, by any of its names."""
@@ -280,10 +272,6 @@ class HookedClientLauncher:
                 agent.end("failed", "request failed", failed_with)
 
         store.update(agent_id, end, create=False)
-
-    def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
-        """Return how a context ended; see `AgentLauncher.read_outcome`."""
-        raise NotImplementedError
 
     def _ask_version(self, program: str) -> str:
         """Return what the client says about its version.

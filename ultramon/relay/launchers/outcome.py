@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
 COMPLETED = "completed"
@@ -22,6 +23,29 @@ MAX_REQUEST_CHARS = 200
 MAX_REFUSED = 100
 MAX_TEXT_CHARS = 8000
 """The last text is what a successor gets as notes."""
+_SIGNAL_CODES = frozenset(
+    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+)
+"""Exit codes of clients that take a signal and then exit, as shells write them."""
+
+
+def is_signal(exit_code: int | None) -> bool:
+    """Return whether a process ended by a signal, as far as its exit code says."""
+    return exit_code is not None and (exit_code < 0 or exit_code in _SIGNAL_CODES)
+
+
+def end_after_result(end: str, exit_code: int | None) -> tuple[str, str | None]:
+    """Return end and error of a process that printed the end of its turn before it exited.
+
+    A signal takes nothing back, for the turn was over; any other exit code but 0 is a failure.
+
+    Args:
+        end: `COMPLETED` or `STOPPED`, as its result says.
+        exit_code: Of the process, negative for a signal; None = unknown.
+    """
+    if exit_code in (0, None) or is_signal(exit_code):
+        return end, None
+    return FAILED, f"exit {exit_code} after its result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +60,13 @@ class ProviderLimit:
 
     kind: str
     ends_at: float | None = None
+
+
+def limit_by_status(status: int | None) -> ProviderLimit | None:
+    """Return the limit that an HTTP status of the provider means; None = it means none."""
+    if status == 429:
+        return ProviderLimit(RATE)
+    return ProviderLimit(OVERLOADED) if status is not None and status >= 500 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +90,15 @@ class SpentTokens:
     cache_creation_tokens: int = 0
     cache_read_tokens: int = 0
     output_tokens: int = 0
+
+    def __add__(self, more: SpentTokens) -> SpentTokens:
+        names = SpentTokens.__dataclass_fields__
+        return SpentTokens(*(getattr(self, name) + getattr(more, name) for name in names))
+
+    @property
+    def all_input_tokens(self) -> int:
+        """What went in, cached or not."""
+        return self.input_tokens + self.cache_creation_tokens + self.cache_read_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ultramon.hosts.hook_program import RELAY_FOLDER
 from ultramon.system.files import open_private
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class AgentLauncher(Protocol):
-    """Starts contexts of one client for one relay, and reads what each said.
+    """Starts contexts of one client for one relay, and reads what each said; a base of launchers.
 
     No method grants the agent anything: permissions are those of the user's own configuration and
     arguments.
@@ -122,23 +121,27 @@ class AgentLauncher(Protocol):
     def hand_over_level(self, cwd: str, environ: Mapping[str, str]) -> HandOverLevel | None:
         """Return where its contexts hand over, as far as that is known before the first one.
 
-        None where they decide it themselves.
+        None, as here, where they decide it themselves.
         """
+        return None
 
     def describe_permissions(self) -> str:
-        """Return which permissions its agents have, in words; empty for all of the user's."""
+        """Return which permissions its agents have, in words; empty, as here, for all."""
+        return ""
 
     def describe_refused(self, call: RefusedCall) -> str:
-        """Return what the user may add to the command line to allow a call; empty = unknown."""
+        """Return what the user may add to allow a call; empty, as here, where it is unknown."""
+        return ""
 
     def prepare(self) -> None:
         """Write what all contexts of the run need, such as hooks for this run alone.
 
-        Repeating it is harmless. Nothing is installed outside of the relay's folder.
+        Here nothing. Repeating it is harmless. Nothing is installed outside of the relay's folder.
 
         Raises:
             StateError: The system refused.
         """
+        return
 
     def command(
         self,
@@ -167,7 +170,8 @@ class AgentLauncher(Protocol):
     ) -> None:
         """Store the end of a session that has ended and whose last hook did not get to it.
 
-        A client does not wait long for the hook of its end. Repeating it is harmless.
+        Here nothing: the agent does it. A client does not wait long for the hook of its end.
+        Repeating it is harmless.
 
         Args:
             agent_id: The agent of the context.
@@ -177,6 +181,7 @@ class AgentLauncher(Protocol):
         Raises:
             StateError: The state could not be stored.
         """
+        return
 
     def read_outcome(self, lines: Iterable[bytes], exit_code: int | None) -> ContextOutcome:
         """Return how a context ended; never raises, whatever it printed.
@@ -185,8 +190,3 @@ class AgentLauncher(Protocol):
             lines: Its output.
             exit_code: Of the process; 0 alone is no proof of anything.
         """
-
-
-def run_directory(state_directory: str, run: str) -> str:
-    """Return the folder of a relay: its choices, its worktree, the output of its contexts."""
-    return os.path.join(os.path.abspath(state_directory), RELAY_FOLDER, run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import HTTPException
@@ -139,27 +140,27 @@ def is_same(given: bytes, expected: str) -> bool:
     return hmac.compare_digest(given, expected.encode("ascii"))
 
 
+@dataclass(frozen=True, slots=True)
 class Authentication:
     """The layer between the request filter and the routes.
 
-    Args:
+    Attributes:
         app: The routes.
         services: The parts of the server.
     """
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
-        self._app = app
-        self._services = services
+    app: ASGIApp
+    services: Services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its caller as ``request.state.caller``, or answer 401."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                caller = await identify(self._services, credentials_in(scope), scope["path"])
+                caller = await identify(self.services, credentials_in(scope), scope["path"])
             except (HTTPException, UltramonError) as error:
                 await answer(error)(scope, receive, send)
                 return
             connection = connection_of(scope)
             connection.is_known, connection.unauthenticated = True, 0
             scope["state"]["caller"] = caller
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
-from ultramon import __version__
 from ultramon.errors import ConfigurationError
 from ultramon.server.http.connections import BoundedProtocol, TlsHandshake
 from ultramon.server.http.proxies import BehindProxies, proxy_networks
@@ -24,6 +23,7 @@ from ultramon.server.server_file import only_server
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.files import make_private_directory
 from ultramon.system.timestamps import format_time
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -213,6 +213,26 @@ def behind_filter(
     return BehindProxies(filtered, networks) if networks else filtered
 
 
+class _RefusedConnections:
+    """Handles errors of the event loop: refused connections are one line a second.
+
+    Without descriptors asyncio reports each of a hundred attempts in a row with its traceback, and
+    begins again a second later.
+    """
+
+    def __init__(self) -> None:
+        self._said_at = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not str(context.get("message")).startswith("socket.accept() out of system resource"):
+            loop.default_exception_handler(context)
+            return
+        now = loop.time()
+        if now - self._said_at >= 1.0:
+            self._said_at = now
+            _log.warning("no connection is taken for now: %s", context.get("exception"))
+
+
 class HttpServer(uvicorn.Server):
     """Serves an application on one socket, until `stop` or a signal.
 
@@ -290,6 +310,7 @@ class HttpServer(uvicorn.Server):
         """Begin to answer, then call ``on_listening``."""
         await self.lifespan.startup()
         self._loop = loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_RefusedConnections())
         self.servers = [await loop.create_server(self._make_protocol, sock=self._listener)]
         self.started = True
         if self._on_listening is not None:

@@ -24,7 +24,7 @@ from ultramon.server.rate_limits import TokenBuckets
 from ultramon.system.terminal_text import sanitize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping, Sequence
+    from collections.abc import Container, Iterable, MutableMapping, Sequence
     from typing import Any
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -102,7 +102,7 @@ class RequestFilter:
         app: ASGIApp,
         *,
         hosts: frozenset[str],
-        unlimited: frozenset[str] = frozenset(),
+        unlimited: Container[str] = frozenset(),
         body_seconds: float = BODY_SECONDS,
         headers: Sequence[tuple[bytes, bytes]] = OWN_HEADERS,
     ) -> None:

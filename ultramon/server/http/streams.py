@@ -29,6 +29,8 @@ _log = logging.getLogger("ultramon.server")
 
 READ_ANYWAY_SECONDS = 1.0
 """A message that is due again changes no file, and two writes in one clock tick leave one mark."""
+VERIFY_SECONDS = 1.0
+"""The longest time that a silent stream outlives its token."""
 RETRY_MILLISECONDS = 1_000
 MAX_CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_EVENTS = 100
@@ -56,7 +58,7 @@ def server_sent_events(request: Request, read: Callable[[], list[tuple[str, str]
     stream ends when the store refuses; the client reconnects with the last id that it received.
 
     Args:
-        request: Its token is verified again with every comment line.
+        request: Its token is verified again before each chunk, and every second.
         read: Returns the next events as (id, JSON), oldest first; empty when there are none yet.
     """
     # A proxy that collects the body would hold events back.
@@ -69,14 +71,16 @@ async def _chunks(
     services: Services = request.app.state.services
     streams, caller = services.streams, request.state.caller
     yield f"retry: {RETRY_MILLISECONDS}\n\n".encode()
-    beaten_at = time.monotonic()
+    verified_at = beaten_at = time.monotonic()
     try:
         while not services.stopping.is_set():
             mark, found = await streams.read(read)
+            if found or time.monotonic() - verified_at >= VERIFY_SECONDS:
+                await _verify_again(request)
+                verified_at = time.monotonic()
             if found:
                 yield b"".join(format_sse_event(data_str=data, id=name) for name, data in found)
             if time.monotonic() - beaten_at >= streams.beat_seconds:
-                await _verify_again(request)
                 yield b":\n\n"
                 beaten_at = time.monotonic()
             if not found:
@@ -86,7 +90,9 @@ async def _chunks(
     except StateError as error:
         _log.warning("a stream of %s ends: %s", caller.agent_id or caller.kind, error)
     except HTTPException:
-        _log.info("a stream of %s ends: its token is no longer valid", caller.agent_id)
+        _log.info(
+            "a stream of %s ends: its token is no longer valid", caller.agent_id or caller.kind
+        )
 
 
 async def poll(

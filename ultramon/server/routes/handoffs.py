@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query
 from pydantic import ValidationError
 
 from ultramon.errors import HandoffTakenError, StateCorruptError
-from ultramon.monitor.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
+from ultramon.handoff import DEFAULT_PROMPT_TOKENS, HandoffRecord
 from ultramon.server.http.authorization import AnyCaller, PermittedAgent, Served, may_see
 from ultramon.server.http.responses import ID_PATTERN, AgentIdText, Sent, problems
 from ultramon.state.models import Model

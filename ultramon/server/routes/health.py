@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, HTTPException
 
-from ultramon import __version__
 from ultramon.server.http.authorization import Served
 from ultramon.server.http.responses import problems
+from ultramon.version import __version__
 
 router = APIRouter(tags=["health"])
 

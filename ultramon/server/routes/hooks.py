@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -104,43 +107,45 @@ async def _take(services: Services, agent_id: str | None, post: ContextUsage) ->
         if post.event == HANDOFF:
             return taken
     else:
-        taken = await services.readings.report(
+        report = partial(
+            services.posted.report_usage,
             agent_id,
             services.clock.now(),
             used_percentage=post.used_percentage,
             total_input_tokens=post.total_input_tokens,
             emitted_at=emitted_at,
         )
+        taken = await asyncio.get_running_loop().run_in_executor(services.threads, report)
     return {**taken, "warnings": warnings} if warnings else taken
 
 
+@dataclass(frozen=True, slots=True)
 class ReadingLane:
     """Answers posted readings before a route is looked up, which takes longer than the reading.
 
     Everything else, and each reading that has to be refused, goes to its route.
 
-    Args:
+    Attributes:
         app: The routes.
         services: The parts of the server.
     """
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
-        self._app = app
-        self._services = services
+    app: ASGIApp
+    services: Services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a reading, or pass the request on."""
         if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         message = await receive()  # the whole body: the request filter has read it
         post = _find_reading(scope["state"]["caller"], message)
         if post is None:
-            await self._app(scope, repeat_first(message, receive), send)
+            await self.app(scope, repeat_first(message, receive), send)
             return
         reply: Response
         try:
-            reply = Json(await _take(self._services, post.agent_id, post))
+            reply = Json(await _take(self.services, post.agent_id, post))
         except (HTTPException, UltramonError) as error:
             reply = answer(error)
         await reply(scope, receive, send)

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Requ
 from pydantic import Field
 
 from ultramon.errors import ConfigurationError
+from ultramon.notices.message import EXPIRY_SECONDS, Draft
 from ultramon.notices.message_rules import (
     DELIVERIES,
-    EXPIRY_SECONDS,
     LEASE_SECONDS,
     MAX_BATCH,
     MAX_TEXT_CHARS,
@@ -165,16 +165,16 @@ def send_message(
         raise ConfigurationError("category", body.category, "none of ultramon's own notices")
     # Keys are per sender, so that no agent can suppress the message of another by guessing its key.
     dedupe_key = body.dedupe_key and f"{sender or caller.kind}/{body.dedupe_key}"
-    message_id = services.queue.queue_message(
+    draft = Draft(
         agent_id,
         body.text,
-        now=services.now(),
-        sender=sender,
+        sender,
         category=body.category,
         delivery=body.delivery,
         dedupe_key=dedupe_key,
         expires_seconds=body.expires_seconds,
     )
+    message_id = services.queue.queue_message(draft, now=services.now())
     return Stored(message_id=message_id or 0)
 
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ultramon import __version__
 from ultramon.errors import ConfigurationError, StateCorruptError, StateError
 from ultramon.notices.message_rules import DELIVERIES
 from ultramon.routing import Inbox
 from ultramon.server.workers.webhook_targets import AllowedHosts
-from ultramon.system.files import read_private_file
+from ultramon.system.files import check_one_name, read_private_file
 from ultramon.system.ids import is_agent_id
-from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, read_toml
+from ultramon.system.settings import REQUIRED, Kind, Setting, check_settings, read_table
+from ultramon.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +117,12 @@ def sign(secret: bytes, at: int, body: bytes) -> str:
 def read_targets() -> tuple[list[Target], AllowedHosts]:
     """Return the webhooks of ``ultramon.toml``, and the hosts that it allows.
 
+    None of a project that is not trusted: its author would read the user's messages.
+
     Raises:
         ConfigurationError: A setting is wrong; names it and the file.
     """
-    table, path = read_toml("webhooks")
+    table, path = read_table("webhooks")
     check_settings(table, SETTINGS, path, "[webhooks]")
     allowed_hosts, rows = (
         _LIST.check(f"webhooks.{name}", table.get(name, setting.default), path)
@@ -161,7 +163,7 @@ def _secret(name: str, value: object, path: str) -> bytes:
     where = _path_beside(name, value, path)
     advice = f"make one with: (umask 077; openssl rand -hex 32 > {where})"
     try:
-        data, found = read_private_file(where, _MAX_SECRET_BYTES)
+        data, found = read_private_file(where, _MAX_SECRET_BYTES, check=check_one_name)
     except StateCorruptError as error:
         raise ConfigurationError(name, where, f"a small file of yours: {error}", path) from error
     except OSError as error:

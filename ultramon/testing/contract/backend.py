@@ -20,6 +20,7 @@ import pytest
 
 from ultramon.backends.toolkit import missing_members
 from ultramon.testing.contract.claims import ClaimContract
+from ultramon.testing.contract.clocks import LeaseClockContract
 from ultramon.testing.contract.events import EventContract
 from ultramon.testing.contract.fleet import FleetContract
 from ultramon.testing.contract.history import HistoryContract
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
 
 
 class BackendContract(
-    StateContract, HistoryContract, EventContract, ClaimContract, FleetContract, StoreContract
+    StateContract,
+    HistoryContract,
+    EventContract,
+    ClaimContract,
+    FleetContract,
+    LeaseClockContract,
+    StoreContract,
 ):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 

@@ -102,6 +102,26 @@ class CredentialsContract(StoreContract):
         mint(credentials, "late", generation=2)
         assert found(credentials, "third", "late") == ["third", "late"]
 
+    def test_a_rotation_leaves_one(self, credentials: Credentials) -> None:
+        """The new one of that agent, whatever the generations; other agents keep theirs."""
+        for name, generation in (("first", 1), ("second", 2), ("third", 3)):
+            mint(credentials, name, generation=generation)
+        mint(credentials, "late", generation=2)
+        mint(credentials, "other", "scout-2")
+        new = Credential(hash_of("new"), "scout-1", 3, None, START + 1, START + DAY)
+        assert credentials.rotate(new) == 2
+        assert credentials.find(new.token_hash) == new
+        assert found(credentials, "first", "second", "third", "late", "other") == ["other"]
+        assert not credentials.renew(hash_of("third"), START + 2 * DAY)
+        assert credentials.rotate(new._replace(token_hash=hash_of("newer"))) == 1
+        assert found(credentials, "new", "newer") == ["newer"]
+
+    def test_a_rotation_needs_no_credential_before_it(self, credentials: Credentials) -> None:
+        """Then it replaces none."""
+        new = Credential(hash_of("new"), "scout-1", 1, None, START, START + DAY)
+        assert credentials.rotate(new) == 0
+        assert credentials.find(new.token_hash) == new
+
     def test_a_renewed_one_lives_longer(self, credentials: Credentials) -> None:
         """Never shorter, and nothing else of it changes; the others do not."""
         first, second = mint(credentials, "first"), mint(credentials, "second")

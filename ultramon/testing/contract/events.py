@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ultramon.backends.base import EventPage
 from ultramon.errors import AgentNotFoundError, ConfigurationError, StateWriteError
 from ultramon.system.processes import this_host
 from ultramon.testing.clock import START
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ultramon.state.record import StateRecord
 
 THREADS = 8
+STARTED = "agent_started"
 
 
 def numbers(backend: Backend, after: str | None = None, limit: int = 500) -> list[int]:
@@ -91,6 +93,81 @@ class EventContract:
         assert page.cursors[-1] == page.cursor
         rests = [numbers(backend, cursor) for cursor in page.cursors]
         assert rests == [[1, 2, 3], [2, 3], [3], []]
+
+    def test_committed_events_are_those_of_a_run_or_an_agent(self, backend: Backend) -> None:
+        """All of them, or those behind a cursor, in the order and with the cursors of `events`."""
+        of_two = [make_event(f"scout-{n % 2}", n=n, run=f"run-{n // 3}") for n in range(6)]
+        backend.append_events(of_two)
+        page = backend.events()
+        assert backend.committed_events() == page
+        behind = backend.committed_events(page.cursors[0], run="run-0", agent_id="scout-0")
+        assert behind.events == [of_two[2]]
+        assert behind.cursors == [behind.cursor] == [page.cursors[2]]
+        assert backend.committed_events(run="run-1").events == of_two[3:]
+        assert backend.committed_events(agent_id="scout-1").events == of_two[1::2]
+        assert backend.committed_events(page.cursor) == EventPage([], page.cursor, [])
+        with pytest.raises(ConfigurationError, match="cursor"):
+            backend.committed_events("x")
+
+    def test_events_follow_from_all_that_is_stored_about_an_agent(self, backend: Backend) -> None:
+        """The function sees the agent's own events, in order; what it returns is stored, once."""
+        backend.append_events([make_event(f"scout-{n % 2}", n=n) for n in range(4)])
+        seen: list[list[int]] = []
+
+        def follow(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            seen.append([event["n"] for event in events])
+            return [make_event("scout-1", n=7)] if len(events) == 2 else []
+
+        for _ in range(2):
+            backend.append_following("scout-1", follow)
+        assert (seen[0], seen[-1]) == ([1, 3], [1, 3, 7])
+        assert numbers(backend) == [0, 1, 2, 3, 7]
+        backend.append_following("unknown", lambda events: events)
+        with pytest.raises(ZeroDivisionError):
+            backend.append_following("scout-1", lambda events: [{}] * (1 // 0))
+        assert numbers(backend) == [0, 1, 2, 3, 7]
+
+    def test_of_many_that_follow_each_sees_those_before(self, backend: Backend) -> None:
+        """Threads that count an agent's events and add one to them count without a gap."""
+
+        def follow(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [make_event("scout-1", n=len(events))]
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            for _ in threads.map(
+                lambda _: insist(lambda: backend.append_following("scout-1", follow)),
+                range(THREADS),
+            ):
+                pass
+        assert numbers(backend) == list(range(THREADS))
+
+    def test_a_start_and_what_follows_do_not_overlap(self, backend: Backend) -> None:
+        """Either the start is among the events, or the agent finds what followed at its start."""
+
+        def put_back(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [] if events else [make_event(agent_id, "agent_lost")]
+
+        def build(
+            stored: StateRecord | None, generation: int
+        ) -> tuple[StateRecord, list[dict[str, Any]]]:
+            seq = 0 if stored is None else stored.seq + 1
+            return make_record(agent_id, generation, seq=seq), [make_event(agent_id, STARTED)]
+
+        def begin() -> None:
+            # A log that was busy for too long has the event with the next attempt.
+            while not backend.start_agent(
+                agent_id, build, takeover=True, now=START, host=this_host()
+            ):
+                pass
+
+        for number in range(THREADS):
+            agent_id = f"scout-{number}"
+            with ThreadPoolExecutor(2) as threads:
+                steps = (begin, partial(backend.append_following, agent_id, put_back))
+                for _ in threads.map(insist, steps):
+                    pass
+            kinds = [event["type"] for event in backend.committed_events(agent_id=agent_id).events]
+            assert kinds in ([STARTED], ["agent_lost", STARTED])
 
     def test_a_page_is_limited(self, backend: Backend) -> None:
         """A page has at most as many events as asked for."""

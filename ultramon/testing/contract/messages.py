@@ -21,8 +21,9 @@ DAY = 86_400.0
 
 
 def put(queue: Queue, text: str = "hello", recipient: str = "boss", **message: Any) -> int:
-    """Queue a message now, and return its id."""
-    message_id = queue.queue_message(recipient, text, **{"now": START, **message})
+    """Queue a message, now if no time is given, and return its id."""
+    now = message.pop("now", START)
+    message_id = queue.queue_message(Draft(recipient, text, **message), now=now)
     assert message_id is not None
     return message_id
 
@@ -153,6 +154,29 @@ class MessageContract:
         queue.cancel_messages_from("scout", "context_monitor")
         put(queue, "new", **tagged)
         assert texts(claim(queue)) == ["new"]
+
+    def test_a_key_that_was_cancelled_in_flight_is_free(self, queue: Queue) -> None:
+        """The new message arrives, and the claimer of the cancelled one cannot touch it."""
+        tagged = {"sender": "scout", "category": "context_monitor", "dedupe_key": "k"}
+        put(queue, "stale", **tagged)
+        stale = one(queue)
+        assert queue.cancel_messages_from("scout", "context_monitor") == Cancelled(0, 1)
+        first = put(queue, "new", **tagged)
+        assert first != stale.id
+        assert put(queue, "again", **tagged) == first
+        assert queue.reject(stale.id, stale.claim_token, "no", now=START)
+        assert texts(claim(queue)) == ["new"]
+        assert not queue.dead()
+
+    def test_a_cancel_frees_no_key_of_what_was_delivered(self, queue: Queue) -> None:
+        """It was said: the same message again is not delivered a second time."""
+        tagged = {"sender": "scout", "category": "context_monitor", "dedupe_key": "k"}
+        first = put(queue, **tagged)
+        message = one(queue)
+        queue.acknowledge(message.id, message.claim_token)
+        assert queue.cancel_messages_from("scout", "context_monitor") == Cancelled(0, 0)
+        assert put(queue, **tagged) == first
+        assert claim(queue) == []
 
     def test_of_the_dead_and_the_new_with_one_key_one_is_ready(self, queue: Queue) -> None:
         """The key of a dead message is free; while it is used, the dead one stays dead."""

@@ -18,6 +18,7 @@ import pytest
 from ultramon.backends.queue import queue_of
 from ultramon.notices.message import Cancelled
 from ultramon.testing.clock import START
+from ultramon.testing.contract.clocks import QueueClockContract
 from ultramon.testing.contract.events import THREADS, insist
 from ultramon.testing.contract.messages import (
     DAY,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ultramon.testing.contract.store import Reopen
 
 
-class QueueContract(MessageContract, StoreContract):
+class QueueContract(MessageContract, QueueClockContract, StoreContract):
     """Inherit in a test class and give the fixture `backend`, and `reopen` for a durable store."""
 
     @pytest.fixture

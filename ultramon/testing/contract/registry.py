@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ultramon.backends.queue import queue_of
 from ultramon.backends.registry import registry_of
-from ultramon.notices.message import Cancelled
+from ultramon.notices.message import Cancelled, Draft
 from ultramon.testing.clock import START
 from ultramon.testing.contract.ends import EndContract
 from ultramon.testing.contract.notices import (
@@ -159,9 +159,9 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert backend.record(record, [late], durable=True)
         assert said(backend) == [("sequential", "compaction"), ("sequential", "warning")]
         queue = queue_of(backend)
-        message: dict[str, Any] = {"now": START, "sender": "scout-1", "category": "context_monitor"}
-        assert queue.queue_message("boss", "late", sender_epoch=(1, 2), **message) is None
-        assert queue.queue_message("boss", "new", sender_epoch=(1, 3), **message) is not None
+        draft = Draft("boss", "late", "scout-1", sender_epoch=(1, 2), category="context_monitor")
+        assert queue.queue_message(draft, now=START) is None
+        assert queue.queue_message(draft._replace(sender_epoch=(1, 3)), now=START) is not None
 
     def test_what_was_said_before_a_clear_from_outside_is_stale(self, backend: Backend) -> None:
         """Its notices are cancelled and counted; only readings made later lead to new ones.
@@ -176,13 +176,10 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
         assert registry.cancel_notices(record, requester=None, now=at) == Cancelled(1, 0)
         assert said(backend) == [("sequential", "clear")]
         record = read(backend, record, 0.70, measured_at=at)
-        message: dict[str, Any] = {
-            "sender": "scout-1",
-            "category": "context_monitor",
-            "now": at + 1,
-        }
-        assert queue.queue_message("boss", "stale", said_at=at, **message) is None
-        assert queue.queue_message("boss", "new", said_at=at + 1, **message) is not None
+        stale = Draft("boss", "stale", "scout-1", said_at=at, category="context_monitor")
+        assert queue.queue_message(stale, now=at + 1) is None
+        new = stale._replace(text="new", said_at=at + 1)
+        assert queue.queue_message(new, now=at + 1) is not None
         assert len(waiting(backend)) == 2
         read(backend, record, 0.70, measured_at=at + 1)
         assert said(backend)[-1] == ("urgent", "critical")
@@ -199,7 +196,7 @@ class RegistryContract(NoticeContract, EndContract, StoreContract):
     def test_other_messages_of_the_agent_stay(self, backend: Backend) -> None:
         """An epoch, a clear and a change of the registration cancel context notices only."""
         record = start(backend)
-        queue_of(backend).queue_message("boss", "found it", now=START, sender="scout-1")
+        queue_of(backend).queue_message(Draft("boss", "found it", sender="scout-1"), now=START)
         register(backend)
         record = begin_epoch(backend, record)
         registry_of(backend).cancel_notices(record, requester="boss", now=START)

@@ -9,6 +9,7 @@ from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
 from ultramon.state.agent_rows import name_of, need_of, turns_to_limit
 from ultramon.state.liveness import ENDED
+from ultramon.state.usage_percent import usage_words
 from ultramon.system.wording import age, field, moment, percent, plural, short_tokens, tokens, turns
 from ultramon.web.pages.event_list import event_table
 from ultramon.web.pages.fleet import held_words, level_class, rungs_of, state_words, usage_bar
@@ -59,7 +60,7 @@ def agent_content(facts: AgentFacts) -> Element:
     name = name_of(record)
     words, class_ = state_words(one, need_of(one))
     level = field(record.threshold_status) or "unknown"
-    usage = f"{percent(record.usage_ratio)} · {held_words(one)} of {tokens(record.context_limit)}"
+    usage = f"{usage_words(record)} · {held_words(one)} of {tokens(record.context_limit)}"
     return element(
         "div",
         element("h1", field(str(name))),
@@ -109,7 +110,7 @@ def _timeline(facts: AgentFacts) -> Element:
         points.append(points[-1]._replace(at=end))  # nothing has come since
     begin = min(points[0].at, record.started_at or points[0].at)
     limit = record.context_limit
-    rungs = [Rung(rung.name, rung.ratio * limit) for rung in rungs_of(facts.one)] if limit else []
+    rungs = [Rung(rung.name, rung.tokens(limit)) for rung in rungs_of(facts.one)] if limit else []
     epochs = plural(len({point.epoch for point in points}), "epoch")
     words = f"Tokens over time: {tokens(points[-1].tokens)} now, {epochs}"
     chart = token_chart(

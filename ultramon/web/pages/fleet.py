@@ -9,9 +9,10 @@ from ultramon.context.ladder import FORCE_RETURN, PREPARE_HANDOFF, Ladder
 from ultramon.errors import ConfigurationError
 from ultramon.pictures.drawings import bar
 from ultramon.pictures.elements import Element, element
-from ultramon.state.agent_rows import arrange, phase_of
+from ultramon.state.agent_rows import arrange, phase_of, runway_words, tasks_words
 from ultramon.state.liveness import ENDED, LOST, STALE
-from ultramon.system.wording import field, percent, plural, tokens, turns
+from ultramon.state.usage_percent import usage_words
+from ultramon.system.wording import field, plural, tokens
 from ultramon.web.pages.layout import agent_url, job_url, number_cell, url
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def held_words(one: ObservedAgent) -> str:
 def usage_bar(one: ObservedAgent) -> Element:
     """Draw how full an agent's window is, with its rungs."""
     ratio = one.record.usage_ratio
-    words = "usage unknown" if ratio is None else f"{percent(ratio)} of the limit"
+    words = "usage unknown" if ratio is None else f"{usage_words(one.record)} of the limit"
     return bar(ratio or 0.0, words, ticks=[rung.ratio for rung in rungs_of(one)])
 
 
@@ -150,9 +151,6 @@ def _line(row: AgentRow, depth: int) -> Element:
         scope="row",
         class_=f"agent depth-{min(depth, _MOST_DEPTH)}",
     )
-    done, total = record.tasks_completed, record.tasks_total
-    tasks = (f"{done:,}" if done else "") if total is None else f"{done:,}/{total:,}"
-    runway = "" if one.liveness.verdict == ENDED else turns(one.runway_turns)
     words, class_ = state_words(one, row.need)
     level = field(record.threshold_status) or "unknown"
     of = f" of {tokens(record.context_limit)}"
@@ -160,14 +158,14 @@ def _line(row: AgentRow, depth: int) -> Element:
         "tr",
         name,
         element("td", element("span", level, class_="level"), class_="level-cell"),
-        number_cell(percent(record.usage_ratio), record.usage_ratio, class_="number usage"),
+        number_cell(usage_words(record), record.usage_ratio, class_="number usage"),
         element("td", usage_bar(one), class_="bar-cell"),
         element(
             "td", held_words(one), element("small", of, class_="dim"), class_="number tokens",
             data_value=known_tokens(record), data_limit=record.context_limit,
         ),
-        number_cell(runway, class_="number runway"),
-        number_cell(tasks, class_="number tasks"),
+        number_cell(runway_words(one), class_="number runway"),
+        number_cell(tasks_words(record), class_="number tasks"),
         element("td", field(record.current_task), class_="doing"),
         element("td", words, class_=f"state {class_}".strip()),
         id=f"agent-{record.agent_id}",

@@ -1,4 +1,7 @@
-"""Examines a PostgreSQL server and its store: safe settings, access, tables. Read-only."""
+"""Examines a PostgreSQL server and its store: safe settings, access, tables, rows.
+
+Nothing is written but what waits on this host.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.rows import dict_row
 
+from ultramon.backends.local.event_rows import read_event
+from ultramon.backends.local.row_shapes import MAX_SHOWN, is_object
 from ultramon.backends.postgres.admin.roles import ADMIN, GRANTS, READER, WRITER, rights_of
 from ultramon.backends.postgres.admin.setup import count_foreign, stored_version
 from ultramon.backends.postgres.connection.database import DatabaseAwayError
@@ -18,13 +23,20 @@ from ultramon.system.timestamps import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ultramon.backends.postgres.backend import PostgresBackend
     from ultramon.backends.postgres.connection.database import Connection, Database
-    from ultramon.backends.postgres.outbox.outbox import Outbox
 
 OLDEST_SERVER = 130_000
 MAX_SKEW_SECONDS = 5.0
 MAX_TAIL_SECONDS = 60.0
 MAX_CONNECTIONS_RATIO = 0.8
+_DELIVERY_SECONDS = 5.0
+_PAGE_ROWS = 1_000
+_TEXTS = (
+    ("events", "id", "payload", "0", lambda text: read_event(text) is not None),
+    ("messages", "id", "facts", "0", is_object),
+    ("consumers", "name", "memory", "", is_object),
+)
 _INIT, _MIGRATE = "`ultramon backend init`", "`ultramon backend migrate`"
 
 
@@ -179,24 +191,54 @@ def find_oldest_writer(connection: Connection) -> OldestWriter | None:
     return None if row is None else OldestWriter(*row)
 
 
-def examine_store(database: Database, outbox: Outbox) -> Iterator[Finding]:
-    """Judge the outbox on this host, and the server, which may not answer."""
+def examine_store(store: PostgresBackend) -> Iterator[Finding]:
+    """Deliver the outbox of this host; judge it, the server, which may not answer, and all rows."""
     try:
-        yield _judge_outbox(outbox)
-        yield from examine(read_facts(database))
+        yield _judge_outbox(store)
+        yield from examine(read_facts(store.database))
     except StateError as error:
         yield Finding("store", PROBLEM, str(error))
+    yield from _examine_rows(store.database)
 
 
-def _judge_outbox(outbox: Outbox) -> Finding:
-    kept = outbox.kept()
+def _examine_rows(database: Database) -> Iterator[Finding]:
+    """Yield a warning for each table with rows that are passed over; nothing while it is away."""
+    for table, key, column, first, is_right in _TEXTS:
+        query = (
+            f"SELECT {key}, {column} FROM ultramon.{table} WHERE {key} > %s"
+            f" ORDER BY {key} LIMIT {_PAGE_ROWS}"
+        )
+        bad: list[str] = []
+        last: object = first
+        try:
+            while page := database.select(query, last):
+                last = page[-1][0]
+                bad += [f"{number}" for number, text in page if not is_right(text)]
+        except StateError:
+            return  # the check of the server says why
+        if bad:
+            shown = ", ".join(bad[:MAX_SHOWN]) + (", …" if bad[MAX_SHOWN:] else "")
+            message = f"{table}: {column} of {len(bad):,} rows cannot be read; passed over: {shown}"
+            cure = f"look at them by their {key}, and delete them when they are understood"
+            yield Finding("rows", WARNING, message, cure)
+
+
+def _judge_outbox(store: PostgresBackend) -> Finding:
+    before = store.outbox.kept()
+    store.deliver_kept(_DELIVERY_SECONDS)
+    kept = store.outbox.kept()
     if kept.oldest_at is not None:
         waiting = f"waiting on this host: states {kept.states:,}, messages {kept.messages:,}"
-        cure = "the next agent that runs here while the database answers stores them"
+        cure = "every ultramon process on this host stores them while the database answers"
         return Finding("outbox", WARNING, f"{waiting}, since {format_time(kept.oldest_at)}", cure)
     if kept.refused:
         message = f"the database refused {kept.refused:,} entries for good"
-        return Finding("outbox", WARNING, message, f"they stay in {outbox.path} for you to see")
+        cure = f"they stay in {store.outbox.path} for you to see"
+        return Finding("outbox", WARNING, message, cure)
+    if before.oldest_at is not None:
+        waited = f"states {before.states:,}, messages {before.messages:,}"
+        since = format_time(before.oldest_at)
+        return Finding("outbox", OK, f"stored what waited on this host since {since}: {waited}")
     return Finding("outbox", OK, "nothing waits on this host")
 
 
@@ -320,4 +362,6 @@ def _event_tail(writer: OldestWriter | None) -> Finding:
     if writer.seconds <= MAX_TAIL_SECONDS:
         return Finding("event tail", OK, message)
     cure = "ROLLBACK PREPARED" if pid is None else f"SELECT pg_terminate_backend({pid})"
-    return Finding("event tail", WARNING, f"{message}: no newer event is delivered", cure)
+    return Finding(
+        "event tail", WARNING, f"{message}: newer events reach supervised runs only", cure
+    )

@@ -51,7 +51,12 @@ class Address(NamedTuple):
     """The schema that holds the tables."""
 
     def sql(self, statement: str) -> str:
-        """Return a statement with ``ultramon.`` replaced by the schema."""
+        """Return a statement with ``ultramon.`` replaced by the schema.
+
+        One that serves SQLite too has ``main.`` in its place, and ``?`` for its values.
+        """
+        if "main." in statement:
+            statement = statement.replace("main.", "ultramon.").replace("?", "%s")
         return statement.replace("ultramon.", f'"{self.schema}".')
 
 

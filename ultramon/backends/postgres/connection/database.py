@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from ultramon.backends.postgres.connection.connections import SILENCE_SECONDS, Connections, Session
 from ultramon.backends.postgres.schema.tables import SCHEMA_VERSION
+from ultramon.backends.store_time import NOTICED_SKEW_SECONDS, skew
 from ultramon.errors import StateSchemaError, StateWriteError
 
 if TYPE_CHECKING:
@@ -29,11 +30,8 @@ MAX_CONNECTIONS = 4
 FIRST_CONNECT_SECONDS = 5.0
 CONNECT_SECONDS = 1.0
 """How long a further connection may take to a server that was reached before."""
-NOTICED_SKEW_SECONDS = 1.0
-"""Below it two clocks count as one: the measurement includes the round trip."""
 LONG_SILENCE_SECONDS = 60.0
 """For what a person waits for, and what reads whole tables."""
-_JUMP_SECONDS = 1.0
 _BEGIN = (
     "BEGIN; SET LOCAL lock_timeout = '{lock}ms'; SET LOCAL statement_timeout = '{statement}ms';"
     " SET LOCAL idle_in_transaction_session_timeout = '10s'"
@@ -66,6 +64,7 @@ class Database:
     def __init__(self, address: Address, max_connections: int = MAX_CONNECTIONS) -> None:
         self.address = address
         self.skew_seconds = 0.0
+        self._clock_offset: float | None = None
         self._connections = Connections(address, max_connections)
         self.was_connected = False
 
@@ -173,8 +172,19 @@ class Database:
             finally:
                 _roll_back(connection)
 
+    def read_clock(self) -> None:
+        """Make `skew_seconds` that of now: this host's clock may have been set meanwhile.
+
+        Raises:
+            StateError: As `connection`, where the server has to be asked.
+        """
+        if self._clock_offset is None or _was_set(self._clock_offset):
+            with self.connection():
+                pass
+
     def to_server(self, at: float) -> float:
-        """Return a time of this host's clock by the server's."""
+        """Return a time of this host's clock by the server's. Raises as `read_clock`."""
+        self.read_clock()
         return at + self.skew_seconds
 
     def from_server(self, at: float) -> float:
@@ -194,17 +204,17 @@ class Database:
 
         Once a connection, and again when this host's clock was set.
         """
-        offset = time.time() - time.monotonic()
-        known = session.clock_offset
-        if known is not None and abs(offset - known) <= _JUMP_SECONDS:
+        if session.clock_offset is not None and not _was_set(session.clock_offset):
             return
+        offset = time.time() - time.monotonic()
         before = time.time()
         [(server_at, version)] = session.execute(
             "SELECT extract(epoch FROM clock_timestamp())::float8,"
             " (SELECT value FROM ultramon.meta WHERE key = 'schema_version')"
         )
         after = time.time()
-        self._set_skew(server_at - (before + after) / 2)
+        self._set_skew(skew(server_at, (before + after) / 2))
+        self._clock_offset = offset
         if version is None or int(version) < SCHEMA_VERSION:
             raise self._unprepared(f"its tables have version {version}")
         self.refuse_newer(int(version))
@@ -220,14 +230,13 @@ class Database:
                 "upgrade ultramon",
             )
 
-    def _set_skew(self, skew: float) -> None:
-        skew = skew if abs(skew) >= NOTICED_SKEW_SECONDS else 0.0
-        former, self.skew_seconds = self.skew_seconds, skew
-        if abs(skew - former) >= NOTICED_SKEW_SECONDS:
+    def _set_skew(self, seconds: float) -> None:
+        former, self.skew_seconds = self.skew_seconds, seconds
+        if abs(seconds - former) >= NOTICED_SKEW_SECONDS:
             _log.warning(
                 "the clock of %s is %.1f s ahead of this host's; its clock counts",
                 self.address.shown,
-                skew,
+                seconds,
             )
 
     def _away(self, what: str, error: psycopg.Error) -> DatabaseAwayError:
@@ -241,6 +250,11 @@ class Database:
             "`ultramon backend init` makes its tables, `ultramon backend migrate` brings them up"
             " to date",
         )
+
+
+def _was_set(clock_offset: float) -> bool:
+    """Return whether the wall clock was set since it was so far ahead of the monotonic clock."""
+    return skew(time.time() - time.monotonic(), clock_offset) != 0.0
 
 
 def _first_line(error: psycopg.Error) -> str:

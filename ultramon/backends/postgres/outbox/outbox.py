@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Sequence
 
-    from ultramon.backends.local.transaction import Transaction
+    from ultramon.backends.local.connection import JournalConnection
+    from ultramon.backends.local.journal import Transaction
 
 _log = logging.getLogger("ultramon.backend")
 
@@ -34,7 +35,7 @@ MESSAGE = "message"
 CANCEL = "cancel"
 BATCH = 50
 LOOK_SECONDS = 15.0
-"""How often a process looks for entries of other processes on this host."""
+"""How often a process looks for entries of other processes even if no file shows a change."""
 _NAME_DIGITS = 12
 
 
@@ -83,6 +84,18 @@ class _File(Journal):
             " WHERE problem IS NULL"
         )
 
+    @property
+    def cure(self) -> str:
+        """See `Journal.cure`."""
+        return "the next entry that is kept sets it aside"
+
+    def _replace(self) -> str:
+        return self._move_away()
+
+    def find_bad_row(self, connection: JournalConnection) -> str | None:
+        """See `Journal.find_bad_row`: entries are checked as they are delivered."""
+        return None
+
 
 class Outbox:
     """One file on this host for one database, shared by its processes.
@@ -99,6 +112,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._is_empty = False
         self._looked_at = 0.0
+        self._mark: object = None
 
     def put_state(self, agent_id: str, document: str, events: Sequence[dict[str, Any]]) -> None:
         """Keep the newest state of an agent durably, and its events that are not stored yet.
@@ -138,12 +152,15 @@ class Outbox:
         _log.warning("%s", self._open().set_aside(error))
 
     def may_wait(self) -> bool:
-        """Return whether an entry may wait. Cheap; other processes' are noticed seconds late."""
-        now = time.monotonic()
-        if self._is_empty and now - self._looked_at < LOOK_SECONDS:
+        """Return whether an entry may wait, whichever process kept it.
+
+        Costs two looks at files where nothing has changed.
+        """
+        now, mark = time.monotonic(), self._open().change_mark()
+        if self._is_empty and mark == self._mark and now - self._looked_at < LOOK_SECONDS:
             return False
         with self._lock:
-            self._looked_at = now
+            self._looked_at, self._mark = now, mark
             try:
                 found = self._read("SELECT 1 FROM entries WHERE problem IS NULL LIMIT 1")
             except StateCorruptError as error:

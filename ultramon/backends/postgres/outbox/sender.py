@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,11 @@ _log = logging.getLogger("ultramon.backend")
 SEND_WAIT_SECONDS = 0.04
 """How long an agent waits for its message to be stored: the rest of its 50 ms is the outbox's."""
 RETRY_SECONDS = 1.0
+_LOCKED_PAUSE_SECONDS = 0.02
+"""Between two looks at the outbox while another process delivers what is in it."""
 _FAREWELL_SECONDS = 2.0
 _NOT_NOW = (DatabaseAwayError, StoreNotReadyError)
+_CLEAR, _LOCKED, _AWAY = "clear", "locked", "away"
 
 
 class Sender:
@@ -55,6 +59,8 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._is_woken = False
         self._trouble = ""
+        self._begun = self._done = 0
+        self._outcome = _CLEAR
 
     def send(self, kind: str, agent_id: str, body: dict[str, Any], wait_seconds: float) -> Any:
         """Carry an order out now, or keep it on this host until the database takes it.
@@ -84,6 +90,36 @@ class Sender:
         self.wake()
         return 0
 
+    def deliver(self, within_seconds: float) -> bool:
+        """Have what waits on this host delivered now, by this process or the one that is at it.
+
+        Args:
+            within_seconds: How long to wait for that; what is left follows later.
+
+        Returns:
+            Whether no entry is left that could be delivered. Entries of agents that never were
+            stored stay as long as their processes run.
+        """
+        deadline = time.monotonic() + within_seconds
+        try:
+            while self._outbox.may_wait():
+                outcome = self._wait_for_delivery(deadline - time.monotonic())
+                if outcome != _LOCKED or time.monotonic() >= deadline:
+                    return outcome == _CLEAR
+                time.sleep(_LOCKED_PAUSE_SECONDS)
+        except StateError as error:
+            _log.info("what may wait on this host cannot be read: %s", error)
+            return False
+        return True
+
+    def _wait_for_delivery(self, seconds: float) -> str:
+        with self._changed:
+            wanted = self._begun + 1
+            self._is_woken = True
+            self._wake()
+            is_done = self._changed.wait_for(lambda: self._done >= wanted, max(seconds, 0.0))
+            return self._outcome if is_done else _AWAY
+
     def wake(self) -> None:
         """Look at the outbox soon."""
         with self._changed:
@@ -105,7 +141,7 @@ class Sender:
         is_clear = is_last = False
         while not is_last:
             is_last = self._rest(LOOK_SECONDS if is_clear else RETRY_SECONDS)
-            is_clear = self.drain()
+            is_clear = self._drain_once()
             while job := self._next():
                 order, done = job
                 if not done.set_running_or_notify_cancel():
@@ -132,32 +168,43 @@ class Sender:
         with self._changed:
             return self._jobs.popleft() if self._jobs else None
 
-    def drain(self) -> bool:
+    def _drain_once(self) -> bool:
+        with self._changed:
+            self._begun += 1
+            number = self._begun
+        outcome = self._drain()
+        with self._changed:
+            self._done, self._outcome = number, outcome
+            self._changed.notify_all()
+        return outcome == _CLEAR
+
+    def _drain(self) -> str:
         """Deliver the waiting entries, the oldest first, as long as the database takes them.
 
         Returns:
-            Whether no entry is left that could be delivered now.
+            ``clear`` when no entry is left that could be delivered now, ``locked`` when another
+            process of this host delivers them, else ``away``.
         """
         try:
             if not self._outbox.may_wait():
-                return True
+                return _CLEAR
             after = count = 0
             with self._outbox.only_one():
                 while entries := self._outbox.oldest(after):
                     after = entries[-1].id
                     count += self._pass_on(entries)
         except LockedError:
-            return False  # another process of this host does it
+            return _LOCKED
         except _NOT_NOW:
-            return False
+            return _AWAY
         except StateError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 _log.warning("what was kept during an outage waits on: %s", error)
-            return False
+            return _AWAY
         if count:
             _log.info("%d entries kept during an outage are stored now", count)
-        return True
+        return _CLEAR
 
     def _pass_on(self, entries: Sequence[Entry]) -> int:
         try:

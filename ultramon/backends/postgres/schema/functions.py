@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.postgres.schema.state_columns import COLUMNS, HISTORY, assignments
-from ultramon.notices.message_rules import EXPIRY_SECONDS, MAX_WAITING
+from ultramon.notices.message import EXPIRY_SECONDS
+from ultramon.notices.message_rules import MAX_WAITING
 from ultramon.state.history_ring import FULL_BYTES
 from ultramon.state.record import SCHEMA
 from ultramon.system import compact_json

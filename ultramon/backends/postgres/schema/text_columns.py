@@ -27,4 +27,7 @@ def from_column(column: Text) -> Text:
     """Return the text that `to_column` encoded."""
     if column is None or not column.startswith(_MARK):
         return column
-    return str(compact_json.loads(column))
+    try:
+        return str(compact_json.loads(column))
+    except ValueError:
+        return column  # something else changed it

@@ -6,14 +6,15 @@ a question from host to server. So hosts that have several states to store send 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ultramon.backends.local.event_rows import EVENT_COLUMNS, event_row, keyed
-from ultramon.backends.local.message_rows import LEVEL_FACT
 from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.functions import as_rows
 from ultramon.backends.postgres.schema.text_columns import to_column
 from ultramon.backends.postgres.store.registry import PostgresRows
+from ultramon.backends.sql_rows import LEVEL_FACT
 from ultramon.errors import FencedError, StateError, StateSchemaError
 from ultramon.notices import router
 from ultramon.notices.message import Cancelled
@@ -160,19 +161,19 @@ class _BatchRows(PostgresRows):
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Batches:
     """Stores states with their events and the notices that follow.
 
-    Args:
+    Attributes:
         database: Where they are stored.
         states: The rows of agents.
         messages: The rows of messages.
     """
 
-    def __init__(self, database: Database, states: States, messages: MessageRows) -> None:
-        self._database = database
-        self._states = states
-        self._messages = messages
+    database: Database
+    states: States
+    messages: MessageRows
 
     def store(self, saves: Sequence[Save], *, is_kept: bool = False) -> list[Outcome]:
         """Store states as one step; see `RecordsTogether.record_together`.
@@ -181,6 +182,7 @@ class Batches:
             saves: The states with their events.
             is_kept: Whether they were kept on this host until now. See `MessageRows.cancel`.
         """
+        self.database.read_clock()  # the rows say how far it is ahead
         outcomes: list[Outcome] = []
         for start in range(0, len(saves), _MOST):
             outcomes += self._store(saves[start : start + _MOST], is_kept=is_kept)
@@ -192,14 +194,14 @@ class Batches:
         for save in saves:
             save.record.pending = None
             try:
-                rows.append(self._states.row(save.record))
+                rows.append(self.states.row(save.record))
                 outcomes.append(None)
             except StateError as error:
                 outcomes.append(error)
         if not rows:
             return outcomes
         durable = any(save.durable or save.events for save in saves)
-        with self._database.transaction(durable=durable) as connection:
+        with self.database.transaction(durable=durable) as connection:
             found: dict[str, list[tuple[Any, ...]]] = {}
             arguments = compact_json.dumps(rows), as_rows(_EVENT, _events_of(saves))
             for row in connection.execute(functions.STORE, arguments):
@@ -217,7 +219,7 @@ class Batches:
                     self._route(save, stored, written)
             self._write(written)
             if full := [agent_id for agent_id, stored in found.items() if stored[0][-1]]:
-                self._states.thin_histories(connection, full)
+                self.states.thin_histories(connection, full)
         return outcomes
 
     def _check(self, record: StateRecord, stored: Sequence[tuple[Any, ...]]) -> None:
@@ -226,9 +228,9 @@ class Batches:
         if generation != record.generation:
             raise FencedError(record.agent_id, record.generation, generation)
         if schema > SCHEMA:
-            newer = self._states.load(record.agent_id).record
+            newer = self.states.load(record.agent_id).record
             assert newer is not None
-            refuse_newer(newer, f"{self._database.address.shown}#{record.agent_id}")
+            refuse_newer(newer, f"{self.database.address.shown}#{record.agent_id}")
 
     def _route(self, save: Save, stored: Sequence[tuple[Any, ...]], written: _Written) -> None:
         """Apply the rule book to a state and those of its events that are new.
@@ -239,7 +241,7 @@ class Batches:
         if notify_id is None and not save.events:
             return
         new = [event for key, event in keyed(save.events).items() if key in (fresh or ())]
-        rows = _BatchRows(written, self._database, self._messages, stored, new)
+        rows = _BatchRows(written, self.database, self.messages, stored, new)
         router.route(rows, save.record, new, save.record.last_heartbeat)
 
     def _write(self, written: _Written) -> None:
@@ -253,7 +255,7 @@ class Batches:
         )
         for recipient, over in told.fetchall():
             if over:
-                self._messages.drop(connection, recipient, over)
+                self.messages.drop(connection, recipient, over)
 
 
 def _events_of(saves: Sequence[Save]) -> list[tuple[str, ...]]:

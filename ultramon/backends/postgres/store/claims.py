@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Claim
-from ultramon.backends.local.claims import CLAIM, find_offer, raise_if_taken
+from ultramon.backends.local.claims import claim, find_offer, raise_if_taken, settle
 from ultramon.notices import router
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from ultramon.backends.postgres.store.registry import PostgresRegistry
     from ultramon.state.record import StateRecord
 
-_CLAIM = CLAIM.format(table="ultramon.handoff_claims", values="%s, %s, %s, %s, %s")
 _PENDING = (
     "SELECT handoff_id, agent_id, successor_id, claimed_at, claimant, number, ARRAY("
     "  SELECT e.payload FROM ultramon.events e WHERE e.agent_id = c.agent_id"
@@ -23,19 +23,19 @@ _PENDING = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Claims:
     """The rows of claims.
 
-    Args:
+    Attributes:
         database: Where they are.
         log: Stores repeated offers.
         registry: The recipients of their notices.
     """
 
-    def __init__(self, database: Database, log: EventLog, registry: PostgresRegistry) -> None:
-        self._database = database
-        self._log = log
-        self._registry = registry
+    database: Database
+    log: EventLog
+    registry: PostgresRegistry
 
     def claim_handoff(
         self,
@@ -47,14 +47,9 @@ class Claims:
         claimant: str | None = None,
     ) -> str:
         """See `Backend.claim_handoff`."""
-        at = self._database.to_server(now)
-        with self._database.transaction() as connection:
-            connection.execute(_CLAIM, (handoff_id, agent_id, successor_id, at, claimant))
-            [(holder,)] = connection.execute(
-                "SELECT successor_id FROM ultramon.handoff_claims WHERE handoff_id = %s",
-                (handoff_id,),
-            )
-        return str(holder)
+        at = self.database.to_server(now)
+        with self.database.transaction() as connection:
+            return claim(connection, (handoff_id, agent_id, successor_id, at, claimant))
 
     def confirm(self, connection: Connection, record: StateRecord) -> None:
         """Confirm the claim of an agent within the transaction that stores its first state.
@@ -67,7 +62,7 @@ class Claims:
         handoff_id = record.continues_handoff_id
         if handoff_id is None:
             return
-        at = self._database.to_server(record.last_heartbeat)
+        at = self.database.to_server(record.last_heartbeat)
         connection.execute(
             "INSERT INTO ultramon.handoff_claims"
             " (handoff_id, agent_id, successor_id, claimed_at) VALUES (%s, %s, %s, %s)"
@@ -84,7 +79,7 @@ class Claims:
 
     def pending_claims(self) -> list[Claim]:
         """See `Backend.pending_claims`."""
-        rows, from_server = self._database.select(_PENDING), self._database.from_server
+        rows, from_server = self.database.select(_PENDING), self.database.from_server
         return [
             Claim(
                 handoff_id,
@@ -100,14 +95,9 @@ class Claims:
 
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
         """See `Backend.settle_claim`; a state and its confirmation are stored as one step."""
-        status = "confirmed" if handoff_ready is None else "released"
-        with self._database.transaction() as connection:
-            done = connection.execute(
-                "UPDATE ultramon.handoff_claims SET status = %s"
-                " WHERE handoff_id = %s AND number = %s AND status = 'pending'",
-                (status, claim.handoff_id, claim.number),
-            )
-            if done.rowcount and handoff_ready is not None:
-                new = self._log.insert(connection, [handoff_ready])
-                router.route_noted(self._registry.rows(connection), new, ())
-        return done.rowcount == 1
+        with self.database.transaction() as connection:
+            is_settled = settle(connection, claim, is_released=handoff_ready is not None)
+            if is_settled and handoff_ready is not None:
+                new = self.log.insert(connection, [handoff_ready])
+                router.route_noted(self.registry.rows(connection), new, ())
+        return is_settled

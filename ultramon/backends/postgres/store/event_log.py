@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ultramon.backends.base import EventPage, Subscription
-from ultramon.backends.lease_holder import is_gone
-from ultramon.backends.local.event_rows import CURSORS, EVENT_COLUMNS, event_row, keyed
+from ultramon.backends.base import EventPage
+from ultramon.backends.local.event_rows import CURSORS, EVENT_COLUMNS, event_row, keyed, read_event
+from ultramon.backends.toolkit import is_taken, read_subscription
 from ultramon.errors import ConfigurationError
 from ultramon.state.event_keys import event_key
 from ultramon.system import compact_json
@@ -16,21 +17,27 @@ from ultramon.system.timestamps import format_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ultramon.backends.base import Subscription
     from ultramon.backends.postgres.connection.database import Connection, Database
 
 _BEGINNING = "0:0"
 _CURSOR = re.compile("[0-9]{1,18}:[0-9]{1,18}")
 
 
+def _check_cursor(cursor: str) -> None:
+    if not _CURSOR.fullmatch(cursor):
+        raise ConfigurationError("after", cursor, CURSORS)
+
+
+@dataclass(frozen=True, slots=True)
 class EventLog:
     """The rows of events.
 
-    Args:
+    Attributes:
         database: Where they are.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    database: Database
 
     def insert(
         self,
@@ -58,23 +65,51 @@ class EventLog:
         Ids are assigned before commits: only below the oldest running transaction none can appear
         any more.
         """
-        cursor = after or _BEGINNING
-        if not _CURSOR.fullmatch(cursor):
-            raise ConfigurationError("after", cursor, CURSORS)
-        txid, _, position = cursor.partition(":")
-        rows = self._database.select(
-            # By the column: `txid` alone would mean the text that is returned.
-            "SELECT txid::text, id, payload FROM ultramon.events AS e"
-            " WHERE (txid, id) > (%s::xid8, %s::bigint)"
-            " AND txid < pg_snapshot_xmin(pg_current_snapshot())"
-            " ORDER BY e.txid, e.id LIMIT %s",
-            txid,
-            position,
-            limit,
+        return self._select(
+            after, "AND txid < pg_snapshot_xmin(pg_current_snapshot()) {order} LIMIT %s", limit
         )
-        cursors = [f"{txid}:{position}" for txid, position, _ in rows]
-        events = [compact_json.loads(payload) for _, _, payload in rows]
-        return EventPage(events, cursors[-1] if cursors else cursor, cursors)
+
+    def committed_events(
+        self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
+    ) -> EventPage:
+        """See `Backend.committed_events`."""
+        wanted = {"run": run, "agent_id": agent_id}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        conditions = "".join(f"AND {column} = %s " for column in given)
+        return self._select(after, f"{conditions}{{order}}", *given.values())
+
+    def _select(self, after: str | None, rest: str, *arguments: object) -> EventPage:
+        """Return the events behind a cursor.
+
+        Args:
+            after: The cursor.
+            rest: The end of the query, with ``{order}`` where that belongs.
+            *arguments: Of the rest.
+        """
+        cursor = after or _BEGINNING
+        _check_cursor(cursor)
+        rows = self.database.select(
+            "SELECT txid::text, id, payload FROM ultramon.events AS e"
+            " WHERE (txid, id) > (%s::xid8, %s::bigint) "
+            # By the column: `txid` alone would mean the text that is returned.
+            + rest.format(order="ORDER BY e.txid, e.id"),
+            *cursor.split(":"),
+            *arguments,
+        )
+        if rows:
+            cursor = f"{rows[-1][0]}:{rows[-1][1]}"
+        # A damaged row is passed over: it must not stop the readers behind it.
+        read = [(f"{txid}:{position}", read_event(payload)) for txid, position, payload in rows]
+        cursors = [place for place, event in read if event]
+        return EventPage([event for _, event in read if event], cursor, cursors)
+
+    def events_about(self, connection: Connection, agent_id: str) -> list[dict[str, Any]]:
+        """Return the committed events of an agent within a transaction, in commit order."""
+        rows = connection.execute(
+            "SELECT payload FROM ultramon.events AS e WHERE agent_id = %s ORDER BY e.txid, e.id",
+            (agent_id,),
+        )
+        return [event for (payload,) in rows if (event := read_event(payload))]
 
     def change_mark(self) -> object:
         """Return the last event that can be read. See `Backend.change_mark`.
@@ -89,7 +124,7 @@ class EventLog:
         return f"{rows[0][0]}:{rows[0][1]}" if rows else None
 
     def _last_event(self) -> list[tuple[Any, ...]]:
-        return self._database.select(
+        return self.database.select(
             "SELECT txid::text, id FROM ultramon.events AS e"
             " WHERE txid < pg_snapshot_xmin(pg_current_snapshot())"
             " ORDER BY e.txid DESC, e.id DESC LIMIT 1"
@@ -99,8 +134,8 @@ class EventLog:
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
         """See `Backend.subscribe`."""
-        now = self._database.to_server(now)
-        with self._database.transaction() as connection:
+        now = self.database.to_server(now)
+        with self.database.transaction() as connection:
             connection.execute(
                 "INSERT INTO ultramon.consumers VALUES (%s, NULL, '{}', NULL, 0)"
                 " ON CONFLICT (name) DO NOTHING",
@@ -111,13 +146,13 @@ class EventLog:
                 " WHERE name = %s FOR UPDATE",
                 (name,),
             )
-            if other not in (None, holder) and lease_until > now and not is_gone(other):
+            if is_taken(other, lease_until, holder, now):
                 return None
             connection.execute(
                 "UPDATE ultramon.consumers SET holder = %s, lease_until = %s WHERE name = %s",
                 (holder, now + lease_seconds, name),
             )
-        return Subscription(cursor, compact_json.loads(memory))
+        return read_subscription(name, cursor, memory, _check_cursor)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
         """See `Backend.acknowledge`."""
@@ -125,12 +160,12 @@ class EventLog:
             "UPDATE ultramon.consumers SET cursor = %s, memory = %s WHERE name = %s AND holder = %s"
         )
         known = compact_json.dumps(memory)
-        return self._database.change(statement, cursor, known, name, holder) == 1
+        return self.database.change(statement, cursor, known, name, holder) == 1
 
     def unsubscribe(self, name: str, holder: str) -> None:
         """See `Backend.unsubscribe`."""
         statement = "UPDATE ultramon.consumers SET holder = NULL WHERE name = %s AND holder = %s"
-        self._database.change(statement, name, holder)
+        self.database.change(statement, name, holder)
 
     def prune(self, connection: Connection, before: float) -> None:
         """Delete events older than a time of this host's clock."""

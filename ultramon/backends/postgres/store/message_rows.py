@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ultramon.backends.local.message_rows import DELIVERED, read_message
 from ultramon.backends.postgres.schema.text_columns import from_column, to_column
+from ultramon.backends.sql_rows import DELIVERED, count_loss
 from ultramon.errors import QueueFullError
 from ultramon.notices.message import Cancelled
 from ultramon.notices.message_rules import (
@@ -17,11 +18,9 @@ from ultramon.notices.message_rules import (
 from ultramon.system import compact_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.store.event_log import EventLog
-    from ultramon.notices.message import Draft, Message
+    from ultramon.notices.message import Draft
 
 ENDED = "state IN (1, 3) AND claimed_until <= %s"
 EXPIRED = "state IN (0, 4) AND expires_at <= %s"
@@ -32,17 +31,17 @@ _CANCELLED_SECONDS = 366 * 86_400.0
 """How long that row stays: as long as a message may wait on a host that is cut off."""
 
 
+@dataclass(frozen=True, slots=True)
 class MessageRows:
-    """The rows of messages; every method but `read` belongs into a transaction.
+    """The rows of messages; every method belongs into a transaction.
 
-    Args:
+    Attributes:
         database: Where they are.
         log: Where dead letters are stored.
     """
 
-    def __init__(self, database: Database, log: EventLog) -> None:
-        self._database = database
-        self._log = log
+    database: Database
+    log: EventLog
 
     def insert(self, connection: Connection, draft: Draft, now: float) -> int:
         """Add a message; return its id, or that of the one with its dedupe key.
@@ -50,7 +49,7 @@ class MessageRows:
         Raises:
             QueueFullError: The messages without a category are too many; none is ever dropped.
         """
-        now = self._database.to_server(now)
+        now = self.database.to_server(now)
         kind = to_column(draft.category)
         [(message_id, is_new)] = connection.execute(
             "INSERT INTO ultramon.messages (recipient, sender, category, priority, text, facts,"
@@ -94,7 +93,7 @@ class MessageRows:
         done = connection.execute(
             "DELETE FROM ultramon.messages WHERE id = ANY(%s) AND state = 0", (message_ids,)
         )
-        self._count_loss(connection, recipient, "dropped", done.rowcount)
+        count_loss(connection, recipient, "dropped", done.rowcount)
 
     def cancel(
         self, connection: Connection, sender: str, category: str, at: float, *, is_kept: bool
@@ -109,7 +108,7 @@ class MessageRows:
                 arrives: see `is_cancelled`.
             is_kept: True = this was kept on a host itself; what was queued after `at` stays.
         """
-        at, kind = self._database.to_server(at), to_column(category)
+        at, kind = self.database.to_server(at), to_column(category)
         self._lock_category(connection, "pg_advisory_xact_lock", sender, kind)
         which = "WHERE sender = %s AND category = %s AND queued_at <= %s AND state"
         said = (sender, kind, at if is_kept else float("inf"))
@@ -143,7 +142,7 @@ class MessageRows:
         found = connection.execute(
             "SELECT 1 FROM ultramon.messages WHERE recipient = %s AND dedupe_key = %s"
             " AND state = 4 AND queued_at >= %s",
-            (draft.sender, f"{_CANCELLED}{kind}", self._database.to_server(sent_at)),
+            (draft.sender, f"{_CANCELLED}{kind}", self.database.to_server(sent_at)),
         )
         return found.fetchone() is not None
 
@@ -151,13 +150,6 @@ class MessageRows:
         """Make a cancel either find a message that is being stored, or be seen by it."""
         connection.execute(
             f"SELECT {lock}(hashtextextended(%s || ' ' || %s, 0))", (f"{_CANCELLED}{sender}", kind)
-        )
-
-    def _count_loss(self, connection: Connection, recipient: str, reason: str, count: int) -> None:
-        connection.execute(
-            "INSERT INTO ultramon.message_losses AS l VALUES (%s, %s, %s)"
-            " ON CONFLICT (recipient, reason) DO UPDATE SET count = l.count + excluded.count",
-            (recipient, reason, count),
         )
 
     def mark_dead(
@@ -174,11 +166,11 @@ class MessageRows:
             (recipient,),
         )
         event, key = dead_letter(recipient, message_id, from_column(run), now)
-        self._log.insert(connection, [event], lambda _: key)
+        self.log.insert(connection, [event], lambda _: key)
 
     def sweep(self, connection: Connection, now: float) -> None:
         """End expired leases, and delete expired messages."""
-        at = self._database.to_server(now)
+        at = self.database.to_server(now)
         rows = connection.execute(
             "SELECT id, recipient, state, attempts, expires_at <= %s FROM ultramon.messages"
             f" WHERE {ENDED} OR {EXPIRED} FOR UPDATE SKIP LOCKED",
@@ -188,7 +180,7 @@ class MessageRows:
         for message_id, recipient, state, attempts, is_expired in rows:
             is_dead = state == 1 and attempts >= MAX_ATTEMPTS
             if is_expired and state < 2 and not is_dead:
-                self._count_loss(connection, recipient, "expired", 1)
+                count_loss(connection, recipient, "expired", 1)
             if state != 1 or (is_expired and not is_dead):
                 gone.append(message_id)
             elif is_dead:
@@ -201,39 +193,9 @@ class MessageRows:
             ([row[0] for row in rows],),
         )
 
-    def read(self, row: Sequence[Any]) -> Message:
-        """Return the message of a row of `ultramon.backends.local.message_rows.COLUMNS`."""
-        message, from_server = read_message(row), self._database.from_server
-        return message._replace(
-            category=from_column(message.category),
-            text=from_column(message.text),
-            queued_at=from_server(message.queued_at),
-            expires_at=from_server(message.expires_at),
-            last_error=from_column(message.last_error),
-        )
-
-    def is_superseded(self, connection: Connection, draft: Draft) -> bool:
-        """Return whether a message is stale: its sender has moved on since."""
-        sender, sender_epoch, said_at = draft.sender, draft.sender_epoch, draft.said_at
-        if sender is None or (sender_epoch is None and said_at is None):
-            return False
-        # Locked, so that an epoch that ends either finds this message to cancel, or is seen here.
-        connection.execute("SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE", (sender,))
-        newest = connection.execute(
-            "SELECT generation, epoch, cleared_at FROM ultramon.senders WHERE agent_id = %s",
-            (sender,),
-        ).fetchone()
-        if newest is None:
-            return False
-        generation, epoch, cleared_at = newest
-        # From the outbox it comes as a list.
-        if sender_epoch is not None and tuple(sender_epoch) < (generation, epoch):
-            return True
-        return said_at is not None and said_at <= self._database.from_server(cleared_at)
-
     def prune(self, connection: Connection, before: float) -> None:
         """Delete dead messages that were queued before a time."""
         connection.execute(
             "DELETE FROM ultramon.messages WHERE state = 2 AND queued_at < %s",
-            (self._database.to_server(before),),
+            (self.database.to_server(before),),
         )

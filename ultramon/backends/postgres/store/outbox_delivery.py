@@ -6,6 +6,7 @@ recipients that are registered now, not to those of the outage.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Save
@@ -19,107 +20,119 @@ from ultramon.system.processes import process_started_at, this_host
 from ultramon.system.timestamps import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from ultramon.backends.postgres.backend import PostgresBackend
-    from ultramon.backends.postgres.connection.database import Connection
+    from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.outbox.outbox import Entry
+    from ultramon.backends.postgres.store.batches import Batches
+    from ultramon.backends.postgres.store.claims import Claims
+    from ultramon.backends.postgres.store.event_log import EventLog
+    from ultramon.backends.postgres.store.registry import PostgresRegistry
+    from ultramon.backends.postgres.store.states import States
     from ultramon.state.record import StateRecord
 
     Events = Sequence[dict[str, Any]]
 
 
-def deliver(backend: PostgresBackend, entries: Sequence[Entry]) -> list[Entry]:
-    """Store entries, messages and cancels in their order; idempotent.
+@dataclass(frozen=True, slots=True)
+class OutboxDelivery:
+    """The parts of a database that what waited in the outbox goes into."""
 
-    Returns:
-        The entries that must stay: their owners live, and store them themselves.
+    database: Database
+    states: States
+    log: EventLog
+    registry: PostgresRegistry
+    claims: Claims
+    batches: Batches
+    put_message: Callable[[Connection, Entry], object]
+    """Stores a message or a cancellation."""
 
-    Raises:
-        DatabaseAwayError: It takes nothing now.
-        UltramonError: One of them can never be stored; some may be.
-    """
-    database = backend.database
-    kept = [(entry, _read(entry)) for entry in entries if entry.kind == STATE]
-    staying, newest = [], []
-    with database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
-        rows = connection.execute(
-            "SELECT agent_id, generation, seq FROM ultramon.agents WHERE agent_id = ANY(%s)",
-            ([entry.agent_id for entry, _ in kept],),
-        )
-        held = {agent_id: (generation, seq) for agent_id, generation, seq in rows}
-        for entry, save in kept:
-            record = save.record
-            generation, seq = held.get(record.agent_id, (None, 0))
-            if not record.generation:
-                if not _start(backend, connection, record, save.events):
-                    staying.append(entry)
-            elif generation == record.generation and seq <= record.seq:
-                newest.append(save)
-            else:
-                _add_events(backend, connection, record, generation, save.events)
-        for entry in entries:
-            if entry.kind != STATE:
-                _put(backend, connection, entry)
-    for refusal in backend.batches.store(newest, is_kept=True):
-        # Taken over at this moment: the next time only its events are stored.
-        if refusal is not None:
-            raise DatabaseAwayError(database.address.shown, str(refusal))
-    return staying
+    def deliver(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Store entries, messages and cancels in their order; idempotent.
 
+        Returns:
+            The entries that must stay: their owners live, and store them themselves.
 
-def _put(backend: PostgresBackend, connection: Connection, entry: Entry) -> None:
-    try:
-        backend.queue.store(connection, entry, is_kept=True)
-    except (KeyError, TypeError) as error:
-        raise _unreadable(entry, error) from error
+        Raises:
+            DatabaseAwayError: It takes nothing now.
+            UltramonError: One of them can never be stored; some may be.
+        """
+        database = self.database
+        kept = [(entry, _read(entry)) for entry in entries if entry.kind == STATE]
+        staying, newest = [], []
+        with database.transaction(timeout_seconds=CONNECT_SECONDS) as connection:
+            rows = connection.execute(
+                "SELECT agent_id, generation, seq FROM ultramon.agents WHERE agent_id = ANY(%s)",
+                ([entry.agent_id for entry, _ in kept],),
+            )
+            held = {agent_id: (generation, seq) for agent_id, generation, seq in rows}
+            for entry, save in kept:
+                record = save.record
+                generation, seq = held.get(record.agent_id, (None, 0))
+                if not record.generation:
+                    if not self._start(connection, record, save.events):
+                        staying.append(entry)
+                elif generation == record.generation and seq <= record.seq:
+                    newest.append(save)
+                else:
+                    self._add_events(connection, record, generation, save.events)
+            for entry in entries:
+                if entry.kind != STATE:
+                    self._put(connection, entry)
+        for refusal in self.batches.store(newest, is_kept=True):
+            # Taken over at this moment: the next time only its events are stored.
+            if refusal is not None:
+                raise DatabaseAwayError(database.address.shown, str(refusal))
+        return staying
 
+    def _put(self, connection: Connection, entry: Entry) -> None:
+        try:
+            self.put_message(connection, entry)
+        except (KeyError, TypeError) as error:
+            raise _unreadable(entry, error) from error
 
-def _add_events(
-    backend: PostgresBackend,
-    connection: Connection,
-    record: StateRecord,
-    generation: int | None,
-    events: Events,
-) -> None:
-    """Store the events of a state that is not the newest."""
-    if generation is not None and generation != record.generation:
-        events = _before_takeover(connection, record, generation, events)
-    new = backend.log.insert(connection, events)
-    rows = backend.registry.rows(connection, new, is_kept=True)
-    router.route_noted(rows, new, [record])
+    def _add_events(
+        self,
+        connection: Connection,
+        record: StateRecord,
+        generation: int | None,
+        events: Events,
+    ) -> None:
+        """Store the events of a state that is not the newest."""
+        if generation is not None and generation != record.generation:
+            events = _before_takeover(connection, record, generation, events)
+        new = self.log.insert(connection, events)
+        rows = self.registry.rows(connection, new, is_kept=True)
+        router.route_noted(rows, new, [record])
 
+    def _start(self, connection: Connection, record: StateRecord, events: Events) -> bool:
+        """Store an agent that was never stored, once its owner can no longer do that itself.
 
-def _start(
-    backend: PostgresBackend, connection: Connection, record: StateRecord, events: Events
-) -> bool:
-    """Store an agent that was never stored, once its owner can no longer do that itself.
-
-    Returns:
-        False while its owner may.
-    """
-    host = this_host()
-    if record.hostname == host.hostname and record.boot_id == host.boot_id:
-        started = None if record.pid is None else process_started_at(record.pid)
-        if started is not None and started == record.pid_started_at:
-            return False
-    generation, stored = backend.states.lock(connection, record.agent_id)
-    former = stored.record
-    is_stored = former is not None and former.start_id == record.start_id is not None
-    if former is not None and not is_stored:
-        refuse_living(former, stored.heartbeat_at, record.last_heartbeat, host)
-    record.generation = generation if is_stored else generation + 1
-    for event in events:
-        event["generation"] = record.generation
-    if former is not None and is_stored and _age_of(record) < _age_of(former):
-        _add_events(backend, connection, record, generation, events)
+        Returns:
+            False while its owner may.
+        """
+        host = this_host()
+        if record.hostname == host.hostname and record.boot_id == host.boot_id:
+            started = None if record.pid is None else process_started_at(record.pid)
+            if started is not None and started == record.pid_started_at:
+                return False
+        generation, stored = self.states.lock(connection, record.agent_id)
+        former = stored.record
+        is_stored = former is not None and former.start_id == record.start_id is not None
+        if former is not None and not is_stored:
+            refuse_living(former, stored.heartbeat_at, record.last_heartbeat, host)
+        record.generation = generation if is_stored else generation + 1
+        for event in events:
+            event["generation"] = record.generation
+        if former is not None and is_stored and _age_of(record) < _age_of(former):
+            self._add_events(connection, record, generation, events)
+            return True
+        self.claims.confirm(connection, record)
+        self.states.put(connection, record, record.last_heartbeat)
+        new = self.log.insert(connection, events)
+        rows = self.registry.rows(connection, new, is_kept=True)
+        router.route(rows, record, new, record.last_heartbeat)
         return True
-    backend.claims.confirm(connection, record)
-    backend.states.put(connection, record, record.last_heartbeat)
-    new = backend.log.insert(connection, events)
-    rows = backend.registry.rows(connection, new, is_kept=True)
-    router.route(rows, record, new, record.last_heartbeat)
-    return True
 
 
 def _before_takeover(

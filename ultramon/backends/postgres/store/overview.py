@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.overview import Page
 from ultramon.backends.postgres.schema.state_columns import machine_of
 from ultramon.backends.postgres.schema.text_columns import to_column
-from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, is_process_gone, judge
+from ultramon.state.liveness import ALIVE, ENDED, LOST, STALE, judge
 from ultramon.system import compact_json
-from ultramon.system.processes import boot_seconds
+from ultramon.system.processes import boot_seconds, is_process_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ultramon.backends.base import StoredAgent
     from ultramon.backends.postgres.connection.database import Connection, Database
@@ -100,17 +101,19 @@ _PAGE = f"""
 """
 
 
+@dataclass(frozen=True, slots=True)
 class PostgresOverview:
     """Sorts and judges agents in the database.
 
-    Args:
+    Attributes:
         database: Where they are.
         states: Reads them.
+        deliver_kept: Stores what was kept on this host during an outage.
     """
 
-    def __init__(self, database: Database, states: States) -> None:
-        self._database = database
-        self._states = states
+    database: Database
+    states: States
+    deliver_kept: Callable[[], object]
 
     def page(
         self,
@@ -123,18 +126,19 @@ class PostgresOverview:
         include_ended: bool = False,
     ) -> Page:
         """See `Overview.page`."""
-        machine, server_now = machine_of(host.hostname, host.boot_id), self._database.to_server(now)
-        silent = self._database.select(_SILENT_SINCE_BOOT, machine, server_now - boot_seconds())
+        self.deliver_kept()
+        machine, server_now = machine_of(host.hostname, host.boot_id), self.database.to_server(now)
+        silent = self.database.select(_SILENT_SINCE_BOOT, machine, server_now - boot_seconds())
         cut_off = [
             one.agent_id
             for one in self._read([agent_id for (agent_id,) in silent])
             if one.record and judge(one.record, one.heartbeat_at, now, host).verdict == LOST
         ]
-        with self._database.transaction(durable=False) as connection:
+        with self.database.transaction(durable=False) as connection:
             values: dict[str, Any] = {
                 "run": to_column(run),
                 "now": server_now,
-                "skew": self._database.skew_seconds,
+                "skew": self.database.skew_seconds,
                 "machine": machine,
                 "cut_off": cut_off,
                 "include_ended": include_ended,
@@ -162,7 +166,7 @@ class PostgresOverview:
 
     def _read(self, agent_ids: Sequence[str]) -> Iterator[StoredAgent]:
         for start in range(0, len(agent_ids), _BATCH):
-            yield from self._states.read(agent_ids[start : start + _BATCH])
+            yield from self.states.read(agent_ids[start : start + _BATCH])
 
     def find_by_prefix(self, prefix: str) -> list[str]:
         """See `Overview.find_by_prefix`."""
@@ -179,4 +183,4 @@ class PostgresOverview:
 
     def _find(self, condition: str, *values: str) -> list[str]:
         query = f"SELECT agent_id FROM ultramon.agents WHERE {condition} ORDER BY agent_id"
-        return [agent_id for (agent_id,) in self._database.select(query, *values)]
+        return [agent_id for (agent_id,) in self.database.select(query, *values)]

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from time import time as wall_clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ultramon.backends.local.message_rows import CANCELLED, COLUMNS, IS_NOTICE
 from ultramon.backends.postgres.connection.database import CONNECT_SECONDS
 from ultramon.backends.postgres.connection.listener import Listener
 from ultramon.backends.postgres.outbox.outbox import CANCEL, MESSAGE, Entry
 from ultramon.backends.postgres.outbox.sender import SEND_WAIT_SECONDS, Sender
-from ultramon.backends.postgres.schema.text_columns import to_column
+from ultramon.backends.postgres.schema.text_columns import from_column, to_column
 from ultramon.backends.postgres.store.message_rows import ENDED, EXPIRED
-from ultramon.backends.queue import Depth
-from ultramon.notices.message import Cancelled, Draft, Message
+from ultramon.backends.postgres.store.registry import PostgresRows
+from ultramon.backends.sql_parts import SqlQueue
+from ultramon.backends.sql_rows import COLUMNS, IS_NOTICE, read_legible
+from ultramon.notices.message import EXPIRY_SECONDS, Cancelled, Draft, Message
 from ultramon.notices.message_rules import (
     DELIVERIES,
-    EXPIRY_SECONDS,
     LEASE_SECONDS,
-    MAX_ATTEMPTS,
     MAX_BATCH,
-    backoff_seconds,
     check_message,
     harmless,
 )
+from ultramon.notices.router import is_superseded
 from ultramon.system.ids import random_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
     from ultramon.backends.postgres.connection.database import Connection, Database
     from ultramon.backends.postgres.outbox.outbox import Outbox
     from ultramon.backends.postgres.outbox.sender import Deliver
     from ultramon.backends.postgres.store.message_rows import MessageRows
+
+    Found = TypeVar("Found")
 
 ONCE = "ultramon once "
 """Begins the dedupe keys of messages without one."""
@@ -71,22 +73,9 @@ _OVERTAKING = f"""
         WHERE sender = m.sender AND {IS_NOTICE} AND state IN (0, 1) AND recipient = m.recipient
             AND id < m.id AND expires_at > %(at)s AND id <> ALL(%(ids)s))
 """
-_DEPTH = """
-    SELECT recipient, sum(ready)::int, sum(waiting)::int, sum(claimed)::int, sum(dead)::int,
-        sum(dropped)::int, sum(expired)::int, min(oldest)
-    FROM (
-        SELECT recipient, (state = 0 AND available_at <= %s)::int AS ready,
-            (state = 0 AND available_at > %s)::int AS waiting, (state IN (1, 3))::int AS claimed,
-            (state = 2)::int AS dead, 0 AS dropped, 0 AS expired,
-            CASE WHEN state IN (0, 1) THEN queued_at - %s END AS oldest
-        FROM ultramon.messages WHERE state < 4 AND NOT (state = 0 AND expires_at <= %s)
-        UNION ALL SELECT recipient, 0, 0, 0, 0, CASE reason WHEN 'dropped' THEN count ELSE 0 END,
-            CASE reason WHEN 'expired' THEN count ELSE 0 END, NULL FROM ultramon.message_losses
-    ) AS rows GROUP BY recipient ORDER BY recipient
-"""
 
 
-class PostgresQueue:
+class PostgresQueue(SqlQueue):
     """See `ultramon.backends.queue.Queue`.
 
     Args:
@@ -110,9 +99,31 @@ class PostgresQueue:
         self._listener = Listener(database.address)
         self.listening = self._listener.listening
 
-    def queue_message(self, recipient: str, text: str, *, now: float, **options: Any) -> int | None:
+    def _look(self, look: Callable[[Connection, float], list[Found]]) -> list[Found]:
+        with self._database.connection() as connection:
+            return look(connection, self._database.skew_seconds)
+
+    def _change(self, change: Callable[[Connection, float], bool]) -> bool:
+        with self._database.transaction() as connection:
+            return change(connection, self._database.skew_seconds)
+
+    def _mark_dead(
+        self, connection: Connection, message_id: int, recipient: str, error: str, now: float
+    ) -> None:
+        self._rows.mark_dead(connection, message_id, recipient, error, now)
+
+    def _encode(self, text: str) -> str:
+        return to_column(text)
+
+    def _decode(self, message: Message) -> Message:
+        return message._replace(
+            category=from_column(message.category),
+            text=from_column(message.text),
+            last_error=from_column(message.last_error),
+        )
+
+    def queue_message(self, draft: Draft, *, now: float) -> int | None:
         """See `Queue.queue_message`."""
-        draft = Draft(recipient, text, **options)
         check_message(draft)
         message = {
             **draft._asdict(),
@@ -122,7 +133,9 @@ class PostgresQueue:
             # By the clock of cancels, whatever `now` is.
             "sent_at": wall_clock(),
         }
-        stored: int | None = self.sender.send(MESSAGE, recipient, message, self.patience_seconds)
+        stored: int | None = self.sender.send(
+            MESSAGE, draft.recipient, message, self.patience_seconds
+        )
         return stored
 
     def _carry_out(self, order: Entry) -> int | Cancelled | None:
@@ -150,9 +163,14 @@ class PostgresQueue:
             # Later its sender takes it for kept, and others may have cancelled it since.
             sent_at = None
         now, draft = message.pop("now"), Draft(**message)
-        if self._rows.is_superseded(connection, draft) or self._rows.is_cancelled(
-            connection, draft, sent_at
-        ):
+        if is_kept:  # perhaps by a clock that was ahead
+            now = min(now, wall_clock())
+        rows = PostgresRows(connection, self._database, self._rows)
+        if draft.may_be_stale:
+            # Locked, so that an epoch that ends either finds it to cancel, or is seen here.
+            locked = "SELECT 1 FROM ultramon.agents WHERE agent_id = %s FOR SHARE"
+            connection.execute(locked, (draft.sender,))
+        if is_superseded(rows, draft) or self._rows.is_cancelled(connection, draft, sent_at):
             return None
         return self._rows.insert(connection, draft, now)
 
@@ -199,7 +217,11 @@ class PostgresQueue:
                 f" claim_token = %s, claimed_until = %s WHERE id = ANY(%s) RETURNING {COLUMNS}",
                 (random_hex(8), at + lease_seconds, ids),
             ).fetchall()
-        return [self._rows.read(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
+        skew_seconds = self._database.skew_seconds
+        return [
+            self._decode(read_legible(row, skew_seconds))
+            for row in sorted(rows, key=lambda row: (row[4], row[0]))
+        ]
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
         """See `Queue.acknowledge`."""
@@ -225,53 +247,12 @@ class PostgresQueue:
         )
         return done == 1
 
-    def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
-        """See `Queue.reject`."""
-        with self._database.transaction() as connection:
-            row = connection.execute(
-                "SELECT recipient, attempts, state FROM ultramon.messages"
-                " WHERE id = %s AND claim_token = %s AND state IN (1, 3) FOR UPDATE",
-                (message_id, claim_token),
-            ).fetchone()
-            if row is None:
-                return False
-            recipient, attempts, state = row
-            if state == CANCELLED:
-                connection.execute("DELETE FROM ultramon.messages WHERE id = %s", (message_id,))
-            elif attempts >= MAX_ATTEMPTS:
-                self._rows.mark_dead(connection, message_id, recipient, error[:500], now)
-            else:
-                at = self._database.to_server(now) + backoff_seconds(attempts)
-                connection.execute(
-                    "UPDATE ultramon.messages SET state = 0, claim_token = NULL,"
-                    " last_error = %s, available_at = %s WHERE id = %s",
-                    (to_column(error[:500]), at, message_id),
-                )
-            return True
-
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
         """See `Queue.cancel_messages_from`; after the messages that this process sent before."""
         body = {"sender": sender, "category": category, "at": wall_clock()}
         wait_seconds = max(self.patience_seconds, CONNECT_SECONDS)
         done = self.sender.send(CANCEL, sender, body, wait_seconds)
         return done or Cancelled(0, 0)
-
-    def peek(
-        self, recipient: str, *, now: float, after: int = 0, limit: int = 100
-    ) -> list[Message]:
-        """See `Queue.peek`."""
-        which = "recipient = %s AND state IN (0, 1) AND id > %s AND expires_at > %s"
-        at = self._database.to_server(now)
-        return self._select(f"{which} ORDER BY id LIMIT %s", recipient, after, at, limit)
-
-    def dead(self, recipient: str | None = None) -> list[Message]:
-        """See `Queue.dead`."""
-        which = "state = 2 AND (%s::text IS NULL OR recipient = %s)"
-        return self._select(f"{which} ORDER BY id", recipient, recipient)
-
-    def _select(self, which: str, *arguments: object) -> list[Message]:
-        query = f"SELECT {COLUMNS} FROM ultramon.messages WHERE {which}"
-        return [self._rows.read(row) for row in self._database.select(query, *arguments)]
 
     def retry(self, message_id: int, *, now: float) -> bool:
         """See `Queue.retry`."""
@@ -286,16 +267,6 @@ class PostgresQueue:
             message_id,
         )
         return done == 1
-
-    def drop(self, message_id: int) -> bool:
-        """See `Queue.drop`."""
-        statement = "DELETE FROM ultramon.messages WHERE id = %s AND state = 2"
-        return self._database.change(statement, message_id) == 1
-
-    def depth(self, *, now: float) -> list[Depth]:
-        """See `Queue.depth`."""
-        at, skew_seconds = self._database.to_server(now), self._database.skew_seconds
-        return [Depth(*row) for row in self._database.select(_DEPTH, at, at, skew_seconds, at)]
 
     def close(self) -> None:
         """End its threads; the next call starts them again."""

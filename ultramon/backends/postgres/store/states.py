@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ultramon.backends.base import Changes, StoredAgent
-from ultramon.backends.local.message_rows import BELONGINGS
 from ultramon.backends.local.state_files import KEPT_CORRUPT_FILES
 from ultramon.backends.postgres.schema import functions
 from ultramon.backends.postgres.schema.state_columns import COLUMNS, assignments, row_of
 from ultramon.backends.postgres.schema.text_columns import to_column
+from ultramon.backends.sql_rows import BELONGINGS
 from ultramon.errors import AgentNotFoundError, StateError
 from ultramon.state.history import HistoryPoint, decode_points
 from ultramon.state.history_ring import thin

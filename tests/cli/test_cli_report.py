@@ -1,0 +1,326 @@
+"""`ultramon report` on a machine where agents have worked, and where they have not."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from helpers import DATA, ROOT
+from helpers.html import HOSTILE, Parsed
+from helpers.planted_transcripts import (
+    OTHER,
+    PROJECT,
+    SESSION,
+    Machine,
+    busy_machine,
+    example_machine,
+    used,
+)
+from helpers.program import CAPTURES, PROGRAM, draw, environment, run, run_process
+from helpers.requirements import as_nobody, directory_of_nobody
+from helpers.transcript_lines import prompt
+
+from ultramon import ContextConfig
+from ultramon.cli.views.report_screen import print_report
+from ultramon.recordings.clients import client_files
+from ultramon.recordings.index import TranscriptIndex
+from ultramon.recordings.survey import survey
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A machine on which agents have worked."""
+    return busy_machine(tmp_path)
+
+
+ALL_DAYS = ("--days", "36500")
+"""What is planted here has fixed times."""
+
+
+def report(machine, *options, days=ALL_DAYS, **changes):
+    """Run a report about a machine."""
+    return run("report", *days, *options, **machine.environ | changes)
+
+
+def test_the_page_of_the_documentation_shows_the_real_screen(tmp_path, capsys, monkeypatch):
+    """What docs/report.md shows is what a terminal of 80 columns shows."""
+    monkeypatch.setenv("COLUMNS", "80")
+    environ = example_machine(tmp_path).environ
+    with TranscriptIndex(None) as index:
+        found = index.summarize(client_files(environ))
+        print_report(survey(found, ContextConfig(), now=1_795_305_600.0, days=30, by_id=True))
+    shown = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert f"```text\n{shown}```" in page
+
+
+def report_json(machine, *options):
+    """What a report says, as JSON."""
+    done = report(machine, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_report_fits_a_screen_of_80_by_24(busy):
+    """On a real terminal, with ten sessions and more: the prompt below included."""
+    for number in range(12):
+        session = f"{number:08x}-aaaa-4333-8444-555555555555"
+        busy.write(
+            session, prompt("Hi."), used("m", 10_000 + 1_000 * number), project="/home/dev/web"
+        )
+    _, screen, code = draw("report", *ALL_DAYS, columns=80, rows=24, **busy.environ)
+    assert code == 0
+    assert screen[0].startswith("17 sessions and 3 subagents in 4 projects, last")
+    shown = [line for line in screen if line]
+    assert shown[-1].endswith("ultramon replay 00000006")
+    assert screen[23] == ""
+    assert sum("ultramon replay " in line for line in screen) == 10
+
+
+def test_the_screen_says_what_the_transcripts_say(busy):
+    """Counts, a lower bound, what is unknown, and what filled the windows."""
+    text = report(busy, COLUMNS="80").stdout
+    assert "compacted    2 of 5 sessions, 0 of 3 subagents; 1 request refused" in text
+    assert "thrown away  at least 259k tokens by 2 compactions" in text
+    assert "subagents    1 back empty (1 unknown), 1 within 5 % of the limit" in text
+    assert "Read" in text
+    assert "shop/a.py" in text
+    assert f"1x 120k     1 of 3  ultramon replay {SESSION[:10]}" in text
+
+
+def test_the_line_of_a_session_shows_it_again(busy):
+    """What the report prints is run as it stands, and finds the session and its subagents."""
+    lines = [line for line in report(busy).stdout.splitlines() if "ultramon replay" in line]
+    assert len(lines) == 5
+    command = lines[1].partition("ultramon ")[2].split()
+    done = run(*command, **busy.environ)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{SESSION}\n")
+    assert f"{SESSION}.a1" in done.stdout
+
+
+def test_an_id_of_several_transcripts_names_them(busy):
+    """Replaying asks for more of the id, and an unknown one is a usage error."""
+    done = run("replay", SESSION[:8], **busy.environ)
+    assert done.returncode == 4
+    assert f"{OTHER}.jsonl" in done.stderr
+    done = run("replay", "ffffffff", **busy.environ)
+    assert done.returncode == 2
+    assert "no transcript on this machine has an id like it" in done.stderr
+
+
+def test_the_json_holds_the_documented_fields(busy):
+    """docs/report.md names every field, and no other."""
+    document = report_json(busy)
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    table = page.partition("| field |")[2]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in row.split("|")[1].replace("`", "").replace(" ", "").split(",")
+    }
+    used_names = set(document)
+    for name in ("bySource", "byProject", "worstSessions"):
+        used_names |= set(document[name][0])
+    assert named == used_names | {"reason"}
+
+
+def test_a_later_report_reads_nothing_again(busy):
+    """Files of the same size and time are not opened: other bytes in them change nothing."""
+    first = report_json(busy)
+    for path in busy.root.rglob("*.jsonl"):
+        stamp = os.stat(path)
+        path.write_bytes(b"x" * stamp.st_size)
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    again = report_json(busy)
+    assert again | {"generatedAt": first["generatedAt"]} == first
+
+
+def test_a_report_writes_only_its_index(busy):
+    """No state is made, and nothing below the clients' directories changes."""
+    before = sorted(busy.root.rglob("*"))
+    report(busy, ULTRAMON_STATE_DIR=str(busy.root / "state"))
+    after = [path for path in sorted(busy.root.rglob("*")) if path not in before]
+    names = [str(path.relative_to(busy.root)) for path in after]
+    assert names == ["cache", "cache/ultramon", "cache/ultramon/transcripts.sqlite3"]
+
+
+def test_paths_are_read_instead_of_the_clients_transcripts(busy):
+    """A session's file brings its subagents; the lines name paths, whole and unfolded."""
+    path = busy.projects / PROJECT.replace("/", "-") / f"{SESSION}.jsonl"
+    done = report(busy, path, path.parent, COLUMNS="80")
+    assert done.stdout.startswith("1 session and 3 subagents in 1 project")
+    assert f"\nultramon replay {path}\n" in done.stdout
+    assert "no transcripts of a known client there" in report(busy, ROOT / "docs" / "img").stderr
+
+
+def test_sessions_older_than_the_days_are_left_out(busy):
+    """Thirty days without a number; of a path everything."""
+    for path in busy.root.rglob("*.jsonl"):
+        busy.age(path, 40)
+    done = report(busy, days=())
+    assert done.stdout == ""
+    assert "8 older transcripts left out, shown with --days N" in done.stderr
+    assert report_json(busy, "--days", "5000")["sessions"] == 5
+    every = json.loads(report(busy, "--json", busy.projects, days=()).stdout)
+    assert every["sessions"] == 2
+    assert report_json(busy, "--days", "1", busy.projects)["sessions"] == 0
+
+
+def test_an_older_subagent_of_a_session_that_went_on_is_shown(tmp_path):
+    """Gemini CLI keeps the files of subagents in a folder that its session's file does not name."""
+    machine = Machine(tmp_path)
+    chats = tmp_path / "gemini" / ".gemini" / "tmp" / "shop" / "chats"
+    shutil.copytree(DATA / "hooks" / "gemini-0.61.0" / "subagent" / "chats", chats)
+    (subagent,) = chats.glob("*/*.jsonl")
+    machine.age(subagent, 40)
+    assert report_json(machine, "--days", "30")["subagents"] == 1
+    machine.age(*chats.glob("*.jsonl"), 40)
+    assert report_json(machine, "--days", "30")["subagents"] == 0
+
+
+def test_nothing_to_report_says_what_to_do_next(tmp_path):
+    """Somebody without any client gets two ways on, and an exit code of success."""
+    done = report(Machine(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "no transcripts of claude-code or codex or gemini or qwen on this machine" in done.stderr
+    assert "`ultramon report PATH`" in done.stderr
+    assert "`ultramon demo`" in done.stderr
+    assert report_json(Machine(tmp_path))["sessions"] == 0
+
+
+def test_an_anonymous_report_names_nothing(busy, tmp_path):
+    """On the screen, in JSON and on the page; ids of sessions are random and stay."""
+    page = tmp_path / "r.html"
+    screen = report(busy, "--anonymous").stdout
+    document = report(busy, "--anonymous", "--json").stdout
+    done = report(busy, "--anonymous", "--html", page)
+    assert done.returncode == 0
+    for text in (screen, document, page.read_text(encoding="utf-8")):
+        assert "shop" not in text
+        assert "blog" not in text
+        assert str(tmp_path) not in text
+        assert "/home" not in text
+        assert SESSION[:10] in text
+        assert "project 1" in text
+        assert "file 1.py" in text
+    named = report(busy, "--anonymous", busy.projects).stdout
+    assert "ultramon replay" not in named
+
+
+def test_the_page_holds_the_report(busy, tmp_path):
+    """Counts, shares, and for each of the worst sessions a timeline and its line."""
+    page = tmp_path / "r.html"
+    done = report(busy, "--html", page)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"written: {page}\n"
+    parsed = Parsed(page.read_text(encoding="utf-8"))
+    texts = " ".join(parsed.texts)
+    assert "5 sessions and 3 subagents in 3 projects" in texts
+    assert f"ultramon replay {SESSION[:10]}" in texts
+    assert parsed.tags.count("article") == 5
+    assert ("svg", "class", "timeline") in parsed.attributes
+    assert "script" not in parsed.tags
+
+
+def hostile_machine(root):
+    """Names of projects, files, tools, models and sessions that attack a page or a terminal."""
+    machine = Machine(root)
+    for number, text in enumerate(HOSTILE):
+        call = {"type": "tool_use", "id": "t", "name": text, "input": {"file_path": text}}
+        result = {"type": "tool_result", "tool_use_id": "t", "content": text * 200}
+        entry = used("m", 10_000)
+        entry["message"] |= {"model": text, "content": [call]}
+        path = machine.write(f"{number:032x}", entry, prompt([result]))
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        for line in lines:
+            line |= {"sessionId": text, "cwd": text}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return machine
+
+
+def test_hostile_names_attack_neither_page_nor_terminal(tmp_path):
+    """Escapes are shown, tags are text, and a line that is copied runs one command."""
+    machine = hostile_machine(tmp_path)
+    page = tmp_path / "r.html"
+    report(machine, "--html", page)
+    parsed = Parsed(page.read_text(encoding="utf-8"))
+    assert not {"script", "img", "a", "b"} & set(parsed.tags)
+    assert parsed.tags.count("style") == 1
+    assert not {name for _, name, _ in parsed.attributes} & {"src", "href", "onload", "onerror"}
+    assert "<script>alert(1)</script>" in " ".join(parsed.texts)
+    done = report(machine)
+    assert done.returncode == 0
+    assert all(char.isprintable() or char == "\n" for char in done.stdout)
+    json.loads(report(machine, "--json").stdout)
+
+
+def test_recorded_transcripts_are_reported_without_a_client(tmp_path):
+    """The captures themselves, by path: what a replay says of each, added up."""
+    found = report_json(Machine(tmp_path), CAPTURES)
+    assert (found["sessions"], found["subagents"]) == (7, 2)
+    assert (found["compactions"], found["overflows"]) == (5, 1)
+    assert found["brokenLines"] == 0
+
+
+def test_a_broken_line_is_counted_and_said(busy):
+    """The rest of the transcript is in the report."""
+    path = busy.write(SESSION, prompt("x"))
+    with path.open("ab") as file:
+        file.write(b'{"type":"assistant","message":7}\n')
+    done = report(busy)
+    assert done.returncode == 0
+    assert "1 line could not be read" in done.stderr
+
+
+def test_what_may_not_be_read_is_named():
+    """A folder and a file without rights, and a cache that cannot be written: said, not guessed."""
+    with directory_of_nobody() as root:
+        machine = busy_machine(root)
+        secret = machine.projects / "-secret"
+        secret.mkdir(mode=0o700)
+        locked = machine.write(OTHER, prompt("x"), project="/locked")
+        locked.chmod(0o600)
+        (root / "cache").mkdir(mode=0o755)
+        subprocess.run(["chmod", "a+rx", *root.rglob("*/")], check=True)
+        secret.chmod(0o700)
+        for path in root.rglob("*.jsonl"):
+            path.chmod(0o600 if path == locked else 0o644)
+        done = subprocess.run(
+            [*as_nobody(), PROGRAM, "report", *ALL_DAYS, "--json"],
+            capture_output=True,
+            encoding="utf-8",
+            env=environment(**machine.environ, HOME=str(root)),
+            cwd="/",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["sessions"] == 5
+        assert f"left out {secret}: cannot be listed: Permission denied" in done.stderr
+        assert f"left out {locked}: Permission denied" in done.stderr
+        assert "nothing is kept for the next report" in done.stderr
+        assert str(root / "cache") in done.stderr
+
+
+def test_a_page_that_cannot_be_written_is_an_error(busy, tmp_path):
+    """One line that names the file."""
+    done = report(busy, "--html", tmp_path / "none" / "r.html")
+    assert done.returncode == 1
+    assert str(tmp_path / "none" / "r.html") in done.stderr
+
+
+def test_a_disabled_ultramon_still_reports(busy):
+    """ULTRAMON_DISABLED silences agents, not what a person calls."""
+    assert report(busy, ULTRAMON_DISABLED="1").stdout.startswith("5 sessions")
+
+
+def test_the_installed_program_reports(busy):
+    """As people call it, in a pipe."""
+    done = run_process("report", *ALL_DAYS, **busy.environ)
+    assert done.returncode == 0
+    assert done.stdout.startswith("5 sessions and 3 subagents")
+    assert Path(busy.environ["XDG_CACHE_HOME"], "ultramon", "transcripts.sqlite3").is_file()

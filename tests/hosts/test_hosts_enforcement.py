@@ -1,0 +1,242 @@
+"""Who does not return is ended in Gemini CLI and Qwen Code too: before the next request is made."""
+
+import itertools
+import json
+import time
+
+import pytest
+from helpers.gemini_session import GeminiSession
+from helpers.qwen_session import QwenSession
+
+from ultramon.hosts.calls.enforcement import REPLIES_TO_RETURN
+from ultramon.hosts.calls.hosted_agent import NOT_RETURNED
+from ultramon.system.timestamps import format_time
+
+FULL = 160_000
+CHOICES = {"enforce": "critical", "context_limit_tokens": 200_000}
+NUDGE = (
+    "[System: You successfully executed a tool but returned an empty response. Please analyze the"
+    " tool output and explain your progress or final answer.]"
+)
+RULE = "a hook ends this turn after 3 more replies"
+
+
+class Player:
+    """A client that plays replies with a tool each, and calls the hooks around them.
+
+    Args:
+        session: The client's home.
+    """
+
+    def __init__(self, session, choices):
+        session.choose(**choices)
+        self.session = session
+        self.numbers = itertools.count(1)
+        self.call("SessionStart", source="startup")
+
+    def call(self, event, **members):
+        """Run the hook for an event."""
+        base = {"session_id": "main", "transcript_path": str(self.path)}
+        return self.session.run(base | {"hook_event_name": event} | members)
+
+    def write(self, path, *entries):
+        """Append lines of this moment to a file."""
+        with path.open("a") as stream:
+            for entry in entries:
+                now = format_time(time.time())
+                stream.write(json.dumps({"timestamp": now} | entry) + "\n")
+
+    def go_on(self, count, tokens=FULL):
+        """Play so many replies; return what the agent read, and the last answers to them."""
+        answers = [self.play(tokens + number) for number in range(count)]
+        return [one.text for one, _ in answers], [one.value for _, one in answers]
+
+    def record(self):
+        """The state of the session."""
+        return self.session.record("main")
+
+
+class QwenPlayer(Player):
+    """Qwen Code, which reports a round of tools as an empty prompt."""
+
+    def __init__(self, path, choices, started_as="-p"):
+        session = QwenSession(path)
+        session.started_as = started_as
+        self.path = path / "projects" / "p" / "chats" / "main.jsonl"
+        self.path.parent.mkdir(parents=True)
+        super().__init__(session, choices)
+
+    def play(self, tokens):
+        """One reply, its tool, and what is asked before the next request."""
+        call = {"id": f"call_{next(self.numbers)}", "name": "run_shell_command"}
+        usage = {"promptTokenCount": tokens, "candidatesTokenCount": 1}
+        own = {"uuid": call["id"], "sessionId": "main", "contextWindowSize": 1_000_000}
+        parts = {"parts": [{"functionCall": call | {"args": {}}}]}
+        reply = own | {"type": "assistant", "model": "qwen", "usageMetadata": usage}
+        self.write(self.path, reply | {"message": parts})
+        answer = self.call("PostToolUse", tool_name=call["name"], tool_call_id=call["id"])
+        parts = {"parts": [{"functionResponse": call | {"response": {"output": ""}}}]}
+        self.write(self.path, own | {"type": "tool_result", "message": parts})
+        return answer, self.call("UserPromptSubmit", prompt="")
+
+
+class GeminiPlayer(Player):
+    """Gemini CLI, which asks before each request to the model."""
+
+    def __init__(self, path, choices):
+        session = GeminiSession(path)
+        self.path = session.chats / "session-1.jsonl"
+        super().__init__(session, choices)
+
+    def begin(self, tokens, path=None):
+        """A reply that waits for its tools."""
+        name = f"reply-{next(self.numbers)}"
+        reply = {"id": name, "type": "gemini", "content": "", "model": "gemini-2.5-pro"}
+        reply["tokens"] = {"input": tokens, "output": 1, "cached": 0}
+        reply["timestamp"] = format_time(time.time())  # which it keeps when it is written again
+        self.write(path or self.path, reply)
+        return reply
+
+    def end(self, reply, path=None):
+        """Its tools have run, and the model is asked next."""
+        results = {"type": "user", "content": [{"functionResponse": {"name": "read_file"}}]}
+        self.write(path or self.path, reply | {"toolCalls": [{}]}, results)
+        return self.call("BeforeModel", llm_request={"messages": []})
+
+    def play(self, tokens, path=None):
+        """One reply, its tool, and what is asked before the next request."""
+        reply = self.begin(tokens, path)
+        answer = self.call("AfterTool", tool_name="read_file", tool_input={}, tool_response={})
+        return answer, self.end(reply, path)
+
+    def launch(self, name):
+        """A reply of the session that waits for a subagent; the file of that."""
+        if not self.path.exists():
+            self.begin(20_000)
+        path = self.session.chats / "main" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        start = {"sessionId": name, "kind": "subagent", "startTime": format_time(time.time())}
+        self.write(path, start, {"type": "user", "content": [{"text": "look"}]})
+        return path
+
+
+PLAYERS = pytest.mark.parametrize("make", [QwenPlayer, GeminiPlayer])
+
+
+def is_end(value):
+    """Whether an answer ends the turn; then it says nothing else."""
+    return value is not None and value.keys() == {"continue", "stopReason"}
+
+
+@PLAYERS
+def test_a_session_that_goes_on_is_ended_before_its_next_request(tmp_path, make):
+    """When all tools of the third reply have run; the handoff is stored."""
+    player = make(tmp_path, CHOICES)
+    told, answers = player.go_on(1 + REPLIES_TO_RETURN)
+    assert [RULE in text for text in told] == [True] + [False] * REPLIES_TO_RETURN
+    assert [is_end(one) for one in answers] == [False] * REPLIES_TO_RETURN + [True]
+    assert answers[-1]["stopReason"].startswith("[ultramon] ended this turn: it was asked to")
+    assert player.record().handoff["tokens"] == FULL + REPLIES_TO_RETURN
+    if make is GeminiPlayer:
+        assert player.record().active
+        player.call("SessionEnd", reason="exit")
+    record = player.record()
+    assert (record.active, record.outcome) == (False, "cancelled")
+    assert record.exit == {"reason": NOT_RETURNED}
+    assert player.session.failures() == []
+
+
+@PLAYERS
+@pytest.mark.parametrize(
+    "choices",
+    [{"enforce": None}, {"enforce_dry_run": True}, {"audience": "none"},
+     {"context_limit_tokens": None}],
+    ids=str,
+)  # fmt: skip
+def test_without_the_choice_nobody_is_ended(tmp_path, make, choices):
+    """Nor where the agent is not asked, or its limit comes from a table of models."""
+    player = make(tmp_path, CHOICES | choices)
+    tokens = 1_000_000 if make is GeminiPlayer and "context_limit_tokens" in choices else FULL
+    _, answers = player.go_on(2 + REPLIES_TO_RETURN, tokens)
+    assert answers == [None] * len(answers)
+    assert player.record().active
+    (*would,) = player.session.events("return_enforced")
+    assert [one["dryRun"] for one in would] == [True] * bool(choices.get("enforce_dry_run"))
+
+
+def test_a_session_on_a_terminal_waits_after_its_end(tmp_path):
+    """Told to go on it is not ended again, and it ends as it ends."""
+    player = QwenPlayer(tmp_path, CHOICES, "qwen")
+    _, answers = player.go_on(1 + REPLIES_TO_RETURN)
+    assert is_end(answers[-1])
+    assert (player.record().active, player.record().phase) == (True, "waiting")
+    player.call("UserPromptSubmit", prompt="go on")
+    _, answers = player.go_on(2 + REPLIES_TO_RETURN)
+    assert answers == [None] * len(answers)
+    player.call("Stop", last_assistant_message="")
+    player.call("SessionEnd", reason="prompt_input_exit")
+    assert player.record().outcome == "completed"
+
+
+@pytest.mark.parametrize("prompt", ["<b>bold</b>, please", "go on"])
+def test_a_prompt_of_qwen_code_is_never_refused(tmp_path, prompt):
+    """Only an empty one is a round of tools."""
+    player = QwenPlayer(tmp_path, CHOICES)
+    player.go_on(REPLIES_TO_RETURN)
+    answer = player.call("UserPromptSubmit", prompt=prompt)
+    assert not is_end(answer.value)
+    assert player.record().active
+
+
+def test_a_subagent_of_gemini_is_ended_by_its_own_replies(tmp_path):
+    """The session is not, though every call names it."""
+    player = GeminiPlayer(tmp_path, CHOICES)
+    path = player.launch("child")
+    answers = [player.play(FULL + number, path)[1].value for number in range(1 + REPLIES_TO_RETURN)]
+    assert [is_end(one) for one in answers] == [False] * REPLIES_TO_RETURN + [True]
+    child = player.session.record("main.child")
+    assert (child.outcome, child.exit) == ("cancelled", {"reason": NOT_RETURNED})
+    assert child.handoff is not None
+    assert player.record().active
+    assert player.session.failures() == []
+
+
+def test_where_several_subagents_of_gemini_run_none_is_ended(tmp_path):
+    """The client does not say which of them asks its model."""
+    player = GeminiPlayer(tmp_path, CHOICES)
+    first, second = player.launch("first"), player.launch("second")
+    for number in range(2 + REPLIES_TO_RETURN):
+        replies = [(player.begin(FULL + number, path), path) for path in (first, second)]
+        player.call("AfterTool", tool_name="read_file", tool_input={}, tool_response={})
+        assert [player.end(*one).stdout for one in replies] == [b"", b""]
+    assert player.session.record("main.first").estimated_tokens >= FULL
+
+
+def test_what_gemini_asks_by_itself_after_the_end_is_ended_too(tmp_path):
+    """On a terminal it would go on; a person's prompt is answered, and none of its own is kept."""
+    player = GeminiPlayer(tmp_path, CHOICES)
+
+    def ask(prompt):
+        assert player.call("BeforeAgent", prompt=prompt).stdout == b""
+        player.write(player.path, {"type": "user", "content": [{"text": prompt}]})
+        return is_end(player.call("BeforeModel").value)
+
+    assert not ask("work")
+    player.go_on(REPLIES_TO_RETURN)
+    assert not ask(NUDGE)  # no turn was ended
+    assert is_end(player.play(FULL + REPLIES_TO_RETURN)[1].value)
+    assert [ask(NUDGE), ask(NUDGE)] == [True, True]
+    assert (player.record().phase, player.record().current_task) == ("waiting", "work")
+    assert not ask("go on")
+    assert (player.record().phase, player.record().current_task) == ("working", "go on")
+
+
+@pytest.mark.parametrize("content", ["go on", [{"text": "go on"}], [], [5]])
+def test_a_request_of_gemini_that_follows_no_tools_is_nobodys(tmp_path, content):
+    """After a prompt, and where the file says nothing of the kind."""
+    player = GeminiPlayer(tmp_path, CHOICES)
+    player.go_on(REPLIES_TO_RETURN)
+    before = player.record()
+    player.write(player.path, {"type": "user", "content": content})
+    assert player.call("BeforeModel").stdout == b""
+    assert player.record().seq == before.seq

@@ -1,0 +1,46 @@
+"""docs/settings.md: its tables are generated, and its example is accepted."""
+
+import importlib.util
+import re
+
+from helpers import ROOT
+
+from ultramon import AlertConfig, ContextConfig
+from ultramon.cli.gone_variables import HOOK_SECRET
+
+PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+
+
+def load_generator():
+    """The script that writes the tables of the page."""
+    path = ROOT / "scripts" / "generate_settings_docs.py"
+    spec = importlib.util.spec_from_file_location("generate_settings_docs", path)
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    return generator
+
+
+def test_the_page_is_what_the_declarations_say():
+    """docs/settings.md is as `python scripts/generate_settings_docs.py` would write it now."""
+    generator = load_generator()
+    assert generator.render(PAGE) == PAGE
+    for table in (*generator.TABLES, "environment"):
+        assert f"<!-- settings: {table} -->" in PAGE
+
+
+def test_at_most_sixty_variables_are_listed_and_no_other_one_is_read():
+    """Every variable that a source file names is in the one table."""
+    listed = set(load_generator().variables())
+    assert len(listed) <= 60
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "ultramon").rglob("*.py")]
+    named = set(re.findall(r"[\"`](ULTRAMON_[A-Z_]*[A-Z])[\"`]", "\n".join(sources)))
+    assert named <= listed | {"ULTRAMON_ALERT_ACTION", HOOK_SECRET}
+
+
+def test_the_example_of_the_file_is_accepted(tmp_path, monkeypatch):
+    """A reader can copy it as it stands."""
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "ultramon.toml").write_text(example, encoding="utf-8")
+    monkeypatch.setenv("ULTRAMON_CONFIG", str(tmp_path / "ultramon.toml"))
+    assert [rung.name for rung in ContextConfig().effective_ladder.rungs] == ["early", "late"]
+    assert AlertConfig().every == {"add": 3}

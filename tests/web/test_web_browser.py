@@ -1,0 +1,210 @@
+"""The page in a real browser: it equals `status --json`, runs nothing of agents, is reachable."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from helpers.html import HOSTILE
+from helpers.postgres_network import backend, network  # noqa: F401
+from helpers.program import run as run_program
+from helpers.web_page import WebServing, browser  # noqa: F401
+
+from ultramon import ContextConfig, create_context_monitor
+from ultramon.backends.local.backend import LocalBackend
+from ultramon.backends.opening import open_backend
+from ultramon.system.clock import SYSTEM_CLOCK
+
+CONFIG = ContextConfig(context_limit_tokens=10_000, save_interval_seconds=0.05)
+UNKNOWN = ContextConfig(model="unheard-of", save_interval_seconds=0.05)
+PATIENCE_MILLISECONDS = 60_000
+ROWS = """() => Object.fromEntries([...document.querySelectorAll('tr[data-agent]')].map(row => [
+  row.dataset.agent, [
+    row.querySelector('.usage').innerText,
+    row.querySelector('.usage').dataset.value ?? null,
+    row.querySelector('.tokens').dataset.value ?? null,
+    row.querySelector('.tokens').dataset.limit ?? null,
+    row.dataset.level ?? null, row.dataset.liveness, row.dataset.phase,
+    row.querySelector('.doing').innerText,
+  ]]))"""
+IS_SHOWN = f"expected => JSON.stringify(Object.entries(({ROWS})()).sort()) === expected"
+
+
+def text(value):
+    return None if value is None else str(value)
+
+
+def expected(**changes):
+    """Return the rows that the page must have, from what `status --json` prints."""
+    changes.setdefault("ULTRAMON_STATE_DIR", os.environ["ULTRAMON_STATE_DIR"])
+    printed = json.loads(run_program("status", "--json", **changes).stdout)
+    rows = {}
+    for one in printed["agents"]:
+        ratio, limit = one["usageRatio"], one["contextLimit"]
+        rows[one["agentId"]] = [
+            "?" if ratio is None else f"{one['estimatedTokens'] * 100 // limit} %",
+            text(ratio),
+            text(one["estimatedTokens"]) if one["measuredAt"] else None,
+            text(limit),
+            one["thresholdStatus"],
+            one["liveness"],
+            one["phase"],
+            one["currentTask"] or "",
+        ]
+    return json.dumps(sorted(map(list, rows.items())), separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = LocalBackend(str(tmp_path / "state"))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Log a new browser window in; what its console says is collected on the page."""
+    contexts = []
+
+    def open_(serving, path="/", **options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE_MILLISECONDS)
+        page.said = []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("dialog", lambda dialog: page.said.append(dialog.message))
+        page.goto(serving.url + serving.link(SYSTEM_CLOCK.now()))
+        assert page.url == f"{serving.url}/"
+        if path != "/":
+            page.goto(serving.url + path)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+def test_the_page_equals_status_while_agents_change(store, open_page):
+    """Rows appear, change and go; what a person has focused stays focused."""
+    monitors = [
+        create_context_monitor(f"agent-{number}", CONFIG, backend=store).start()
+        for number in range(4)
+    ]
+    unknown = create_context_monitor("unknown", UNKNOWN, backend=store).start()
+    with WebServing(store) as serving:
+        page = open_page(serving)
+        page.wait_for_function(IS_SHOWN, arg=expected())
+        page.locator("tr[data-agent=agent-2] a").focus()
+        for round_ in range(1, 4):
+            for number, monitor in enumerate(monitors):
+                monitor.report_usage(input_tokens=(1 + number) * 700 * round_)
+                monitor.set_current_task(f"step {round_}")
+                monitor.update_heartbeat()
+            unknown.report_usage(input_tokens=500 * round_)
+            unknown.update_heartbeat()
+            page.wait_for_function(IS_SHOWN, arg=expected())
+        focused = page.evaluate("document.activeElement.closest('tr')?.dataset.agent")
+        assert focused == "agent-2"
+        monitors.pop().stop()
+        late = create_context_monitor("late", CONFIG, backend=store).start()
+        page.wait_for_function(IS_SHOWN, arg=expected())
+        assert page.said == []
+    for monitor in (*monitors, unknown, late):
+        monitor.stop()
+
+
+def test_the_page_equals_status_after_the_store_was_away(network, backend, open_page):
+    """It says that the store does not answer and from when its content is, then goes on."""
+    direct = open_backend(network.url.replace(str(network.port), str(network._server)))
+    monitor = create_context_monitor("one", CONFIG, backend=direct).start()
+    monitor.report_usage(input_tokens=2_000)
+    monitor.update_heartbeat()
+    status = {"ULTRAMON_BACKEND": direct.whole_url}
+    with WebServing(backend) as serving:
+        page = open_page(serving)
+        page.wait_for_function(IS_SHOWN, arg=expected(**status))
+        network.refuse()
+        page.get_by_text("The store does not answer, what is below is from").wait_for()
+        assert page.locator("tr[data-agent=one]").count() == 1
+        monitor.report_usage(input_tokens=8_000)
+        monitor.update_heartbeat()
+        network.accept()
+        page.wait_for_function(IS_SHOWN, arg=expected(**status))
+        assert page.get_by_text("The store does not answer").count() == 0
+    monitor.stop()
+
+
+def test_what_agents_wrote_runs_nowhere(store, open_page):
+    """No dialog, no violation of the policy, no request elsewhere, on any page, live or not."""
+    monitor = create_context_monitor("victim", CONFIG, label=HOSTILE[1], backend=store).start()
+    monitor.plan(HOSTILE[:-1])
+    with WebServing(store) as serving:
+        page = open_page(serving)
+        page.on("request", lambda request: page.said.append(request.url)
+                if not request.url.startswith(serving.url) else None)  # fmt: skip
+        for path in ("/agent?id=victim", "/jobs?run=default", "/events", "/"):
+            page.goto(serving.url + path)
+            for hostile in HOSTILE[:-1]:
+                monitor.set_current_task(hostile)
+                monitor.track_content("word " * 90, source=hostile)
+                monitor.update_heartbeat()
+            last = page.locator("[id^=beat]").get_attribute("id")
+            page.wait_for_function("last => !document.getElementById(last)", arg=last)
+        assert page.said == []
+        # The policy itself: what would run if a text ever became an element.
+        page.evaluate(
+            """() => { const made = document.createElement('script');
+            made.textContent = 'window.ran = true'; document.body.append(made) }"""
+        )
+        assert page.evaluate("window.ran") is None
+        assert any("Content Security Policy" in words for words in page.said)
+    monitor.stop()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_is_reached_by_keyboard(store, open_page, scheme):
+    """Nothing is wider than the screen; Tab and Enter lead to an agent and back."""
+    long = "a very long name of a task without any end " * 4
+    monitor = create_context_monitor("scout", CONFIG, label=long, backend=store).start()
+    monitor.plan([long, "x" * 150])
+    monitor.set_current_task("y" * 150)
+    monitor.report_usage(input_tokens=8_800)
+    monitor.record_compaction(tokens_after=900)
+    monitor.update_heartbeat()
+    with WebServing(store) as serving:
+        phone = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
+        page = open_page(serving, **phone)
+        for path in ("/agent?id=scout", "/jobs?run=default", "/events", "/"):
+            page.goto(serving.url + path)
+            page.locator("h1").wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[scheme]
+        reached = []
+        while not reached or reached[-1] != "/agent?id=scout":
+            assert len(reached) < 20, reached
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.getAttribute('href')"))
+        assert reached[:4] == ["#content", "/", "/jobs", "/events"]
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/agent?id=scout")
+        page.get_by_role("img", name="Tokens over time").wait_for()
+        page.go_back()
+        page.locator("tr[data-agent=scout]").wait_for()
+        assert page.said == []
+    monitor.stop()
+
+
+def test_a_page_says_when_nothing_comes_any_more(store, open_page):
+    """The style sheet knows: each message starts its 20 s anew, and nothing has to run for that."""
+    with WebServing(store) as serving:
+        page = open_page(serving)
+        silence = page.locator(".silent")
+        assert not silence.is_visible()
+        last = silence.get_attribute("id")
+        page.wait_for_function("last => !document.getElementById(last)", arg=last)
+        serving.stop()
+        page.evaluate("document.getAnimations().forEach(one => one.finish())")
+        silence.wait_for(state="visible")

@@ -1,1 +1,0 @@
-"""`ultramon report`: what the transcripts on this machine say about context windows."""

@@ -1,0 +1,152 @@
+"""The report as one page for a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.cli.output import percent, plural, short_tokens, tokens
+from ultramon.cli.views.report_screen import (
+    compacted,
+    facts_of,
+    file_names,
+    replay_command,
+    source_name,
+    title_of,
+)
+from ultramon.pictures.drawings import bar, timeline
+from ultramon.pictures.elements import Element, element
+from ultramon.pictures.page import write_page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ultramon.recordings.survey import SessionFacts, Share, Survey
+
+_MOST_ROWS = 20
+_RUNGS = (0.75, 0.95)
+
+
+def report_page(found: Survey) -> str:
+    """Return the page of a survey."""
+    sessions, subagents = plural(found.sessions, "session"), plural(found.subagents, "subagent")
+    thrown = f"tokens thrown away by {plural(found.compactions, 'compaction')}"
+    near = f"subagents ended within {(1 - found.near_limit_ratio) * 100:.0f} % of their limit"
+    numbers = [
+        _number(f"{found.sessions_compacted:,}", f"of {sessions} compacted"),
+        _number(f"≥ {short_tokens(found.discarded_tokens)}", thrown),
+        _number(f"{found.subagents_empty:,}", f"of {subagents} came back empty"),
+        _number(f"{found.subagents_near_limit:,}", near),
+    ]
+    facts = element("dl", class_="facts")
+    for name, words, _ in facts_of(found):
+        facts.extend([element("dt", name), element("dd", words)])
+    sources = [source_name(one.name) for one in found.by_source]
+    projects = [one.name or "unknown" for one in found.by_project]
+    filled = [
+        _shares("By source", found.by_source, sources),
+        _shares("By file", found.by_file, file_names(found.by_file)),
+        _shares("By project", found.by_project, projects),
+    ]
+    return write_page(
+        "ultramon report",
+        element("h1", title_of(found)),
+        element("p", f"ultramon report, {found.generated_at:%Y-%m-%d %H:%M} UTC", class_="dim"),
+        element("div", *numbers, class_="grid"),
+        element("div", facts, class_="card"),
+        element("h2", "What filled the windows"),
+        element(
+            "p",
+            f"{tokens(found.estimated_tokens)} tokens entered windows, each text counted once. "
+            "Which of them a text brought is estimated; what the provider counted beyond the "
+            "texts is the system prompt, tool definitions and images.",
+            class_="dim",
+        ),
+        element("div", *filled, class_="grid"),
+        element("h2", "Worst sessions"),
+        element(
+            "p",
+            "Tokens in the window at each reply. The solid line is the limit, dotted lines are "
+            "75 % and 95 % of it, dashed ones compactions.",
+            class_="dim",
+        ),
+        *map(_session, found.worst_sessions),
+        element("p", *_left_out(found), class_="dim"),
+    )
+
+
+def _number(number: str, words: str) -> Element:
+    return element(
+        "div", element("div", number, class_="number"), element("div", words, class_="dim"),
+        class_="card",
+    )  # fmt: skip
+
+
+def _shares(title: str, shares: Sequence[Share], names: Sequence[str]) -> Element:
+    rows = element("dl")
+    for one, name in zip(shares[:_MOST_ROWS], names, strict=False):
+        share = percent(one.share_ratio)
+        rows.extend(
+            [
+                element("dt", name),
+                element("dd", f"{short_tokens(one.estimated_tokens)} · {share}"),
+                element("dd", bar(one.share_ratio, f"{name}: {share}"), class_="wide"),
+            ]
+        )
+    none = None if shares else element("p", "none named", class_="dim")
+    return element("section", element("h3", title), rows, none, class_="card")
+
+
+def _session(one: SessionFacts) -> Element:
+    limit = "limit unknown"
+    if one.context_limit_tokens is not None:
+        limit = f"of {tokens(one.context_limit_tokens)}, {percent(one.peak_ratio)}"
+    period = "time unknown"
+    if one.ended_at is not None:
+        began = one.started_at or one.ended_at
+        period = f"{began:%Y-%m-%d %H:%M} to {one.ended_at:%Y-%m-%d %H:%M} UTC"
+    trouble = [
+        words
+        for count, words in (
+            (one.overflows, plural(one.overflows, "request") + " refused as too large"),
+            (one.subagents_empty, plural(one.subagents_empty, "subagent") + " came back empty"),
+            (
+                one.subagents_near_limit,
+                plural(one.subagents_near_limit, "subagent") + " ended near the limit",
+            ),
+            (one.is_near_limit, "its last reply left almost no room"),
+        )
+        if count
+    ]
+    peak = f"peak {tokens(one.peak_tokens)} tokens {limit}"
+    facts = [peak, plural(one.subagents, "subagent")]
+    if one.compactions:
+        facts.append(f"compacted {compacted(one)} tokens")
+    command = replay_command(one)
+    return element(
+        "article",
+        element("h3", one.project or "unknown project"),
+        element("p", f"{one.host} · {one.model or 'model unknown'} · {period}", class_="dim"),
+        element("p", " · ".join(facts)),
+        element("p", "; ".join(trouble), class_="bad") if trouble else None,
+        timeline(
+            one.points,
+            peak,
+            limit_tokens=one.context_limit_tokens,
+            marks=one.compaction_points,
+            lines=_RUNGS,
+        ),
+        element("p", element("code", command)) if command else None,
+        class_="card",
+    )
+
+
+def _left_out(found: Survey) -> list[str]:
+    words = []
+    if found.unreadable:
+        words.append(f"{plural(len(found.unreadable), 'file')} could not be read. ")
+    if found.broken_lines:
+        words.append(f"{plural(found.broken_lines, 'line')} could not be read. ")
+    if found.older_transcripts:
+        words.append(f"{plural(found.older_transcripts, 'older transcript')} left out. ")
+    words.append("Made on this machine; the page loads nothing.")
+    return words

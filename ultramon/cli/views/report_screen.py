@@ -1,0 +1,207 @@
+"""The report on one screen of 80 by 24."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from ultramon.cli.output import field, make_console, make_table, plural, short_tokens
+from ultramon.recordings.summary import UNRECORDED
+from ultramon.recordings.survey import MOST_NAMES, short_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from ultramon.recordings.survey import SessionFacts, Share, Survey
+
+SOURCE_NAMES = {
+    UNRECORDED: "system and tools",
+    "reply": "replies",
+    "summary": "summaries",
+    "user": "prompts",
+}
+"""Words for the sources that are no tools."""
+_BEYOND = f"beyond the first {MOST_NAMES}"
+_FILES = "files"
+_FILE_PARTS = 2
+_ROWS = 5
+_MAX_WIDTH = 120
+_COMMAND_CELLS = 32
+_FULL = 0.95
+_HIGH = 0.75
+
+
+def print_report(found: Survey) -> None:
+    """Print a survey with at least one session."""
+    from rich.text import Text
+
+    console = make_console()
+    console.print(Text(title_of(found), "bold"), no_wrap=True, overflow="crop")
+    for name, words, style in facts_of(found):
+        console.print(Text.assemble((f"  {name:<13}", "dim"), (words, style)))
+    console.print()
+    console.print(_filled(found, min(console.width, _MAX_WIDTH)))
+    console.print()
+    commands = [replay_command(one) for one in found.worst_sessions]
+    are_short = all(len(one) <= _COMMAND_CELLS for one in commands)
+    console.print(_worst(found.worst_sessions, commands if are_short else None))
+    if not are_short:
+        console.print()
+        for one in filter(None, commands):
+            # Not in the table: a line that a table folds cannot be copied.
+            console.print(Text(field(one), "cyan"), soft_wrap=True)
+
+
+def title_of(found: Survey) -> str:
+    """Return what was looked at."""
+    period = f", last {plural(found.days, 'day')}" if found.days is not None else ""
+    hosts = f" ({', '.join(found.hosts)})" if found.hosts else ""
+    return (
+        f"{plural(found.sessions, 'session')} and {plural(found.subagents, 'subagent')} in "
+        f"{plural(found.projects, 'project')}{period}{hosts}"
+    )
+
+
+def facts_of(found: Survey) -> list[tuple[str, str, str]]:
+    """Return the main counts: name, words and style of each."""
+    compacted = (
+        f"{found.sessions_compacted:,} of {plural(found.sessions, 'session')}, "
+        f"{found.subagents_compacted:,} of {plural(found.subagents, 'subagent')}"
+    )
+    if found.overflows:
+        compacted += f"; {plural(found.overflows, 'request')} refused"
+    lost = "nothing"
+    if found.compactions:
+        measured = found.compactions - found.unmeasured_compactions
+        lost = f"at least {short_tokens(found.discarded_tokens)} tokens"
+        lost += f" by {plural(measured, 'compaction')}"
+        if found.unmeasured_compactions:
+            lost += f"; of {found.unmeasured_compactions:,} more it is unknown"
+    subagents = (
+        f"{found.subagents_empty:,} back empty{_unknown(found.subagents_return_unknown)}, "
+        f"{found.subagents_near_limit:,} within {(1 - found.near_limit_ratio) * 100:.0f} % "
+        f"of the limit{_unknown(found.subagents_end_unknown)}"
+    )
+    return [
+        ("compacted", compacted, "yellow" if found.compactions else ""),
+        ("thrown away", lost, "yellow" if found.discarded_tokens else ""),
+        ("subagents", subagents, "red" if found.subagents_in_trouble else ""),
+    ]
+
+
+def _unknown(count: int) -> str:
+    return f" ({count:,} unknown)" if count else ""
+
+
+def _percent(ratio: float) -> str:
+    return "<1 %" if 0 < ratio < 0.005 else f"{ratio * 100:.0f} %"
+
+
+def source_name(name: str | None) -> str:
+    """Return what brought tokens, for people."""
+    if name is None:
+        return _BEYOND
+    kind, _, rest = name.partition(":")
+    return SOURCE_NAMES.get(name) or (rest if kind in ("tool", "attachment") else name)
+
+
+def file_names(shares: Sequence[Share]) -> list[str]:
+    """Return the ends of paths, which tell files apart better than their beginnings."""
+    names = short_names({one.name for one in shares if one.name is not None}, _FILE_PARTS)
+    return [_BEYOND if one.name is None else names[one.name] for one in shares]
+
+
+def replay_command(session: SessionFacts) -> str:
+    """Return the command that shows a session, empty where it would name what is hidden."""
+    target = session.replay_target
+    if target is None:
+        return ""
+    return f"ultramon replay {'-- ' if target.startswith('-') else ''}{shlex.quote(target)}"
+
+
+def _filled(found: Survey, width: int) -> Table:
+    """Draw what filled the windows: sources, files and projects beside each other."""
+    from rich.text import Text
+
+    table = make_table()
+    parts: tuple[tuple[str, Sequence[tuple[str, Share]]], ...] = (
+        ("sources (estimate)", [(source_name(one.name), one) for one in found.by_source]),
+        (_FILES, list(zip(file_names(found.by_file), found.by_file, strict=True))),
+        ("projects", [(one.name or "unknown", one) for one in found.by_project]),
+    )
+    name_width = max(8, (width - 3 * 5 - 5 * 2) // 3)
+    columns = []
+    for title, shares in parts:
+        table.add_column(title, width=name_width, no_wrap=True)
+        table.add_column("", width=5, justify="right", no_wrap=True)
+        is_file = title == _FILES
+        names = [_cut(field(name), name_width, keep_end=is_file) for name, _ in shares[:_ROWS]]
+        columns += [names, [_percent(one.share_ratio) for _, one in shares[:_ROWS]]]
+    if not found.by_file:
+        columns[2] = ["none named"]
+    for row in zip_longest(*columns, fillvalue=""):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _worst(sessions: Sequence[SessionFacts], commands: Sequence[str] | None) -> Table:
+    """Draw the worst sessions, each with the command that shows it where there are commands."""
+    from rich.text import Text
+
+    table = make_table()
+    table.add_column("worst sessions", width=14, no_wrap=True)
+    table.add_column("last", no_wrap=True)
+    for name in ("peak", "compacted", "subagents"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("" if commands is None else "see it again", no_wrap=True)
+    for one, command in zip(sessions, commands or [""] * len(sessions), strict=True):
+        peak = "?" if one.peak_ratio is None else _percent(one.peak_ratio)
+        table.add_row(
+            Text(_cut(field(one.project or "unknown"), 14)),
+            f"{one.ended_at:%m-%d}" if one.ended_at else "?",
+            Text(peak, _peak_style(one.peak_ratio)),
+            compacted(one),
+            Text(subagents(one), "red" if one.subagents_empty or one.subagents_near_limit else ""),
+            Text(field(command), "cyan"),
+        )
+    return table
+
+
+def compacted(session: SessionFacts) -> str:
+    """Return how often and how much, empty for never."""
+    if not session.compactions:
+        return ""
+    lost = short_tokens(session.discarded_tokens)
+    if session.unmeasured_compactions == session.compactions:
+        lost = "?"
+    return f"{session.compactions}x {lost}"
+
+
+def subagents(session: SessionFacts) -> str:
+    """Return how many of the subagents came back empty or ended near their limit."""
+    if not session.subagents:
+        return ""
+    bad = session.subagents_in_trouble
+    return f"{bad} of {session.subagents}" if bad else str(session.subagents)
+
+
+def _peak_style(ratio: float | None) -> str:
+    if ratio is None:
+        return "dim"
+    return "bold red" if ratio >= _FULL else "yellow" if ratio >= _HIGH else ""
+
+
+def _cut(text: str, cells: int, *, keep_end: bool = False) -> str:
+    """Return what fits into so many cells, with ``~`` where something is missing."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= cells:
+        return text
+    if not keep_end:
+        return f"{set_cell_size(text, cells - 1)}~"
+    while cell_len(text) > cells - 1:
+        text = text[1:]
+    return f"~{text}"

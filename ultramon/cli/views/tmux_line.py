@@ -1,0 +1,135 @@
+"""The one line about all agents that a status bar shows; loads nothing that it does not need."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from ultramon.backends.toolkit import judge_stored
+from ultramon.cli.agent_list import look_at, paused_collector
+from ultramon.cli.output import action_style, field, takes_unicode
+from ultramon.cli.selection import open_store
+from ultramon.state.agent_rows import name_of, need_of
+from ultramon.state.liveness import ALIVE, LOST, STALE
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
+from ultramon.state.usage_percent import usage_percent
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.processes import this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ultramon.backends.base import Backend
+    from ultramon.backends.overview import Overview
+
+    # How many there are of each verdict, the living one nearest to its limit, how many need a
+    # person, and the unreadable.
+    Survey = tuple[Mapping[str, int], ObservedAgent | None, int, int]
+
+_MAX_NAME_CHARS = 24
+_pressure = attrgetter("pressure")
+_nearness = attrgetter("pressure", "urgency")
+
+
+def tmux_line(state_dir: str | None, run: str | None, *, color: bool) -> str:
+    """Return the number of living agents, the one nearest to its limit, and the problems.
+
+    Args:
+        state_dir: The value of ``--state-dir``.
+        run: Only agents of this run; None = of all runs.
+        color: With colour codes of tmux.
+    """
+    backend = open_store(state_dir)
+    overview: Overview | None = getattr(backend, "overview", None)
+    survey = _list(backend, run) if overview is None else _ask(overview, run)
+    is_unicode = takes_unicode(sys.stdout)
+    return (" · " if is_unicode else " - ").join(
+        _written(text, colour if color else "") for text, colour in _parts(*survey)
+    )
+
+
+def _list(backend: Backend, run: str | None) -> Survey:
+    """Judge all agents by the heads of their states; decode whole what a head does not answer."""
+    with paused_collector():
+        changes = backend.changes(run, {})
+        verdicts: Counter[str] = Counter()
+        living: list[ObservedAgent] = []
+        needing = problems = 0
+        for one in judge_stored(changes.changed, changes.heartbeats, SYSTEM_CLOCK.now()):
+            if isinstance(one, Unreadable):
+                problems += 1
+                continue
+            verdicts[one.liveness.verdict] += 1
+            if one.liveness.verdict in (ALIVE, STALE):
+                if _may_need_person(one):
+                    if isinstance(checked_json(one), Unreadable):
+                        verdicts[one.liveness.verdict] -= 1
+                        problems += 1
+                        continue
+                    needing += bool(need_of(one))
+                living.append(one)
+        living.sort(key=_nearness)
+        for one in living:
+            if not isinstance(checked_json(one), Unreadable):
+                return verdicts, one, needing, problems
+            verdicts[one.liveness.verdict] -= 1
+            problems += 1
+        return verdicts, None, needing, problems
+
+
+def _may_need_person(one: ObservedAgent) -> bool:
+    """Return whether an agent may need a person, by the head of its state."""
+    return one.record.phase == "waiting" or one.record.action == "force_return"
+
+
+def _ask(overview: Overview, run: str | None) -> Survey:
+    """Read only two agents: the nearest is the first one that lives, or the first one beating.
+
+    The store cannot count those that need a person.
+    """
+    page = partial(overview.page, run, now=SYSTEM_CLOCK.now(), host=this_host(), limit=1)
+    verdicts = page().counts
+    lost, silent = verdicts[LOST], verdicts[LOST] + verdicts[STALE]
+    seen, unreadable = look_at(
+        [agent for skip in sorted({lost, silent}) for agent in page(skip=skip).agents]
+    )
+    return verdicts, min(seen, key=_pressure, default=None), 0, len(unreadable)
+
+
+def _parts(
+    verdicts: Mapping[str, int], nearest: ObservedAgent | None, needing: int, unreadable: int
+) -> Iterator[tuple[str, str]]:
+    """Yield texts, each with its colour."""
+    living = verdicts[ALIVE] + verdicts[STALE]
+    yield f"um {living} agent{'' if living == 1 else 's'}", ""
+    if needing:
+        yield f"{needing} need you" if needing > 1 else "1 needs you", "yellow"
+    if nearest is not None:
+        is_known = nearest.record.threshold_status is not None
+        colour = action_style(nearest.record.action).removeprefix("bold ") if is_known else ""
+        yield _fullness(nearest), colour
+    problems = (
+        (verdicts[STALE], "stale", "yellow"),
+        (verdicts[LOST], "lost", "red"),
+        (unreadable, "unreadable", "yellow"),
+    )
+    for count, what, colour in problems:
+        if count:
+            yield f"{count} {what}", colour
+
+
+def _fullness(one: ObservedAgent) -> str:
+    record = one.record
+    name = field(name_of(record).brief)[:_MAX_NAME_CHARS]
+    if record.usage_ratio is None:
+        return f"{name} {field(record.threshold_status) or 'unknown'}"
+    return f"{name} {usage_percent(record)}% {field(record.threshold_status)}"
+
+
+def _written(text: str, colour: str) -> str:
+    # tmux expands what a command printed once more.
+    text = text.replace("#", "##")
+    return f"#[fg={colour}]{text}#[default]" if colour else text

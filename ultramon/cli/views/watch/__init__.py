@@ -1,0 +1,1 @@
+"""`ultramon watch`: the application on a terminal, else the table; only `app` loads Textual."""

@@ -1,0 +1,168 @@
+"""The actions on one agent: going to it, and asking it to hand over."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.cli.output import field
+from ultramon.cli.resumption import resume_command
+from ultramon.state.agent_rows import name_of
+from ultramon.state.liveness import ENDED, LOST
+from ultramon.state.record import SDK_HOST, host_memory
+from ultramon.system.clock import SYSTEM_CLOCK
+from ultramon.system.ids import random_hex
+from ultramon.system.processes import this_host
+from ultramon.system.timestamps import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ultramon.backends.base import Backend
+    from ultramon.state.observed import ObservedAgent
+
+DEADLINE_SECONDS = 300.0
+"""What an agent is given to hand over: a session learns of it with its next tool call only."""
+_TMUX_SECONDS = 5.0
+_MAX_ANCESTORS = 64
+
+
+class Way(NamedTuple):
+    """The way to an agent."""
+
+    commands: tuple[tuple[str, ...], ...]
+    """Programs to run one after the other; none = there is no way."""
+    takes_terminal: bool
+    """Whether the last one needs this terminal for itself."""
+    words: str
+    """What is done, or why nothing is."""
+
+
+def way_to(
+    one: ObservedAgent, environ: Mapping[str, str], pane_processes: Callable[[], dict[str, int]]
+) -> Way:
+    """Return the way to an agent: its tmux pane, else the command that resumes its session.
+
+    A session that runs elsewhere is not started a second time.
+
+    Args:
+        one: The agent; for a subagent, its session.
+        environ: Of this process.
+        pane_processes: Returns the process of each pane of tmux; none without tmux.
+    """
+    record, name = one.record, field(str(name_of(one.record)))
+    if record.hostname != this_host().hostname:
+        return Way((), False, f"{name} runs on {field(record.hostname) or 'another host'}")
+    if one.liveness.verdict not in (ENDED, LOST):
+        pane = host_memory(record).get("tmuxPane")
+        panes = pane_processes() if isinstance(pane, str) else {}
+        if isinstance(pane, str) and pane in panes and _is_below(record.pid, panes[pane]):
+            select = (("tmux", "select-window", "-t", pane), ("tmux", "select-pane", "-t", pane))
+            if environ.get("TMUX"):
+                return Way((*select, ("tmux", "switch-client", "-t", pane)), False, f"at {name}")
+            return Way((*select, ("tmux", "attach-session", "-t", pane)), True, f"back from {name}")
+        where = f"process {record.pid}" if record.pid else "a process that did not name itself"
+        if record.host == SDK_HOST:
+            return Way((), False, f"{name} is run by a program, {where}: it has no terminal")
+        return Way((), False, f"{name} runs in another terminal, {where}")
+    command = resume_command(record)
+    if command is None:
+        return Way((), False, f"{name} has ended, and is no session that can be resumed")
+    shell = environ.get("SHELL") or "/bin/sh"
+    return Way(((shell, "-c", command),), True, f"back from {name}")
+
+
+def pane_processes() -> dict[str, int]:
+    """Return the process of each pane of tmux; none where tmux does not answer."""
+    if shutil.which("tmux") is None:
+        return {}
+    try:
+        done = subprocess.run(
+            ["tmux", "list-panes", "-a", "-F", "#{pane_id} #{pane_pid}"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_TMUX_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    pairs = (line.split() for line in done.stdout.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _is_below(pid: int | None, ancestor: int) -> bool:
+    """Return whether a process runs in a pane: panes are numbered anew by every tmux server."""
+    for _ in range(_MAX_ANCESTORS):
+        if pid == ancestor:
+            return True
+        if not pid or pid == 1:
+            return False
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
+def run_way(way: Way) -> str:
+    """Go; return why that failed, empty when it did not."""
+    for number, command in enumerate(way.commands, 1):
+        shows = way.takes_terminal and number == len(way.commands)
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=not shows,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                timeout=None if shows else _TMUX_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{command[0]}: {error}"
+        if done.returncode and not shows:
+            return f"{command[0]}: {(done.stderr or '').strip() or done.returncode}"
+    return ""
+
+
+def hand_over_question(one: ObservedAgent) -> str:
+    """Return what a person confirms before an agent is asked to hand over."""
+    name = field(str(name_of(one.record)))
+    when = "within about a second" if one.record.host == SDK_HOST else "with its next tool call"
+    return f"Ask {name} to hand over its work? It learns of it {when}."
+
+
+def ask_to_hand_over(backend: Backend, one: ObservedAgent) -> str:
+    """Ask an agent to hand over now; return what was done, or why it was not.
+
+    Raises:
+        UltramonError: The agent is gone, or the store refused.
+    """
+    from ultramon.backends.local.backend import LocalBackend
+    from ultramon.backends.local.inbox_flags import raise_flag
+    from ultramon.hosts.calls.handling import PERSON
+
+    record = one.record
+    name = field(str(name_of(record)))
+    if one.liveness.verdict in (ENDED, LOST):
+        return f"{name} has ended: nobody is there to be asked"
+    is_hosted = record.host != SDK_HOST
+    if is_hosted and not isinstance(backend, LocalBackend):
+        return f"{name} reports to a server: only on its own host can it be asked"
+    backend.put_request(
+        record.agent_id,
+        {
+            "requestId": random_hex(8),
+            "kind": "return",
+            "by": PERSON,
+            "generation": record.generation,
+            "epoch": record.epoch,
+            "deadlineAt": format_time(SYSTEM_CLOCK.now() + DEADLINE_SECONDS),
+        },
+    )
+    if is_hosted and isinstance(backend, LocalBackend):
+        # A resident answers calls without a look at the state while no flag is raised.
+        raise_flag(backend.directory.path, record.agent_id)
+    return f"asked {name} to hand over; Space shows the handoff among its events"

@@ -1,0 +1,128 @@
+"""The reader of the application: all store access happens in one thread of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.cli.views.watch.why import RecentEvents, why_lines
+from ultramon.errors import UltramonError
+from ultramon.pictures.sparkline import sparkline
+from ultramon.state.agent_rows import Summary, arrange, current, goes_on_with, summarize
+from ultramon.state.liveness import ENDED
+from ultramon.state.observed import ObservedAgent, Unreadable, checked_json
+from ultramon.system.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ultramon.backends.base import Backend
+    from ultramon.cli.agent_list import AgentList
+    from ultramon.state.agent_rows import AgentRow, RowGroup
+    from ultramon.state.record import StateRecord
+
+MAX_AGENTS = 5_000
+"""Where the store sorts by itself, at most so many are listed."""
+
+
+class Found(NamedTuple):
+    """What one look found."""
+
+    groups: list[RowGroup]
+    summary: Summary
+    finished: int
+    """Ended agents, and lost ones whose work went on, that are folded away."""
+    unreadable: list[Unreadable]
+    news: list[tuple[ObservedAgent, str]]
+    """The agents that reached a rung, each with the rung."""
+    at: float
+
+
+class Source:
+    """The agents of a store, read again and again.
+
+    Args:
+        backend: The store.
+        agent_list: Its agents, ended ones too.
+        limit: The most agents to list; None = all.
+    """
+
+    def __init__(self, backend: Backend, agent_list: AgentList, limit: int | None) -> None:
+        self.backend = backend
+        self._agent_list = agent_list
+        self._limit = limit
+        self._recent = RecentEvents(backend)
+        self._checked: dict[str, StateRecord] = {}
+        self._trends: dict[str, tuple[object, str]] = {}
+
+    def look(self, *, with_finished: bool) -> Found:
+        """Look again.
+
+        Raises:
+            UltramonError: The store cannot be read now.
+        """
+        everyone, news = self._agent_list.survey(self._limit or MAX_AGENTS)
+        unreadable = list(self._agent_list.unreadable)
+        checked: dict[str, StateRecord] = {}
+
+        def is_sound(one: ObservedAgent) -> bool:
+            """Decode a state once: one that is replaced comes as another record."""
+            record = one.record
+            if self._checked.get(record.agent_id) is not record:
+                problem = checked_json(one)
+                if isinstance(problem, Unreadable):
+                    unreadable.append(problem)
+                    return False
+            checked[record.agent_id] = record
+            return True
+
+        heads = {one.record.predecessor_id for one in everyone}
+        seen = [
+            one
+            for one in everyone
+            if (with_finished or one.liveness.verdict != ENDED) and is_sound(one)
+        ]
+        if not with_finished:
+            # Of those that have ended only the ones that others go on with are looked into.
+            over = heads.union(*(goes_on_with(one.record) for one in seen))
+            before = [one for one in everyone if one.liveness.verdict == ENDED]
+            seen += [one for one in before if one.record.agent_id in over and is_sound(one)]
+        self._checked = checked
+        shown = seen if with_finished else current(seen, heads)
+        now = SYSTEM_CLOCK.now()
+        groups = arrange(shown[: self._limit])
+        count = sum(map(_count, (row for group in groups for row in group.rows)))
+        return Found(
+            groups,
+            summarize(shown, now),
+            len(everyone) - len(unreadable) + len(self._agent_list.unreadable) - count,
+            unreadable,
+            news,
+            now,
+        )
+
+    def trends(self, rows: Iterable[AgentRow], width: int, *, ascii_only: bool) -> dict[str, str]:
+        """Return the sparklines of the agents that are on the screen, by id."""
+        found = {}
+        for row in rows:
+            record = row.seen.record
+            mark = (record.seq, record.epoch, record.context_limit, width)
+            before = self._trends.get(record.agent_id)
+            if before is None or before[0] != mark:
+                points = self.backend.history(record.agent_id)
+                line = sparkline(
+                    points, limit_tokens=record.context_limit, width=width, ascii_only=ascii_only
+                )
+                before = self._trends[record.agent_id] = mark, line
+            found[record.agent_id] = before[1]
+        return found
+
+    def why(self, row: AgentRow) -> list[str]:
+        """Return everything about one agent, in lines."""
+        try:
+            return why_lines(self.backend, self._recent, row)
+        except UltramonError as error:
+            return [str(error)]
+
+
+def _count(row: AgentRow) -> int:
+    return 1 + len(row.earlier) + sum(map(_count, row.children))

@@ -1,1 +1,0 @@
-"""`ultramon watch` as an application on a terminal; only `app` loads Textual."""

@@ -1,0 +1,1 @@
+"""Supervises the contexts of a run until every item is settled."""

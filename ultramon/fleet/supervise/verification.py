@@ -1,0 +1,164 @@
+"""Runs the user's `verify` beside the supervisor, in threads or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Executor, Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Call = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+_log = logging.getLogger("ultramon.fleet")
+
+
+class Rejection(NamedTuple):
+    """What `verify` may return in the place of False: why an item is not confirmed."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Verdict = bool | Rejection
+
+
+class Verdicts(NamedTuple):
+    """The verdicts about some claims."""
+
+    verified: list[str]
+    rejected: dict[str, str]
+    """With the reason."""
+
+
+class Verification:
+    """Asks `verify` about claims, each once per context and attempt.
+
+    Args:
+        verify: The user's function; a coroutine function runs in `loop`.
+        workers: How many calls at the same time.
+        executor: Makes the calls; None = threads.
+
+    Attributes:
+        loop: For a coroutine function.
+        errors: Items for which it raised, with the last error.
+    """
+
+    def __init__(
+        self, verify: Callable[[str], Any], workers: int, executor: Executor | None = None
+    ) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.errors: dict[str, str] = {}
+        self._verify = verify
+        self._executor = executor or DaemonThreads(workers)
+        self._free = asyncio.Semaphore(workers)
+        self._answers: dict[tuple[str, int, str], Future[Verdict]] = {}
+
+    def ask(self, agent_id: str, items: Iterable[str], attempt: int) -> Verdicts:
+        """Have claims verified, and return the verdicts that are new; ask again until all are.
+
+        Args:
+            agent_id: The context that claims them.
+            items: What it claims and nobody has judged in this attempt.
+            attempt: 0 for the first time.
+        """
+        verdicts = Verdicts([], {})
+        for name in items:
+            key = (agent_id, attempt, name)
+            if key not in self._answers:
+                self._answers[key] = self._submit(name)
+            elif self._answers[key].done():
+                self._judge(name, self._answers.pop(key), verdicts)
+        return verdicts
+
+    def has_news(self) -> bool:
+        """Return whether there are verdicts that nobody has asked for."""
+        return any(answer.done() for answer in self._answers.values())
+
+    def close(self) -> None:
+        """Let go of the threads: nothing waits for a call that has not ended."""
+        for answer in self._answers.values():
+            answer.cancel()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, name: str) -> Future[Verdict]:
+        if inspect.iscoroutinefunction(self._verify) and self.loop is not None:
+            return asyncio.run_coroutine_threadsafe(self._verify_async(name), self.loop)
+        return self._executor.submit(self._verify_now, name)
+
+    def _verify_now(self, name: str) -> Verdict:
+        verdict = self._verify(name)
+        if inspect.isawaitable(verdict):
+            raise TypeError("an async verify needs Fleet.supervise_async")
+        return _verdict(verdict)
+
+    async def _verify_async(self, name: str) -> Verdict:
+        async with self._free:
+            return _verdict(await self._verify(name))
+
+    def _judge(self, name: str, answer: Future[Verdict], verdicts: Verdicts) -> None:
+        error = CancelledError() if answer.cancelled() else answer.exception()
+        verdict = False if error is not None else answer.result()
+        if verdict:
+            verdicts.verified.append(name)
+            return
+        reason = verdict.reason if isinstance(verdict, Rejection) else "not verified"
+        if error is not None:
+            reason = f"verify raised {type(error).__name__}: {error}"
+            if self.errors.get(name) != reason:
+                _log.warning("item %r: %s", name, reason, exc_info=error)
+            self.errors[name] = reason
+        verdicts.rejected[name] = reason
+
+
+def _verdict(value: Any) -> Verdict:
+    return value if isinstance(value, Rejection) else bool(value)
+
+
+class DaemonThreads(Executor):
+    """Makes calls in threads that end with the program.
+
+    Those of a `ThreadPoolExecutor` are waited for first: a call that never returns, e.g. a command
+    that waits for input, would keep the program from ending.
+
+    Args:
+        count: How many calls at the same time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._calls: deque[Call] = deque()
+        self._lock = threading.Lock()
+
+    def submit(  # type: ignore[override]
+        self, function: Callable[..., Any], /, *arguments: Any
+    ) -> Future[Any]:
+        """Have a call made when a thread is free."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._calls.append((future, function, arguments))
+            if self._free:
+                self._free -= 1
+                threading.Thread(target=self._work, name="ultramon-verify", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._free += 1
+                    return
+                future, function, arguments = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:  # noqa: BLE001 - the caller of result() gets it
+                future.set_exception(error)

@@ -1,0 +1,1 @@
+"""What every hook call of a host runs."""

@@ -1,0 +1,132 @@
+"""What one hook is invoked with: the client, its environment, the choices, the time.
+
+Standard library only: every hook call loads it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ultramon.backends.local.state_files import StateDirectory
+from ultramon.errors import StateError
+from ultramon.hosts.installed_choices import NOBODY, InstalledChoices
+from ultramon.system import compact_json
+from ultramon.system.files import read_private_file, replace_file
+from ultramon.system.processes import boot_seconds, process_started_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ultramon.hosts.port import Host
+
+WINDOWS_SUFFIX = ".windows.json"
+"""Of the file, after the host's name, that holds the windows the client reported."""
+_MAX_WINDOWS = 200
+
+
+class Invocation:
+    """One invocation of a hook.
+
+    Args:
+        host: The client.
+        directory: The state directory.
+        choices_path: The choices of the installation; without readable ones nobody is warned.
+        environ: The client's environment.
+        event: The client's name for the event, for the failure log.
+        now: Epoch seconds.
+
+    Attributes:
+        is_retry: Whether a resident may have begun to handle this call, and did not answer it.
+        began_at: When the client made the call, on the clock of `boot_seconds`: calls may overtake
+            each other, these times do not. A program that handles a call of its own process sets
+            it; else it is the time now.
+    """
+
+    is_retry = False
+
+    def __init__(
+        self,
+        host: Host,
+        directory: str,
+        choices_path: str,
+        environ: Mapping[str, str],
+        *,
+        event: str,
+        now: float,
+    ) -> None:
+        self.host = host
+        self.directory = StateDirectory(directory)
+        self.environ = environ
+        self.event = event
+        self.now = now
+        self.began_at = boot_seconds()
+        self._windows_path = os.path.join(self.directory.path, host.name + WINDOWS_SUFFIX)
+        try:
+            self.installed = InstalledChoices.load(choices_path)
+        except (StateError, OSError) as error:
+            self.fail("", str(error))
+            self.installed = InstalledChoices(choices_path)
+            self.installed.audience = NOBODY
+
+    @property
+    def in_relay(self) -> bool:
+        """Whether a relay runs this client; its own hooks alone get here then."""
+        return bool(self.environ.get("ULTRAMON_RELAY"))
+
+    def agent_of(self, session_id: str) -> str:
+        """Return the id of the agent that a session is: in a relay the context that it runs."""
+        name = self.environ.get("ULTRAMON_AGENT_ID") if self.in_relay else None
+        return name or session_id
+
+    def teller(self) -> list[Any]:
+        """Return the process that prints the answer, as `is_untold` knows it."""
+        return this_process()
+
+    def is_untold(self, teller: object) -> bool:
+        """Return whether the process that was to tell something has not, and will not."""
+        return is_gone(teller) or (self.is_retry and teller == self.teller())
+
+    def fail(self, agent_id: str, problem: str) -> None:
+        """Leave a line in the failure log."""
+        from ultramon.hosts.failure_log import record
+
+        record(self.directory.path, self.host.name, self.event, agent_id, problem, now=self.now)
+
+    def windows(self) -> dict[str, int]:
+        """Return the windows that the client reported, in tokens by model."""
+        try:
+            data, _ = read_private_file(self._windows_path)
+            windows = compact_json.loads(data)
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(windows, dict):
+            return {}
+        return {m: w for m, w in windows.items() if type(w) is int and 0 < w <= 1_000_000_000}
+
+    def learn_window(self, model: str, window_tokens: int) -> None:
+        """Remember the window that the client works with for a model.
+
+        Raises:
+            StateError: The state directory is not safe to use, or the file system refused.
+        """
+        known = self.windows()
+        if known.pop(model, None) == window_tokens:
+            return
+        known[model] = window_tokens
+        self.directory.prepare()
+        newest = dict(list(known.items())[-_MAX_WINDOWS:])
+        replace_file(self._windows_path, compact_json.dumps(newest).encode("ascii"))
+
+
+def this_process() -> list[Any]:
+    """Return what names the process that is to tell something, in a state."""
+    return [os.getpid(), process_started_at(os.getpid())]
+
+
+def is_gone(teller: object) -> bool:
+    """Return whether the process that was to tell something ended before it did."""
+    if not isinstance(teller, list) or len(teller) != 2 or type(teller[0]) is not int:
+        return False
+    return bool(process_started_at(teller[0]) != teller[1])

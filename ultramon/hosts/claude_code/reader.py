@@ -1,0 +1,359 @@
+"""Reads the transcript of a Claude Code session or subagent as a stream of records.
+
+Standard library only: hooks import it. The format was learnt from recordings of version 2.1.330.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts.calls.claude_dialect import returned_by_news
+from ultramon.hosts.transcripts.jsonl import (
+    Recent,
+    TranscriptReader,
+    has_line,
+    head_objects,
+    optional_token_count,
+    read_lines,
+    text_of,
+    text_or_none,
+    token_count,
+)
+from ultramon.hosts.transcripts.records import (
+    OVERFLOW,
+    Boundary,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    TranscriptIdentity,
+)
+from ultramon.system.timestamps import parse_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
+
+_MESSAGE_TYPES = ("assistant", "user", "attachment", "system")
+_MESSAGE_TYPE_BYTES = tuple(name.encode() for name in _MESSAGE_TYPES)
+# Where texts are in content blocks and attachments. Images lie under other keys, as base64 that
+# would be taken for hundreds of thousands of tokens.
+_TEXT_KEYS = ("text", "content", "file", "prompt")
+_FILE_KEYS = ("file_path", "notebook_path")
+_TOOLS_USED = "<tools-used-before-summary>"
+"""Begins a text that the client puts before a subagent's own."""
+
+
+def read_transcript(lines: Iterable[bytes], *, sidechain: bool | None = None) -> Iterator[Record]:
+    """Yield the facts of one agent's transcript in the order they were written.
+
+    Holds one line at a time and never raises, whatever the bytes; what cannot be read, or reports
+    impossible token counts, is a `Broken`. A Report comes before the Content of its reply.
+
+    Args:
+        lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
+        sidechain: True for a subagent's own file, False for a session's, where the lines of
+            subagents are skipped; None lets the first message line decide.
+    """
+    return read_lines(lines, LineReader(sidechain).read, is_ignorable)
+
+
+def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
+    """Return whose transcript it is, from its first 400 lines, or None when they do not say.
+
+    The model is that of the first reply and None before one is written.
+    """
+    reader = LineReader(None)
+    identity: TranscriptIdentity | None = None
+    for entry in head_objects(lines):
+        session_id = text_or_none(entry.get("sessionId"))
+        if session_id is None or not reader.owns(entry):
+            continue
+        if identity is None:
+            identity = TranscriptIdentity(session_id, reader.agent_id)
+        if identity.project is None:
+            identity.project = text_or_none(entry.get("cwd"))
+        message = entry.get("message")
+        if entry.get("type") == "assistant" and isinstance(message, dict):
+            model = text_or_none(message.get("model"))
+            if model != "<synthetic>":
+                identity.model = text_or_none(entry.get("requestedModel")) or model
+                break
+    return identity
+
+
+def looks_like_transcript(head: bytes) -> bool:
+    """Tell whether a file that begins with `head` is a Claude Code transcript.
+
+    Args:
+        head: The first bytes, 64 kB being plenty; the last line may be cut anywhere.
+    """
+    cut = head.rpartition(b"\n")[2]
+    is_cut = b'"parentUuid"' in cut and b'"isSidechain"' in cut
+    return is_cut or has_line(head, _is_own)
+
+
+def _is_own(entry: JsonObject) -> bool:
+    return bool(text_or_none(entry.get("sessionId")) and text_or_none(entry.get("type")))
+
+
+def error_of(entry: JsonObject) -> str | None:
+    """Return why a request failed, as a line says it in the place of a reply; else None.
+
+    Returns:
+        `OVERFLOW`, else the client's name for the kind of error: never the words of a provider.
+    """
+    if entry.get("type") != "assistant" or entry.get("isApiErrorMessage") is not True:
+        return None
+    if text_of(_message(entry).get("content"), ("text",)).startswith(OVERFLOW):
+        return OVERFLOW
+    return text_or_none(entry.get("error")) or "unknown"
+
+
+def returned_by_tool(response: object) -> tuple[str, bool] | None:
+    """Return which subagent a tool says to have completed, and whether it returned a text."""
+    if not isinstance(response, dict) or response.get("status") != "completed":
+        return None
+    name, content = response.get("agentId"), response.get("content")
+    if not isinstance(name, str):
+        return None
+    blocks = content if isinstance(content, list) else [content]
+    texts = (text_of(block, ("text",)).strip() for block in blocks)
+    return name, any(text and not text.startswith(_TOOLS_USED) for text in texts)
+
+
+def is_ignorable(line: bytes) -> bool:
+    """Tell that a complete line names, as its first key, a type that carries no message.
+
+    Only the first key is looked at, with any white space JSON allows: searching the line for a
+    spelling of the key would overlook the same JSON written with other spaces.
+    """
+    parts = line[:128].split(b'"', 4)
+    return (
+        len(parts) == 5
+        and parts[1] == b"type"
+        and parts[0].strip() == b"{"
+        and parts[2].strip() == b":"
+        and parts[3] not in _MESSAGE_TYPE_BYTES
+        and b"\\" not in parts[3]
+        and line.rstrip().endswith(b"}")
+    )
+
+
+class LineReader(TranscriptReader):
+    """What must be remembered from line to line of one transcript.
+
+    Args:
+        sidechain: As for `read_transcript`.
+        memory: Of a reader of the lines before.
+    """
+
+    is_ignorable = staticmethod(is_ignorable)
+
+    def __init__(self, sidechain: bool | None, memory: dict[str, Any] | None = None) -> None:
+        self._sidechain = sidechain
+        self._tools = Recent()
+        self._files = Recent()
+        self._reported = Recent()
+        self._last: Report | None = None
+        self.agent_id: str | None = None
+        self._compacted_at: float | None = None
+        self._post_tokens_known = False
+        if memory is not None:
+            self._tools = Recent(memory["tools"])
+            self._files = Recent(memory["files"])
+            self._reported = Recent(memory["reported"])
+            self._last = None if memory["last"] is None else Report(**memory["last"])
+            self.agent_id, self._sidechain = memory["agentId"], memory["sidechain"]
+            self._compacted_at = memory["compactedAt"]
+            self._post_tokens_known = memory["postTokensKnown"]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "tools": self._tools.to_json(),
+            "files": self._files.to_json(),
+            "reported": self._reported.to_json(),
+            "last": None if self._last is None else vars(self._last),
+            "agentId": self.agent_id,
+            "sidechain": self._sidechain,
+            "compactedAt": self._compacted_at,
+            "postTokensKnown": self._post_tokens_known,
+        }
+
+    def read(self, entry: JsonObject) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
+        kind = entry.get("type")
+        if kind not in _MESSAGE_TYPES or not self.owns(entry):
+            return ()
+        at = parse_time(entry.get("timestamp"))
+        if kind == "assistant":
+            return self._read_reply(entry, at)
+        if kind == "user":
+            return self._read_input(entry, at)
+        if kind == "attachment":
+            return _read_attachment(entry, at)
+        return self._read_system(entry, at)
+
+    def owns(self, entry: JsonObject) -> bool:
+        """Tell whether a line is this agent's own; the first message line decides who that is."""
+        if entry.get("type") not in _MESSAGE_TYPES:
+            return False
+        sidechain = entry.get("isSidechain") is True
+        agent_id = text_or_none(entry.get("agentId"))
+        if self._sidechain is None:
+            # Old versions wrote subagents into the session's file, without an agentId.
+            self._sidechain = sidechain and agent_id is not None
+        if self._sidechain and sidechain and self.agent_id is None:
+            self.agent_id = agent_id
+        return sidechain == self._sidechain and (not sidechain or agent_id == self.agent_id)
+
+    def _read_reply(self, entry: JsonObject, at: float | None) -> list[Record]:
+        message = _message(entry)
+        if message.get("model") == "<synthetic>":
+            return [Overflow(at)] if error_of(entry) == OVERFLOW else []
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else [content]
+        for block in blocks:
+            if isinstance(block, dict) and block.get("type") == "tool_use":
+                self._tools.add(block.get("id"), text_or_none(block.get("name")) or "unknown")
+                if path := _file_of(block.get("input")):
+                    self._files.add(block.get("id"), path)
+        if at is not None and self._compacted_at is not None and at < self._compacted_at:
+            return []  # the summary's own reply, or one of the window that is gone
+        records: list[Record] = []
+        report = self._report(entry, message, at)
+        if report is not None and self._accept(report):
+            records.append(report)
+        for block in blocks:
+            text = _reply_text(block)
+            if text:
+                records.append(Content(text, "assistant", at, counted=report is not None))
+        return records
+
+    def _report(self, entry: JsonObject, message: JsonObject, at: float | None) -> Report | None:
+        usage = message.get("usage")
+        if not isinstance(usage, dict):
+            return None
+        usage = _last_request(usage)
+        report = Report(
+            message_id=text_or_none(message.get("id")),
+            model=text_or_none(message.get("model")),
+            requested_model=text_or_none(entry.get("requestedModel")),
+            input_tokens=token_count(usage, "input_tokens"),
+            cache_read_tokens=token_count(usage, "cache_read_input_tokens"),
+            cache_creation_tokens=token_count(usage, "cache_creation_input_tokens"),
+            output_tokens=token_count(usage, "output_tokens"),
+            at=at,
+        )
+        # No reply is made from nothing: the client writes zeros where it has no numbers.
+        return report if report.tokens else None
+
+    def _accept(self, report: Report) -> bool:
+        """Remember a report; False when its message was reported and it says nothing new.
+
+        The client writes one line per content block, each with the usage of the whole message.
+        """
+        last = self._last
+        if report.message_id in self._reported:
+            if (
+                last is None
+                or last.message_id != report.message_id
+                or report.tokens + report.output_tokens <= last.tokens + last.output_tokens
+            ):
+                return False
+            report.update = True
+        self._reported.add(report.message_id)
+        self._last = report
+        return True
+
+    def _read_input(self, entry: JsonObject, at: float | None) -> list[Record]:
+        content = _message(entry).get("content")
+        is_summary = entry.get("isCompactSummary") is True
+        source = "summary" if is_summary else "user"
+        counted = is_summary and self._post_tokens_known
+        records: list[Record] = []
+        result = returned_by_tool(entry.get("toolUseResult"))
+        results = [] if result is None else [result]
+        if result is None and isinstance(content, str):
+            results = returned_by_news(content)
+        records.extend(Returned(*one, at) for one in results)
+        for block in content if isinstance(content, list) else [content]:
+            text = text_of(block, _TEXT_KEYS)
+            if not text:
+                continue
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                call_id = block.get("tool_use_id")
+                tool = self._tools.get(call_id) or "unknown"
+                file = self._files.get(call_id)
+                records.append(Content(text, f"tool:{tool}", at, file=file))
+            else:
+                records.append(Content(text, source, at, counted))
+        return records
+
+    def _read_system(self, entry: JsonObject, at: float | None) -> Iterable[Record]:
+        if entry.get("subtype") != "compact_boundary":
+            return ()
+        metadata = entry.get("compactMetadata")
+        if not isinstance(metadata, dict):
+            metadata = {}
+        boundary = Boundary(
+            text_or_none(metadata.get("trigger")),
+            optional_token_count(metadata, "postTokens"),
+            at,
+        )
+        self._post_tokens_known = boundary.post_tokens is not None
+        self._compacted_at = at
+        return (boundary,)
+
+
+def _message(entry: JsonObject) -> JsonObject:
+    message = entry.get("message")
+    if not isinstance(message, dict):
+        raise ValueError("its message is not an object")
+    return message
+
+
+def _read_attachment(entry: JsonObject, at: float | None) -> Iterable[Record]:
+    attachment = entry.get("attachment")
+    if not isinstance(attachment, dict):
+        raise ValueError("its attachment is not an object")
+    # What the model was shown, where the client says it; else what it was made from.
+    text = text_of(entry.get("rendered"), _TEXT_KEYS) or text_of(attachment, _TEXT_KEYS)
+    if not text:
+        return ()
+    kind = text_or_none(attachment.get("type")) or "unknown"
+    return (Content(text, f"attachment:{kind}", at),)
+
+
+def _file_of(arguments: object) -> str | None:
+    if not isinstance(arguments, dict):
+        return None
+    return next((path for key in _FILE_KEYS if (path := text_or_none(arguments.get(key)))), None)
+
+
+def _reply_text(block: object) -> str:
+    if not isinstance(block, dict):
+        return text_of(block, _TEXT_KEYS)
+    if block.get("type") == "tool_use":
+        return text_of([block.get("name"), block.get("input")], None)
+    return text_of(block, ("thinking", "text"))
+
+
+def _last_request(usage: JsonObject) -> JsonObject:
+    """Return the usage of the last request that made a message.
+
+    When tools run on the provider's side one message takes several requests: the outer numbers
+    are their sum, which is no longer what is in the window. Where the only request was for a
+    summary, its usage is empty: what it counted is replaced by that summary.
+    """
+    iterations = usage.get("iterations")
+    if not isinstance(iterations, list):
+        return usage
+    known = [iteration for iteration in iterations if isinstance(iteration, dict)]
+    requests = [one for one in known if one.get("type") in ("message", "fallback_message")]
+    if requests:
+        return requests[-1]
+    return {} if any(one.get("type") == "compaction" for one in known) else usage

@@ -1,1 +1,0 @@
-"""Reads the transcripts of Claude Code; standard library only."""

@@ -1,0 +1,272 @@
+"""Reads the rollout of a Codex thread as a stream of records.
+
+Standard library only: hooks import it. The format was learnt from recordings of version 0.169.0.
+"""
+
+from __future__ import annotations
+
+from ultramon.hosts.transcripts.jsonl import (
+    Recent,
+    TranscriptReader,
+    decode_object,
+    head_objects,
+    optional_token_count,
+    read_lines,
+    text_of,
+    text_or_none,
+    token_count,
+)
+from ultramon.hosts.transcripts.records import (
+    Boundary,
+    Content,
+    Overflow,
+    Record,
+    Report,
+    Returned,
+    TranscriptIdentity,
+    Window,
+)
+from ultramon.system.timestamps import parse_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from ultramon.hosts.transcripts.jsonl import JsonObject
+
+_TEXT_KEYS = ("text", "content")
+
+
+def read_transcript(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Yield the facts of one thread's rollout in the order they were written.
+
+    Holds one line at a time and never raises, whatever the bytes; what cannot be read, or reports
+    impossible token counts, is a `Broken`. A Report comes after the Content of its reply, and its
+    input includes the cached tokens.
+
+    Args:
+        lines: The file's lines with their line ends; `bounded_lines` keeps hostile files small.
+    """
+    reader = LineReader()
+    yield from read_lines(lines, reader.read, reader.is_ignorable)
+    yield from reader.held
+
+
+def identify(lines: Iterable[bytes]) -> TranscriptIdentity | None:
+    """Return whose rollout it is, from its first 400 lines, or None when they do not say.
+
+    A subagent's rollout names its parent's session and its own thread as `agent_id`.
+    """
+    identity: TranscriptIdentity | None = None
+    for entry in head_objects(lines):
+        payload = entry.get("payload")
+        if not isinstance(payload, dict):
+            continue
+        if entry.get("type") == "session_meta" and identity is None:
+            identity = _identity(payload)
+        elif entry.get("type") == "turn_context" and identity is not None:
+            model = text_or_none(payload.get("model"))
+            if model is not None:
+                identity.model = model
+                break
+    return identity
+
+
+def looks_like_transcript(head: bytes) -> bool:
+    """Tell whether a file that begins with `head` is a Codex rollout.
+
+    Args:
+        head: The first bytes, 64 kB being plenty; the last line may be cut anywhere.
+    """
+    first, _, rest = head.partition(b"\n")
+    try:
+        entry = decode_object(first)
+    except ValueError:
+        # The first line holds the instructions and may be longer than the head.
+        return not rest and b'"session_meta"' in first[:256] and b'"payload"' in first[:256]
+    return entry.get("type") == "session_meta" and isinstance(entry.get("payload"), dict)
+
+
+def _identity(payload: JsonObject) -> TranscriptIdentity | None:
+    thread_id = text_or_none(payload.get("id"))
+    session_id = text_or_none(payload.get("session_id"))
+    if payload.get("thread_source") == "subagent":
+        agent_id = thread_id
+        session_id = text_or_none(payload.get("parent_thread_id")) or session_id
+    else:
+        agent_id = None
+        session_id = session_id or thread_id
+    if session_id is None:
+        return None
+    return TranscriptIdentity(
+        session_id,
+        agent_id,
+        _instructed_model(payload.get("base_instructions")),
+        text_or_none(payload.get("cwd")),
+    )
+
+
+def _instructed_model(instructions: object) -> str | None:
+    """Return the model the instructions were written for: known before the first turn names one."""
+    provenance = instructions.get("provenance") if isinstance(instructions, dict) else None
+    return text_or_none(provenance.get("model")) if isinstance(provenance, dict) else None
+
+
+class LineReader(TranscriptReader):
+    """What must be remembered from line to line of one rollout.
+
+    Args:
+        memory: Of a reader of the lines before.
+
+    Attributes:
+        held: The last report, until it is known that no summary was its reply.
+    """
+
+    def __init__(self, memory: dict[str, Any] | None = None) -> None:
+        self._is_begun = False
+        self._model: str | None = None
+        self._tools = Recent()
+        self._window_tokens: int | None = None
+        self._has_usage_records = False
+        self._total: object = None
+        self._compacted = False
+        self.held: tuple[Report, ...] = ()
+        if memory is not None:
+            self._is_begun, self._model = memory["isBegun"], memory["model"]
+            self._tools, self._window_tokens = Recent(memory["tools"]), memory["windowTokens"]
+            self._has_usage_records = memory["hasUsageRecords"]
+            self._total, self._compacted = memory["total"], memory["compacted"]
+            self.held = tuple(Report(**one) for one in memory["held"])
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "isBegun": self._is_begun,
+            "model": self._model,
+            "tools": self._tools.to_json(),
+            "windowTokens": self._window_tokens,
+            "hasUsageRecords": self._has_usage_records,
+            "total": self._total,
+            "compacted": self._compacted,
+            "held": [vars(one) for one in self.held],
+        }
+
+    def read(self, entry: JsonObject) -> Iterable[Record]:
+        """Return the facts of one line; raise ValueError when it makes no sense."""
+        kind = entry.get("type")
+        payload = entry.get("payload")
+        if not isinstance(payload, dict):
+            return ()
+        at = parse_time(entry.get("timestamp"))
+        if kind == "event_msg" and payload.get("type") == "token_count":
+            return self._read_event(payload, at)
+        held = self.held
+        if kind == "compacted":
+            # The request that made the summary still saw the old window.
+            summary_id = payload.get("compaction_response_id")
+            held = tuple(report for report in held if report.message_id != summary_id)
+        if kind == "token_usage_record":
+            self._has_usage_records = True
+            response_id = text_or_none(payload.get("response_id"))
+            self.held = tuple(self._report(response_id, payload.get("usage"), at))
+            return held
+        records = (*held, *self._read(kind, payload, at))
+        self.held = ()
+        return records
+
+    def _read(self, kind: object, payload: JsonObject, at: float | None) -> Iterable[Record]:
+        if kind == "response_item":
+            return self._read_item(payload, at)
+        if kind == "event_msg":
+            return self._read_event(payload, at)
+        if kind == "compacted":
+            return self._boundary(at)
+        if kind == "turn_context":
+            self._model = text_or_none(payload.get("model")) or self._model
+        elif kind == "session_meta" and not self._is_begun:
+            # A forked thread repeats its parent's lines, session_meta among them, after its own.
+            self._is_begun = _identity(payload) is not None
+            self._model = _instructed_model(payload.get("base_instructions"))
+            return _content(payload.get("base_instructions"), "instructions", at)
+        return ()
+
+    def _read_item(self, item: JsonObject, at: float | None) -> Iterable[Record]:
+        kind = item.get("type")
+        if kind == "message":
+            role = item.get("role")
+            source = role if role in ("assistant", "developer") else "user"
+            return _content(item.get("content"), source, at, counted=role == "assistant")
+        if kind in ("function_call", "custom_tool_call"):
+            name = text_or_none(item.get("name")) or "unknown"
+            self._tools.add(item.get("call_id"), name)
+            call = [name, item.get("arguments"), item.get("input")]
+            return _content(call, "assistant", at, counted=True)
+        if kind in ("function_call_output", "custom_tool_call_output"):
+            tool = self._tools.get(item.get("call_id")) or "unknown"
+            return _content(item.get("output"), f"tool:{tool}", at)
+        if kind == "reasoning":
+            reasoning = [item.get("summary"), item.get("content")]
+            return _content(reasoning, "assistant", at, counted=True)
+        return ()
+
+    def _read_event(self, payload: JsonObject, at: float | None) -> Iterable[Record]:
+        kind = payload.get("type")
+        if kind == "task_started":
+            return self._window(payload, at)
+        if kind == "context_compacted":
+            return self._boundary(at)
+        if kind == "task_complete":
+            error = payload.get("error")
+            reason = error.get("codex_error_info") if isinstance(error, dict) else None
+            ended = Returned(None, bool(text_or_none(payload.get("last_agent_message"))), at)
+            return (Overflow(at), ended) if reason == "context_window_exceeded" else (ended,)
+        info = payload.get("info")
+        if kind != "token_count" or not isinstance(info, dict):
+            return ()
+        records: list[Record] = list(self._window(info, at))
+        # Written late, and again whenever a rate limit changes: only for versions without records.
+        if not self._has_usage_records and info.get("total_token_usage") != self._total:
+            self._total = info.get("total_token_usage")
+            records.extend(self._report(None, info.get("last_token_usage"), at))
+        return records
+
+    def _report(self, response_id: str | None, usage: object, at: float | None) -> Iterable[Report]:
+        if not isinstance(usage, dict) or not token_count(usage, "input_tokens"):
+            # After a compaction the client writes zeros where it has no numbers.
+            return ()
+        self._compacted = False
+        return (
+            Report(
+                message_id=response_id,
+                model=self._model,
+                requested_model=self._model,
+                input_tokens=token_count(usage, "input_tokens"),
+                cache_read_tokens=token_count(usage, "cached_input_tokens"),
+                cache_creation_tokens=token_count(usage, "cache_write_input_tokens"),
+                output_tokens=token_count(usage, "output_tokens"),
+                at=at,
+                cache_in_input=True,
+            ),
+        )
+
+    def _window(self, source: JsonObject, at: float | None) -> Iterable[Window]:
+        tokens = optional_token_count(source, "model_context_window")
+        if not tokens or tokens == self._window_tokens:
+            return ()
+        self._window_tokens = tokens
+        return (Window(tokens, at),)
+
+    def _boundary(self, at: float | None) -> Iterable[Boundary]:
+        """Yield one boundary for the two lines about the same compaction."""
+        if self._compacted:
+            return ()
+        self._compacted = True
+        return (Boundary(None, None, at),)
+
+
+def _content(
+    value: object, source: str, at: float | None, counted: bool = False
+) -> Iterable[Content]:
+    text = text_of(value, _TEXT_KEYS)
+    return (Content(text, source, at, counted),) if text else ()

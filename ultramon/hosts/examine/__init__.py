@@ -1,0 +1,1 @@
+"""What ``ultramon doctor`` asks about hosts."""

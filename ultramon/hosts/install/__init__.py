@@ -1,0 +1,1 @@
+"""Hooks go into a host's settings and out again: planned, shown, done."""

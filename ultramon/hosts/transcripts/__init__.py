@@ -1,0 +1,1 @@
+"""What every host's transcripts have in common: lines, records, the end of a file."""

@@ -1,0 +1,240 @@
+"""The facts that the transcript reader of every host yields. Knows no host and reads nothing."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, dataclass_transform
+else:
+
+    def dataclass_transform() -> object:
+        """Stand in for what only a type checker needs: `typing` would cost a hook time."""
+        return lambda cls: cls
+
+
+OVERFLOW = "Prompt is too long"
+"""Error of a request that was larger than the window, whatever words the client has for it."""
+
+
+@dataclass_transform()
+class Record:
+    """One fact read from a transcript or a payload; equal when class and fields are.
+
+    A subclass names its fields and their defaults as a dataclass does, which would cost a hook
+    time to load.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *values: Any, **fields: Any) -> None:
+            names = type(self).__annotations__
+            fields.update(zip(names, values, strict=False))
+            self.__dict__.update(fields)
+            wrong = [one for one in {*names, *fields} if not (one in names and hasattr(self, one))]
+            if wrong:
+                raise TypeError(f"a {type(self).__name__} lacks, or does not know, {sorted(wrong)}")
+
+    def _fields(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in type(self).__annotations__)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._fields() == self._fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._fields()))
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={getattr(self, name)!r}" for name in type(self).__annotations__)
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+
+class Content(Record):
+    """Text that entered the context window.
+
+    Attributes:
+        text: The text, never empty; may hold lone surrogates, as JSON allows.
+        source: ``user``, ``assistant``, ``summary``, ``developer``, ``instructions``,
+            ``tool:<name>`` or ``attachment:<type>``.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        counted: True when the numbers of a Report or Boundary beside it include this text, so
+            that estimating it as well would count it twice.
+        file: The file that a tool call named and whose result this is, or None.
+    """
+
+    text: str
+    source: str
+    at: float | None
+    counted: bool = False
+    file: str | None = None
+
+
+class Report(Record):
+    """What the provider counted for one response.
+
+    Attributes:
+        message_id: The response, or None when the host does not name it.
+        model: The model that answered.
+        requested_model: The model as asked for, with a window suffix such as ``[1m]``.
+        input_tokens: The input, including both caches only if `cache_in_input`.
+        cache_read_tokens: Input read from the cache.
+        cache_creation_tokens: Input written to the cache.
+        output_tokens: The reply, in the window from the next request on.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+        update: True when this corrects the numbers of the previous Report, which has the same
+            `message_id`; text read between the two came after the response and still counts.
+        cache_in_input: Which of the two ways of counting the provider uses.
+    """
+
+    message_id: str | None
+    model: str | None
+    requested_model: str | None
+    input_tokens: int
+    cache_read_tokens: int
+    cache_creation_tokens: int
+    output_tokens: int
+    at: float | None = None
+    update: bool = False
+    cache_in_input: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the window when the request was made: new and cached input, no output."""
+        if self.cache_in_input:
+            return self.input_tokens
+        return self.input_tokens + self.cache_read_tokens + self.cache_creation_tokens
+
+
+class Boundary(Record):
+    """A compaction: what was read before describes a window that no longer exists.
+
+    Attributes:
+        trigger: ``auto`` or ``manual``, or None when the host does not say.
+        post_tokens: The host's estimate of the tokens after, or None.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    trigger: str | None
+    post_tokens: int | None
+    at: float | None
+
+
+class Overflow(Record):
+    """The provider refused a request because it was larger than the context window.
+
+    Attributes:
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    at: float | None
+
+
+class Returned(Record):
+    """A subagent gave its result to its launcher; a resumed one does so again.
+
+    Attributes:
+        agent_id: The host's name for the subagent; None = the agent whose transcript this is.
+        has_text: Whether the launcher gets a text.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    agent_id: str | None
+    has_text: bool
+    at: float | None
+
+
+class Window(Record):
+    """The context window the host works with: at its first mention and whenever it changes.
+
+    Attributes:
+        tokens: The window, at least 1.
+        at: Seconds since 1970 (UTC), or None when the line has no readable time.
+    """
+
+    tokens: int
+    at: float | None
+
+
+class Broken(Record):
+    """A line that could not be read; the lines around it were.
+
+    Attributes:
+        line_number: Counted from 1.
+        reason: What is wrong, in words, without any of the line's text.
+        line_bytes: How long the line is, as far as it was read.
+    """
+
+    line_number: int
+    reason: str
+    line_bytes: int
+
+
+class TranscriptIdentity(Record):
+    """Whose transcript a file is.
+
+    Attributes:
+        session_id: The session of the host.
+        agent_id: The host's name for the subagent, None for the main agent.
+        model: The model as asked for, with a window suffix such as ``[1m]``, if said.
+        project: The working directory in which the agent began, if said.
+    """
+
+    session_id: str
+    agent_id: str | None = None
+    model: str | None = None
+    project: str | None = None
+
+    @property
+    def qualified_id(self) -> str:
+        """``<session_id>`` or ``<session_id>.<agent_id>``; not checked to be an allowed id."""
+        return self.session_id if self.agent_id is None else f"{self.session_id}.{self.agent_id}"
+
+
+class SessionEnd(Record):
+    """How a session ended whose client is gone.
+
+    Attributes:
+        at: Epoch seconds.
+        error: What its last turn failed with, `OVERFLOW` or the host's name for the kind; empty =
+            it ended well.
+        cuts_turn: Whether the client closed it in the middle of a turn.
+    """
+
+    at: float
+    error: str = ""
+    cuts_turn: bool = False
+
+
+class LastReading:
+    """What the end of a transcript says.
+
+    Attributes:
+        report: The provider's count for the last complete reply after the last compaction; None
+            where there is none yet.
+        is_current: Whether nothing newer can be missing: the reply holds the tool call that was
+            asked for. True as well where the host cannot say.
+        bytes_behind: What was written after that reply; all of it where there is no reply.
+        text: The last text of that reply that was written down, empty when there is none yet.
+        error: Why the request after that reply failed, `OVERFLOW` or the host's name for the
+            kind; None when none did.
+        error_status: Its HTTP status; None = no error, or the host does not say.
+        stopped_at: When a person interrupted the agent after that reply, or the request after it
+            failed, epoch seconds; None when neither did.
+        stop_reason: What a hook said that ended the agent after that reply, maybe empty; None when
+            none did.
+        window_tokens: The window that the client reports beside its replies, or None.
+        compaction_id: Names the compaction that the last reply or the one before it follows, where
+            no event reports compactions; None = none is known.
+        compacted_at: When that was, epoch seconds, or None.
+    """
+
+    report: Report | None = None
+    is_current = False
+    bytes_behind = 0
+    text = ""
+    error: str | None = None
+    error_status: int | None = None
+    stopped_at: float | None = None
+    stop_reason: str | None = None
+    window_tokens: int | None = None
+    compaction_id: str | None = None
+    compacted_at: float | None = None

@@ -1,0 +1,92 @@
+"""The lines of a transcript from its end: as fast in 100 MB as in one.
+
+Standard library only: every hook call that measures uses it.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+from ultramon.hosts.transcripts.jsonl import decode_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Any
+
+BLOCK_BYTES = 64 * 1024
+MAX_LINES = 10_000
+"""No more lines than this are taken apart that may hold a fact."""
+MAX_TAIL_BYTES = 16 * 1024 * 1024
+"""No further back than this: a window holds fewer bytes of text than that since the last reply."""
+
+
+def lines_from_end(
+    fd: int, size: int, may_matter: Callable[[bytes], bool]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file that may hold a fact, and where they end, last first.
+
+    The last line of the file may be incomplete.
+
+    Args:
+        fd: The file.
+        size: Where to begin, in bytes.
+        may_matter: Tells cheaply whether a text of one or more lines may hold a fact.
+    """
+    position = line_end = size
+    lowest = max(0, size - MAX_TAIL_BYTES)
+    pieces: list[bytes] = []
+    while position > lowest:
+        start = max(lowest, position - BLOCK_BYTES)
+        block = os.pread(fd, position - start, start)
+        if not block:
+            return
+        position = start
+        first, newline, rest = block.partition(b"\n")
+        if not newline:
+            pieces.append(block)
+            continue
+        lines, _, last = rest.rpartition(b"\n")
+        pieces.append(last)
+        line = b"".join(reversed(pieces))
+        if may_matter(line):
+            yield line, line_end
+        line_end = start + len(first)
+        if may_matter(lines):  # most blocks hold nothing, and need not be taken apart
+            end = line_end + 1 + len(lines)
+            for line in reversed(lines.split(b"\n")):
+                if may_matter(line):
+                    yield line, end
+                end -= len(line) + 1
+        pieces = [first]
+    line = b"".join(reversed(pieces))
+    if position == 0 and may_matter(line):
+        yield line, line_end
+
+
+def objects_from_end(
+    fd: int, size: int, marks: tuple[bytes, ...]
+) -> Generator[tuple[dict[str, Any], int]]:
+    """Yield the objects in lines with one of these marks, last first, each with where it ends.
+
+    What cannot be decoded, as a line that the client has cut off, is passed over.
+
+    Args:
+        fd: The file; closed when the last object was taken, or the iterator is given up.
+        size: Where to begin, in bytes.
+        marks: Texts of which a line that may hold a fact has one.
+    """
+
+    def may_matter(text: bytes) -> bool:
+        return any(mark in text for mark in marks)
+
+    try:
+        for line, end in islice(lines_from_end(fd, size, may_matter), MAX_LINES):
+            try:
+                entry = decode_object(line)
+            except ValueError:
+                continue
+            yield entry, end
+    finally:
+        os.close(fd)

@@ -1,0 +1,92 @@
+"""The transcripts that the clients of this user keep, by the hosts that know where."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ultramon.hosts.registry import find_hosts
+from ultramon.recordings.recordings import files_of, find_recordings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_LEAST_ID_CHARS = 4
+
+
+def client_files(
+    environ: Mapping[str, str], on_error: Callable[[OSError], None] | None = None
+) -> Iterator[str]:
+    """Yield the transcripts of every host.
+
+    Args:
+        environ: Variables that move a client's directory.
+        on_error: Called for each folder that is there and cannot be listed.
+    """
+    for host in find_hosts().usable:
+        yield from host.transcripts.transcript_files(environ, on_error)
+
+
+def find_by_id(name: str, environ: Mapping[str, str]) -> list[str]:
+    """Find the transcripts whose file names hold an id that begins with `name`.
+
+    Args:
+        name: At least four characters of the id of a session or subagent.
+        environ: As for `client_files`.
+    """
+    if len(name) < _LEAST_ID_CHARS or not name.replace("-", "").isalnum():
+        return []
+    paths = list(client_files(environ))
+    found = [path for path in paths if f"-{name}" in f"-{os.path.basename(path)}"]
+    return found or [path for path in paths if _is_cut(path, name)]
+
+
+def _is_cut(path: str, name: str) -> bool:
+    """Return whether a file has the beginning of a session's id in its name, and is its own."""
+    end = os.path.splitext(os.path.basename(path))[0].rpartition("-")[2]
+    if len(end) < _LEAST_ID_CHARS or not name.startswith(end):
+        return False
+    recordings = find_recordings([path]).recordings
+    return any(one.id.startswith(name) and path in one.paths for one in recordings)
+
+
+def split_by_age(paths: Iterable[str], since: float) -> tuple[list[str], list[str]]:
+    """Split files into those that a report since a time needs, and the others.
+
+    A session that went on later needs its older files too: its first subagents, or its own file
+    where only a subagent went on. What belongs to a session lies in a folder of its file's name,
+    or where its host says.
+
+    Args:
+        paths: Files that may be gone.
+        since: Epoch seconds.
+    """
+    recent: list[str] = []
+    older: list[str] = []
+    for path in paths:
+        (recent if _changed_at(path) >= since else older).append(path)
+    sessions = {os.path.splitext(path)[0] for path in recent}
+    folders = {folder for path in recent for folder in _folders(path)}
+    subagents = {file for path in recent for file in files_of(path)} if older else set()
+    needed = [
+        path
+        for path in older
+        if path in subagents
+        or os.path.splitext(path)[0] in folders
+        or not sessions.isdisjoint(_folders(path))
+    ]
+    skipped = set(older).difference(needed)
+    return recent + needed, sorted(skipped)
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return float("inf")  # who reads it says what is wrong
+
+
+def _folders(path: str) -> Iterator[str]:
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder

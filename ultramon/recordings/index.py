@@ -1,0 +1,357 @@
+"""Summaries of transcripts, kept so that a file is read once, and where it grew from there on.
+
+One SQLite file in the user's cache directory. It holds nothing that the transcripts do not, so that
+a broken one is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import zlib
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from ultramon.errors import ConfigurationError, StateError
+from ultramon.hosts.registry import find_host
+from ultramon.hosts.transcripts.jsonl import (
+    MAX_LINE_BYTES,
+    bounded_lines,
+    open_transcript,
+    read_lines,
+)
+from ultramon.recordings.recordings import HEAD_BYTES, host_of
+from ultramon.recordings.summary import Summarizer, TranscriptSummary
+from ultramon.system.files import delete_quietly, make_private_directory, open_private
+from ultramon.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ultramon.hosts.port import Host
+    from ultramon.hosts.transcripts.jsonl import TranscriptReader
+
+_FORMAT = 1
+# Another version of ultramon may read more out of the same lines.
+_VERSION = zlib.crc32(f"{_FORMAT} {__version__}".encode()) & 0x7FFFFFFF
+_SCHEMA = """
+    CREATE TABLE files (
+        path BLOB PRIMARY KEY, inode INTEGER, size INTEGER, mtime_ns INTEGER, summary TEXT
+    ) WITHOUT ROWID;
+    CREATE TABLE memories (
+        path BLOB PRIMARY KEY, offset INTEGER, check_sum INTEGER, memory BLOB
+    ) WITHOUT ROWID;
+"""
+_CHECKED_BYTES = 4096
+_FILES_PER_TRANSACTION = 32
+_BUSY_SECONDS = 5.0
+
+
+class Unreadable(NamedTuple):
+    """A file that could not be read."""
+
+    path: str
+    reason: str
+
+
+class Summarized(NamedTuple):
+    """A transcript and what it adds up to."""
+
+    path: str
+    summary: TranscriptSummary
+
+
+def index_path() -> str:
+    """Return where the index of this user is.
+
+    Raises:
+        ConfigurationError: This user has no home directory.
+    """
+    from platformdirs import user_cache_dir
+
+    try:
+        return os.path.join(user_cache_dir("ultramon", appauthor=False), "transcripts.sqlite3")
+    except RuntimeError as error:
+        allowed = "an absolute path where the user has no home directory"
+        raise ConfigurationError("XDG_CACHE_HOME", None, allowed, "environment") from error
+
+
+class TranscriptIndex:
+    """Summaries by path; a context manager.
+
+    Any number of processes may use one index at the same time: each transaction stores whole rows,
+    and two that read the same file store the same facts.
+
+    Args:
+        path: The file; made, with its directory, where it is missing. None = keep nothing.
+
+    Attributes:
+        problem: Why nothing is kept, or None.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.problem: str | None = None
+        self._waiting: list[tuple[_Stamp, _Read]] = []
+        self._connection: sqlite3.Connection | None = None
+        if path is not None:
+            try:
+                self._connection = _open(path)
+            except StateError as error:
+                self.problem = f"{error.path}: {error.reason}"
+            except (OSError, sqlite3.Error) as error:
+                self.problem = f"{path}: {error}"
+        self._known = self._load()
+
+    def __enter__(self) -> TranscriptIndex:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._store()
+        if self._connection is not None:
+            self._connection.close()
+
+    def summarize(
+        self, paths: Iterable[str], on_read: Callable[[str], None] = lambda path: None
+    ) -> Iterator[Summarized | Unreadable]:
+        """Yield the summary of every file that is a transcript of a known host.
+
+        A last line without its end is not read before it is whole.
+
+        Args:
+            paths: Files; those that are no transcripts are passed over.
+            on_read: Called before a file is read, which takes time.
+        """
+        for path in paths:
+            try:
+                found = os.lstat(path)
+                if not stat.S_ISREG(found.st_mode):
+                    continue
+                stamp = _Stamp(path, found.st_ino, found.st_size, found.st_mtime_ns)
+                summary = self._kept(stamp)
+                if summary is _UNKNOWN:
+                    on_read(path)
+                    summary = self._read(stamp)
+            except OSError as error:
+                yield Unreadable(path, error.strerror or str(error))
+                continue
+            except ValueError as error:
+                yield Unreadable(path, str(error))
+                continue
+            if isinstance(summary, TranscriptSummary):
+                yield Summarized(path, summary)
+
+    def forget_missing(self) -> None:
+        """Forget the files that are no longer there."""
+        gone = [(os.fsencode(path),) for path in self._known if not os.path.lexists(path)]
+        if gone and self._connection is not None:
+            self._store()
+            with suppress(sqlite3.Error), self._connection:
+                for table in ("files", "memories"):
+                    self._connection.executemany(f"DELETE FROM {table} WHERE path = ?", gone)
+
+    def _load(self) -> dict[str, tuple[_Stamp, str]]:
+        if self._connection is None:
+            return {}
+        query = "SELECT path, inode, size, mtime_ns, summary FROM files"
+        try:
+            rows = self._connection.execute(query).fetchall()
+            stamps = [_Stamp(os.fsdecode(path), *stamp) for path, *stamp, _ in rows]
+            return {stamp.path: (stamp, row[-1]) for stamp, row in zip(stamps, rows, strict=True)}
+        except sqlite3.Error as error:
+            self._give_up(error)
+            return {}
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        """Go on without an index."""
+        self.problem = f"the index is not kept: {error}"
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _kept(self, stamp: _Stamp) -> TranscriptSummary | object | None:
+        known = self._known.get(stamp.path)
+        if known is None or known[0] != stamp:
+            return _UNKNOWN
+        try:
+            kept = json.loads(known[1])
+            return None if kept is None else TranscriptSummary(**kept)
+        except (ValueError, TypeError):
+            return _UNKNOWN
+
+    def _read(self, stamp: _Stamp) -> TranscriptSummary | None:
+        fd, _ = open_transcript(stamp.path)
+        with open(fd, "rb") as stream:
+            read = self._read_on(stamp, stream) or _read_whole(stamp.path, stream)
+        self._waiting.append((stamp, read))
+        if len(self._waiting) >= _FILES_PER_TRANSACTION:
+            self._store()
+        return read.summary
+
+    def _read_on(self, stamp: _Stamp, stream: BinaryIO) -> _Read | None:
+        """Read what was added to a file; None = it is not the file that was read, grown."""
+        known = self._known.get(stamp.path)
+        if known is None or self._connection is None:
+            return None
+        before = known[0]
+        if before.inode != stamp.inode or before.size > stamp.size:
+            return None
+        query = "SELECT offset, check_sum, memory FROM memories WHERE path = ?"
+        try:
+            row = self._connection.execute(query, (os.fsencode(stamp.path),)).fetchone()
+        except sqlite3.Error as error:
+            self._give_up(error)
+            return None
+        if row is None or row[1] != _check_sum(stream, row[0]):
+            return None
+        try:
+            kept = json.loads(zlib.decompress(row[2]))
+            host = find_host(kept["host"])
+            reader = host.transcripts.open_reader(kept["reader"])
+            # Texts before the first reply are weighed anew once it names the model.
+            if reader is None or kept["summary"]["model"] is None:
+                return None
+            summarizer = Summarizer(TranscriptSummary(**kept["summary"]), kept["summarizer"])
+        except (zlib.error, ValueError, TypeError, LookupError, ConfigurationError):
+            return None
+        stream.seek(row[0])
+        return _continue(host, reader, summarizer, stream)
+
+    def _store(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._connection is None or not waiting:
+            return
+        files, memories = [], []
+        for stamp, read in waiting:
+            path = os.fsencode(stamp.path)
+            summary = None if read.summary is None else read.summary.to_json()
+            files.append((path, *stamp[1:], json.dumps(summary)))
+            memory = None if read.memory is None else zlib.compress(read.memory, 1)
+            memories.append((path, read.offset, read.check_sum, memory))
+        try:
+            with self._connection:
+                self._connection.executemany("REPLACE INTO files VALUES (?, ?, ?, ?, ?)", files)
+                self._connection.executemany("REPLACE INTO memories VALUES (?, ?, ?, ?)", memories)
+        except sqlite3.Error as error:
+            self._give_up(error)
+
+
+class _Stamp(NamedTuple):
+    """What changes when a file does."""
+
+    path: str
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+class _Read(NamedTuple):
+    """What reading a file to its last whole line gave."""
+
+    summary: TranscriptSummary | None
+    offset: int
+    check_sum: int
+    memory: bytes | None
+
+
+_UNKNOWN = object()
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """Open an index, making a missing, broken or older one anew."""
+    make_private_directory(os.path.dirname(path))
+    os.close(open_private(path))
+    for attempt in (1, 2):
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS)
+        try:
+            _prepare(connection)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            if isinstance(error, sqlite3.OperationalError) or attempt == 2:
+                raise
+            # No index, or a torn one. Another process that has it open writes to nowhere.
+            for suffix in ("", "-journal"):
+                delete_quietly(path + suffix)
+            os.close(open_private(path))
+        else:
+            return connection
+    raise AssertionError
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("the index is damaged")
+        return
+    with connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        if connection.execute("PRAGMA user_version").fetchone()[0] == _VERSION:
+            return  # another process was faster
+        for table in ("files", "memories"):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _read_whole(path: str, stream: BinaryIO) -> _Read:
+    stream.seek(0)
+    host = host_of(stream.read(HEAD_BYTES))
+    if host is None:
+        return _Read(None, 0, 0, None)
+    stream.seek(0)
+    identity = host.transcripts.identify_file(path, bounded_lines(stream))
+    name = os.path.splitext(os.path.basename(path))[0]
+    summary = TranscriptSummary(host.name, name)
+    if identity is not None:
+        summary = replace(
+            summary,
+            session_id=identity.session_id,
+            agent_id=identity.agent_id,
+            project=identity.project,
+            model=identity.model,
+        )
+    stream.seek(0)
+    reader = host.transcripts.open_reader()
+    summarizer = Summarizer(summary)
+    if reader is not None:
+        return _continue(host, reader, summarizer, stream)
+    for record in host.transcripts.read_transcript(_whole_lines(stream)):
+        summarizer.feed(record)
+    return _Read(summarizer.finish(), 0, 0, None)
+
+
+def _continue(
+    host: Host, reader: TranscriptReader, summarizer: Summarizer, stream: BinaryIO
+) -> _Read:
+    for record in read_lines(_whole_lines(stream), reader.read, reader.is_ignorable):
+        summarizer.feed(record)
+    offset = stream.tell()
+    kept = {
+        "host": host.name,
+        "reader": reader.memory(),
+        "summary": summarizer.to_json(),
+        "summarizer": summarizer.memory(),
+    }
+    memory = json.dumps(kept).encode()
+    for record in reader.held:
+        summarizer.feed(record)
+    return _Read(summarizer.finish(), offset, _check_sum(stream, offset), memory)
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield lines, and leave a stream before a last line that is still being written."""
+    for line in bounded_lines(stream):
+        if not line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
+            stream.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
+
+
+def _check_sum(stream: BinaryIO, offset: int) -> int:
+    """Return a sum over the bytes before an offset, by which a file is known again."""
+    start = max(0, offset - _CHECKED_BYTES)
+    stream.seek(start)
+    return zlib.crc32(stream.read(offset - start), offset & 0xFFFFFFFF)

@@ -1,0 +1,296 @@
+"""What one transcript adds up to, in bounded memory; goes on where an earlier reading stopped.
+
+Tokens in a window are what the provider reported. Only which text they came from is estimated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ultramon.context.estimator import estimate_tokens, family_for_model
+from ultramon.context.tracker import FALL_RATIO, OTHER, REPLY
+from ultramon.hosts.transcripts.records import (
+    Boundary,
+    Broken,
+    Content,
+    Overflow,
+    Report,
+    Returned,
+    Window,
+)
+from ultramon.recordings.series import Series
+
+if TYPE_CHECKING:
+    from ultramon.hosts.transcripts.records import Record
+
+UNRECORDED = "unrecorded"
+"""Tokens that the provider counted and no text of the recording explains: system prompt, tools."""
+SUMMARY = "summary"
+MAX_POINTS = 96
+_MAX_SOURCES = 64
+_MAX_FILES = 400
+_MAX_NAME_CHARS = 400
+LAST_TIME = 253_402_214_400.0
+
+
+@dataclass(slots=True)
+class TranscriptSummary:
+    """The facts of one transcript.
+
+    Attributes:
+        host: Name of the host that wrote it.
+        session_id: The session; the file's name where no line says it.
+        agent_id: The host's name for the subagent, None for a session itself.
+        project: The directory in which the agent began, or None.
+        model: The model of the last reply, or None.
+        window_tokens: The window that the host states, or None.
+        started_at: Epoch seconds of the first record with a time, or None.
+        ended_at: Of the latest record, or None.
+        reports: Replies whose tokens the provider counted.
+        broken_lines: Lines that could not be read.
+        peak_tokens: The highest single report, or None without one.
+        last_tokens: In the window after the last reply, that reply included, or None.
+        compactions: How often the window was emptied: as recorded, or as the reports show.
+        discarded_tokens: From the last reply before a compaction to the first request behind it,
+            of all compactions where both were reported. At least so many: text after that reply,
+            and what was new in that request, are left out.
+        unmeasured_compactions: Compactions that `discarded_tokens` leaves out.
+        overflows: Requests refused because they were larger than the window.
+        has_ended_in_overflow: Whether nothing came after such a refusal.
+        tokens_by_source: Tokens that entered the windows, estimated, by what brought them.
+        tokens_by_file: Of these, what calls that name a file brought, by path.
+        returns: Whether subagents came back with a text, by the host's name for them; under the
+            empty name whether this agent's last turn ended with one.
+        points: The reported tokens, the highest of each stretch.
+        compaction_points: Indices into `points` where a window was emptied.
+    """
+
+    host: str
+    session_id: str
+    agent_id: str | None = None
+    project: str | None = None
+    model: str | None = None
+    window_tokens: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    reports: int = 0
+    broken_lines: int = 0
+    peak_tokens: int | None = None
+    last_tokens: int | None = None
+    compactions: int = 0
+    discarded_tokens: int = 0
+    unmeasured_compactions: int = 0
+    overflows: int = 0
+    has_ended_in_overflow: bool = False
+    tokens_by_source: dict[str, float] = field(default_factory=dict)
+    tokens_by_file: dict[str, float] = field(default_factory=dict)
+    returns: dict[str, bool] = field(default_factory=dict)
+    points: list[int] = field(default_factory=list)
+    compaction_points: list[int] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts by name."""
+        return asdict(self)
+
+
+class Follower:
+    """Hears of each fact of a transcript once it is final, in the order in which they hold.
+
+    Subclasses override what they follow.
+    """
+
+    def on_report(self, report: Report) -> None:
+        """Take what the provider counted, all corrections included."""
+
+    def on_text(self, content: Content) -> None:
+        """Take a text that no report counts yet."""
+
+    def on_window(self, window: Window) -> None:
+        """Take the window that the host states."""
+
+    def on_boundary(self, boundary: Boundary) -> None:
+        """Take a compaction that the host recorded."""
+
+    def on_overflow(self, overflow: Overflow) -> None:
+        """Take a request that was refused because it was larger than the window."""
+
+
+NOBODY = Follower()
+
+
+class Summarizer:
+    """Adds up the records of one transcript.
+
+    Args:
+        summary: What the transcript says of its agent, or what was added up so far.
+        memory: Of a summarizer of the records before, with its summary.
+        follower: Hears of each fact after it was added up.
+    """
+
+    def __init__(
+        self,
+        summary: TranscriptSummary,
+        memory: dict[str, Any] | None = None,
+        follower: Follower = NOBODY,
+    ) -> None:
+        self._summary = summary
+        self._follower = follower
+        self._series = Series(MAX_POINTS)
+        self._held: Report | None = None
+        """The last report: corrections of it may still come, line by line behind it."""
+        self._report: tuple[int, int] | None = None
+        """Tokens of the window's last report, and of its reply."""
+        self._text_tokens = 0.0
+        """Estimated, since that report."""
+        self._before_compaction: int | None = None
+        self._by_source: dict[str, float] = {}
+        """Of the present window."""
+        self._compacted_at: list[int] = []
+        if memory is not None:
+            self._series.restore(memory["series"])
+            if memory["held"] is not None:
+                self._held = Report(**memory["held"])
+            self._report = None if memory["report"] is None else tuple(memory["report"])
+            self._text_tokens = memory["textTokens"]
+            self._before_compaction = memory["beforeCompaction"]
+            self._by_source = memory["bySource"]
+            self._compacted_at = memory["compactedAt"]
+        self._family = family_for_model(summary.model)
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the constructor takes as `memory`."""
+        return {
+            "series": self._series.to_json(),
+            "held": None if self._held is None else vars(self._held),
+            "report": self._report,
+            "textTokens": self._text_tokens,
+            "beforeCompaction": self._before_compaction,
+            "bySource": self._by_source,
+            "compactedAt": self._compacted_at,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary without what only the end of a transcript decides."""
+        return self._summary.to_json()
+
+    def feed(self, record: Record) -> None:
+        """Take the next record."""
+        summary = self._summary
+        if isinstance(record, Broken):
+            summary.broken_lines += 1
+            return
+        at = getattr(record, "at", None)
+        if at is not None and (summary.ended_at or 0) <= at < LAST_TIME:
+            summary.ended_at = at
+            if summary.started_at is None:
+                summary.started_at = at
+        if isinstance(record, Report):
+            summary.peak_tokens = max(summary.peak_tokens or 0, record.tokens)
+            if not record.update:
+                summary.reports += 1
+                self._flush()
+                self._held = record
+            elif self._held is not None:  # else text came between, and it would take its place
+                self._held = record
+        elif isinstance(record, Content):
+            if not record.counted:
+                self._flush()
+                self._take_text(record)
+                self._follower.on_text(record)
+        elif isinstance(record, Window):
+            summary.window_tokens = record.tokens
+            self._follower.on_window(record)
+        elif isinstance(record, Returned):
+            summary.returns[record.agent_id or ""] = record.has_text
+        elif isinstance(record, Boundary):
+            self._flush()
+            self._compact(record.post_tokens)
+            self._follower.on_boundary(record)
+        elif isinstance(record, Overflow):
+            self._flush()
+            summary.overflows += 1
+            summary.has_ended_in_overflow = True
+            self._follower.on_overflow(record)
+
+    def finish(self) -> TranscriptSummary:
+        """Close the last window, and return the summary; nothing can be fed afterwards."""
+        self._flush()
+        self._close_window()
+        if self._before_compaction is not None:
+            self._summary.unmeasured_compactions += 1
+        summary = self._summary
+        summary.points = self._series.points
+        last = len(self._series.points) - 1
+        stretches = {min(at // self._series.stride, last) for at in self._compacted_at}
+        summary.compaction_points = sorted(stretches) if last >= 0 else []
+        return summary
+
+    def _flush(self) -> None:
+        """Count the report that waits for corrections: what follows is none."""
+        report, self._held = self._held, None
+        if report is not None:
+            self._count(report)
+            self._follower.on_report(report)
+
+    def _count(self, report: Report) -> None:
+        summary, tokens = self._summary, report.tokens
+        model = report.requested_model or report.model
+        if model is not None and model != summary.model:
+            summary.model = model[:_MAX_NAME_CHARS]
+            self._family = family_for_model(model)
+        if self._report is not None and tokens < FALL_RATIO * self._report[0]:
+            self._compact(None)
+        if self._before_compaction is not None:
+            summary.discarded_tokens += max(0, self._before_compaction - tokens)
+            self._before_compaction = None
+        self._report = tokens, report.output_tokens
+        self._text_tokens = 0.0
+        self._series.add(tokens)
+        _add(self._by_source, REPLY, report.output_tokens, _MAX_SOURCES)
+        summary.last_tokens = tokens + report.output_tokens
+        summary.has_ended_in_overflow = False
+
+    def _take_text(self, content: Content) -> None:
+        tokens = estimate_tokens(content.text, self._family, sample=True)
+        self._text_tokens += tokens
+        _add(self._by_source, content.source, tokens, _MAX_SOURCES)
+        if content.file is not None:
+            _add(self._summary.tokens_by_file, content.file, tokens, _MAX_FILES)
+
+    def _compact(self, tokens_after: int | None) -> None:
+        summary = self._summary
+        if self._before_compaction is not None:
+            summary.unmeasured_compactions += 1
+        if self._report is None:
+            summary.unmeasured_compactions += 1
+            self._before_compaction = None
+        else:
+            self._before_compaction = sum(self._report)
+        self._close_window()
+        summary.compactions += 1
+        summary.last_tokens = None
+        summary.has_ended_in_overflow = False
+        if len(self._compacted_at) < MAX_POINTS:
+            self._compacted_at.append(self._series.count)
+        if tokens_after:
+            _add(self._by_source, SUMMARY, tokens_after, _MAX_SOURCES)
+
+    def _close_window(self) -> None:
+        """Add up what filled the window that ends here."""
+        if self._report is not None:
+            held = sum(self._report) + self._text_tokens
+            unexplained = max(0.0, held - sum(self._by_source.values()))
+            _add(self._by_source, UNRECORDED, unexplained, _MAX_SOURCES)
+        for source, tokens in self._by_source.items():
+            _add(self._summary.tokens_by_source, source, tokens, _MAX_SOURCES)
+        self._by_source = {}
+        self._report, self._text_tokens = None, 0.0
+
+
+def _add(counts: dict[str, float], name: str, tokens: float, most: int) -> None:
+    """Add tokens to a name; beyond so many names to `OTHER`."""
+    name = name[:_MAX_NAME_CHARS]
+    if name not in counts and len(counts) >= most:
+        name = OTHER
+    counts[name] = counts.get(name, 0) + tokens

@@ -1,0 +1,486 @@
+"""What many transcripts say together: counts, what filled the windows, and the worst sessions.
+
+Counts are of what the transcripts say; what they do not say is counted as unknown. Only the tokens
+that one text or file brought are estimated, and their names here say so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from ultramon.context.limits import resolve_limit
+from ultramon.recordings.index import Summarized
+from ultramon.state.models import Model, utc
+from ultramon.state.record import StateRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ultramon.context.config import ContextConfig
+    from ultramon.recordings.index import Unreadable
+    from ultramon.recordings.summary import TranscriptSummary
+
+NEAR_LIMIT_RATIO = 0.95
+"""An agent whose last reply left its window this full ended near its limit."""
+WORST_SESSIONS = 10
+MOST_NAMES = 50
+"""The most sources, files and projects listed; what is left is added up."""
+_LEAST_ID_CHARS = 8
+
+
+class Share(Model):
+    """What one source, file or project put into context windows."""
+
+    name: str | None
+    """None = the rest, or a project that no transcript names."""
+    estimated_tokens: int
+    share_ratio: float
+    """Of all tokens that entered windows, 0.0-1.0."""
+
+
+class ProjectUse(Share):
+    """What happened in one project."""
+
+    path: str | None
+    sessions: int
+    subagents: int
+    compactions: int
+    discarded_tokens: int
+
+
+class SessionFacts(Model):
+    """One session with its subagents."""
+
+    id: str
+    host: str
+    project: str | None
+    path: str | None
+    """Of the transcript; of a subagent's where that of the session is not there."""
+    replay_target: str | None
+    """What to give to ``ultramon replay``: an id or a path."""
+    model: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    peak_tokens: int | None
+    """The session's own highest report; None without one."""
+    context_limit_tokens: int | None
+    peak_ratio: float | None
+    is_near_limit: bool | None
+    """Whether its last reply left 5 % or less; None = unknown."""
+    compactions: int
+    """Of the session and its subagents, as the three below."""
+    unmeasured_compactions: int
+    discarded_tokens: int
+    overflows: int
+    subagents: int
+    subagents_empty: int
+    subagents_near_limit: int
+    subagents_in_trouble: int
+    """Empty or near the limit, each counted once."""
+    points: tuple[int, ...]
+    """The session's own reported tokens, the highest of each stretch."""
+    compaction_points: tuple[int, ...]
+    """Indices into `points` where the window was emptied."""
+
+
+class UnreadableFile(Model):
+    """A file or directory that could not be read."""
+
+    path: str | None
+    reason: str
+
+
+class Survey(Model):
+    """What a set of transcripts says."""
+
+    generated_at: datetime
+    days: int | None
+    """Only sessions that went on within so many days; None = all."""
+    hosts: tuple[str, ...]
+    transcripts: int
+    sessions: int
+    subagents: int
+    projects: int
+    sessions_compacted: int
+    subagents_compacted: int
+    compactions: int
+    discarded_tokens: int
+    """At least so many, by compactions."""
+    unmeasured_compactions: int
+    """Compactions of which `discarded_tokens` says nothing."""
+    subagents_with_text: int
+    subagents_empty: int
+    """Came back without a text."""
+    subagents_return_unknown: int
+    """No transcript says how they came back."""
+    near_limit_ratio: float
+    sessions_near_limit: int
+    subagents_near_limit: int
+    """The last reply left the window at least so full, or the request after it was refused."""
+    sessions_end_unknown: int
+    subagents_end_unknown: int
+    """The limit is unknown, or no reply was reported after the last compaction."""
+    subagents_in_trouble: int
+    """Empty or near the limit, each counted once."""
+    overflows: int
+    estimated_tokens: int
+    """All tokens that entered windows; each text counts once."""
+    by_source: tuple[Share, ...]
+    by_file: tuple[Share, ...]
+    by_project: tuple[ProjectUse, ...]
+    worst_sessions: tuple[SessionFacts, ...]
+    broken_lines: int
+    unreadable: tuple[UnreadableFile, ...]
+    older_transcripts: int
+    """Left out by `days`."""
+
+
+class _Agent(NamedTuple):
+    path: str
+    summary: TranscriptSummary
+    limit_tokens: int | None
+    near_limit: bool | None
+
+
+class _Session:
+    """The agents of one session."""
+
+    def __init__(self, agents: list[_Agent]) -> None:
+        self.agents = agents
+        self.main = next((one for one in agents if one.summary.agent_id is None), None)
+        self.first = self.main or agents[0]
+        self.subagents = [one for one in agents if one.summary.agent_id is not None]
+        self.ended_at = max((one.summary.ended_at or 0.0 for one in agents), default=0.0)
+        self.project = self.first.summary.project
+        returns: dict[str, bool] = {}
+        for one in agents:
+            returns.update(one.summary.returns)
+        self.empty = [one for one in self.subagents if self._has_text(one, returns) is False]
+        self.with_text = sum(bool(self._has_text(one, returns)) for one in self.subagents)
+        self.near = [one for one in self.subagents if one.near_limit]
+
+    @staticmethod
+    def _has_text(agent: _Agent, returns: dict[str, bool]) -> bool | None:
+        own = agent.summary.returns.get("")
+        return returns.get(agent.summary.agent_id or "", own)
+
+    @property
+    def in_trouble(self) -> int:
+        return len({one.path for one in (*self.empty, *self.near)})
+
+    def total(self, name: str) -> int:
+        """Add up one count of all agents."""
+        return sum(getattr(one.summary, name) for one in self.agents)
+
+    @property
+    def badness(self) -> tuple[float, ...]:
+        """Sort the worst first: work that was lost, then compactions, then how full it was."""
+        main = self.main
+        lost = self.in_trouble + self.total("overflows") + bool(main and main.near_limit)
+        peak = _ratio(main.summary.peak_tokens, main.limit_tokens) if main else None
+        return lost, self.total("compactions"), self.total("discarded_tokens"), peak or 0.0
+
+
+def survey(
+    found: Iterable[Summarized | Unreadable],
+    config: ContextConfig,
+    *,
+    now: float,
+    days: int | None = None,
+    older_transcripts: int = 0,
+    by_id: bool = False,
+) -> Survey:
+    """Add up transcripts.
+
+    Args:
+        found: The transcripts, each once.
+        config: Caps on windows, as for a replay.
+        now: Epoch seconds.
+        days: Leave out sessions that ended earlier; None = none.
+        older_transcripts: How many files were left out unread.
+        by_id: Whether ``ultramon replay`` finds the sessions by their ids.
+    """
+    summarized, unreadable = [], []
+    for one in found:
+        if isinstance(one, Summarized):
+            summarized.append(one)
+        else:
+            unreadable.append(UnreadableFile(path=one.path, reason=one.reason))
+    sessions = _sessions(summarized, config)
+    if days is not None:
+        since = now - days * 86_400
+        older = [one for one in sessions if 0 < one.ended_at < since]
+        older_transcripts += sum(len(one.agents) for one in older)
+        sessions = [one for one in sessions if one not in older]
+    agents = [agent for one in sessions for agent in one.agents]
+    mains = [one.main for one in sessions if one.main is not None]
+    subagents = [agent for one in sessions for agent in one.subagents]
+    sources: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for agent in agents:
+        for name, tokens in agent.summary.tokens_by_source.items():
+            sources[name] += round(tokens)
+        for path, tokens in agent.summary.tokens_by_file.items():
+            files[_absolute(path, agent.summary.project)] += round(tokens)
+    total = sum(sources.values())
+    names = short_names({one.project for one in sessions if one.project is not None})
+    shortest = _id_lengths(sessions) if by_id else {}
+    worst = sorted(sessions, key=lambda one: (one.badness, one.ended_at), reverse=True)
+    return Survey(
+        generated_at=utc(now),
+        days=days,
+        hosts=tuple(sorted({agent.summary.host for agent in agents})),
+        transcripts=len(agents),
+        sessions=len(sessions),
+        subagents=len(subagents),
+        projects=len(names),
+        sessions_compacted=sum(bool(one.summary.compactions) for one in mains),
+        subagents_compacted=sum(bool(one.summary.compactions) for one in subagents),
+        compactions=sum(one.total("compactions") for one in sessions),
+        discarded_tokens=sum(one.total("discarded_tokens") for one in sessions),
+        unmeasured_compactions=sum(one.total("unmeasured_compactions") for one in sessions),
+        subagents_with_text=sum(one.with_text for one in sessions),
+        subagents_empty=sum(len(one.empty) for one in sessions),
+        subagents_return_unknown=len(subagents)
+        - sum(one.with_text + len(one.empty) for one in sessions),
+        near_limit_ratio=NEAR_LIMIT_RATIO,
+        sessions_near_limit=sum(bool(one.near_limit) for one in mains),
+        subagents_near_limit=sum(bool(one.near_limit) for one in subagents),
+        sessions_end_unknown=sum(one.near_limit is None for one in mains),
+        subagents_end_unknown=sum(one.near_limit is None for one in subagents),
+        subagents_in_trouble=sum(one.in_trouble for one in sessions),
+        overflows=sum(one.total("overflows") for one in sessions),
+        estimated_tokens=total,
+        by_source=_shares(sources, total),
+        by_file=_shares(files, total),
+        by_project=_projects(sessions, names, total),
+        worst_sessions=tuple(_facts(one, names, shortest) for one in worst[:WORST_SESSIONS]),
+        broken_lines=sum(one.total("broken_lines") for one in sessions),
+        unreadable=tuple(unreadable),
+        older_transcripts=older_transcripts,
+    )
+
+
+def limit_of(summary: TranscriptSummary, config: ContextConfig) -> int | None:
+    """Return the context limit of an agent as a replay decides it, None when unknown."""
+    record = StateRecord("", host=summary.host, model=config.model or summary.model)
+    resolve_limit(
+        record,
+        explicit_limit_tokens=config.context_limit_tokens,
+        explicit_window_tokens=config.context_window_tokens,
+        observed_window_tokens=summary.window_tokens,
+        reserved_output_tokens=config.reserved_output_tokens,
+        default_window_tokens=config.default_window_tokens,
+        suspect_above_tokens=summary.peak_tokens,
+    )
+    return record.context_limit
+
+
+def _sessions(found: Sequence[Summarized], config: ContextConfig) -> list[_Session]:
+    """Group transcripts; of two files of one agent the one that went on longer counts."""
+    groups: defaultdict[tuple[str, str], dict[str | None, Summarized]] = defaultdict(dict)
+    for one in sorted(found, key=lambda one: one.summary.ended_at or 0.0):
+        groups[one.summary.host, one.summary.session_id][one.summary.agent_id] = one
+    return [_Session([_agent(one, config) for one in group.values()]) for group in groups.values()]
+
+
+def _agent(one: Summarized, config: ContextConfig) -> _Agent:
+    summary = one.summary
+    limit = limit_of(summary, config)
+    near: bool | None = None
+    if summary.has_ended_in_overflow:
+        near = True
+    elif limit is not None and summary.last_tokens is not None:
+        near = summary.last_tokens >= NEAR_LIMIT_RATIO * limit
+    return _Agent(one.path, summary, limit, near)
+
+
+def _facts(session: _Session, names: dict[str, str], id_lengths: dict[str, int]) -> SessionFacts:
+    first, main = session.first, session.main
+    own = first.summary
+    length = id_lengths.get(own.session_id)
+    # A copy under another name is not found by its id.
+    is_named = main is not None and own.session_id in os.path.basename(main.path)
+    return SessionFacts(
+        id=own.session_id,
+        host=own.host,
+        project=None if session.project is None else names[session.project],
+        path=first.path,
+        replay_target=own.session_id[:length] if length is not None and is_named else first.path,
+        model=own.model,
+        started_at=_time(own.started_at or 0.0),
+        ended_at=_time(session.ended_at),
+        peak_tokens=main.summary.peak_tokens if main else None,
+        context_limit_tokens=main.limit_tokens if main else None,
+        peak_ratio=_ratio(main.summary.peak_tokens, main.limit_tokens) if main else None,
+        is_near_limit=main.near_limit if main else None,
+        compactions=session.total("compactions"),
+        unmeasured_compactions=session.total("unmeasured_compactions"),
+        discarded_tokens=session.total("discarded_tokens"),
+        overflows=session.total("overflows"),
+        subagents=len(session.subagents),
+        subagents_empty=len(session.empty),
+        subagents_near_limit=len(session.near),
+        subagents_in_trouble=session.in_trouble,
+        points=tuple(own.points),
+        compaction_points=tuple(own.compaction_points),
+    )
+
+
+def _projects(
+    sessions: list[_Session], names: dict[str, str], total: float
+) -> tuple[ProjectUse, ...]:
+    groups: defaultdict[str | None, list[_Session]] = defaultdict(list)
+    for one in sessions:
+        groups[one.project].append(one)
+    uses = []
+    for path, group in groups.items():
+        tokens = sum(
+            sum(agent.summary.tokens_by_source.values()) for one in group for agent in one.agents
+        )
+        uses.append(
+            ProjectUse(
+                name=None if path is None else names[path],
+                estimated_tokens=round(tokens),
+                share_ratio=_share(tokens, total),
+                path=path,
+                sessions=len(group),
+                subagents=sum(len(one.subagents) for one in group),
+                compactions=sum(one.total("compactions") for one in group),
+                discarded_tokens=sum(one.total("discarded_tokens") for one in group),
+            )
+        )
+    uses.sort(key=lambda one: -one.estimated_tokens)
+    return tuple(uses[:MOST_NAMES])
+
+
+def _shares(counts: Counter[str], total: int) -> tuple[Share, ...]:
+    """List the largest, and the rest as one without a name."""
+    listed: list[tuple[str | None, int]] = [*counts.most_common(MOST_NAMES)]
+    rest = sum(counts.values()) - sum(tokens for _, tokens in listed)
+    if len(counts) > MOST_NAMES:
+        listed.append((None, rest))
+    return tuple(
+        Share(name=name, estimated_tokens=tokens, share_ratio=_share(tokens, total))
+        for name, tokens in listed
+        if tokens
+    )
+
+
+def _share(tokens: float, total: float) -> float:
+    return round(tokens / total, 6) if total else 0.0
+
+
+def _ratio(tokens: int | None, limit: int | None) -> float | None:
+    return None if tokens is None or limit is None else round(tokens / limit, 4)
+
+
+def _time(epoch_seconds: float) -> datetime | None:
+    return utc(epoch_seconds) if epoch_seconds else None
+
+
+def _absolute(path: str, project: str | None) -> str:
+    return path if project is None else os.path.join(project, path)
+
+
+def short_names(paths: set[str], least: int = 1) -> dict[str, str]:
+    """Return the end of each path, long enough that no other one ends alike.
+
+    Args:
+        paths: What is to be told apart.
+        least: The fewest parts of a path to show.
+    """
+    names = {}
+    for path in paths:
+        parts = [part for part in path.replace("\\", "/").split("/") if part] or [path]
+        count = least
+        while count < len(parts) and any(_ends(other, parts[-count:]) for other in paths - {path}):
+            count += 1
+        names[path] = "/".join(parts[-count:])
+    return names
+
+
+def _ends(path: str, parts: list[str]) -> bool:
+    return [part for part in path.replace("\\", "/").split("/") if part][-len(parts) :] == parts
+
+
+def _id_lengths(sessions: list[_Session]) -> dict[str, int]:
+    """Return how many characters of each session's id are needed to tell it from the others."""
+    ids = sorted({one.first.summary.session_id for one in sessions})
+    lengths = {}
+    for at, name in enumerate(ids):
+        around = ids[max(0, at - 1) : at] + ids[at + 1 : at + 2]
+        shared = max((_shared_chars(name, other) for other in around), default=0)
+        lengths[name] = max(_LEAST_ID_CHARS, shared + 1)
+    return lengths
+
+
+def _shared_chars(first: str, second: str) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def anonymous(found: Survey) -> Survey:
+    """Return a survey without paths and names that its user gave.
+
+    Projects, files and tools of other makers are numbered, largest first; of a file the suffix
+    stays. Ids of sessions stay: they are random.
+    """
+    projects = {one.name: f"project {at}" for at, one in enumerate(found.by_project, 1) if one.name}
+    return found.model_copy(
+        update={
+            "by_source": _numbered(found.by_source, _hidden_source),
+            "by_file": _numbered(found.by_file, _hidden_file),
+            "by_project": tuple(
+                one.model_copy(update={"name": one.name and projects[one.name], "path": None})
+                for one in found.by_project
+            ),
+            "worst_sessions": tuple(_hidden_session(one, projects) for one in found.worst_sessions),
+            "unreadable": tuple(
+                one.model_copy(update={"path": None, "reason": "cannot be read"})
+                for one in found.unreadable
+            ),
+        }
+    )
+
+
+def _hidden_session(one: SessionFacts, projects: dict[str, str]) -> SessionFacts:
+    is_id = one.replay_target is not None and one.id.startswith(one.replay_target)
+    return one.model_copy(
+        update={
+            "project": one.project and projects.get(one.project, "another project"),
+            "path": None,
+            "replay_target": one.replay_target if is_id else None,
+        }
+    )
+
+
+def _numbered(
+    shares: tuple[Share, ...], hide: Callable[[str, int], str | None]
+) -> tuple[Share, ...]:
+    shown, count = [], 0
+    for one in shares:
+        hidden = None if one.name is None else hide(one.name, count + 1)
+        if hidden is None:
+            shown.append(one)
+        else:
+            count += 1
+            shown.append(one.model_copy(update={"name": hidden}))
+    return tuple(shown)
+
+
+def _hidden_source(name: str, number: int) -> str | None:
+    """Hide what is not a plain word: tools of servers carry the names that their users chose."""
+    kind, _, tool = name.partition(":")
+    if tool.isascii() and tool.replace("_", "").isalnum() and "__" not in tool:
+        return None
+    return f"{kind}:other {number}" if tool else None
+
+
+def _hidden_file(path: str, number: int) -> str:
+    suffix = os.path.splitext(path)[1]
+    is_plain = len(suffix) <= 6 and suffix[1:].isascii() and suffix[1:].isalnum()
+    return f"file {number}{suffix if is_plain else ''}"

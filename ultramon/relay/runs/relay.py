@@ -1,0 +1,168 @@
+"""Carries a job of a coding agent across fresh contexts, in one workspace, one context at a time.
+
+Built on `Fleet.supervise`: a context is a job of it. What the supervisor cannot know is in this
+room: how the client ended, what it said last, what it cost, and whether the provider lets it go on.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING
+
+from ultramon.relay.launchers.outcome import LIMITED
+from ultramon.relay.runs.briefing import Briefing
+from ultramon.relay.runs.context_process import ContextProcess
+from ultramon.relay.runs.item_names import ItemNames
+from ultramon.relay.runs.judge import Judge
+from ultramon.relay.runs.pause import FIRST_LIMIT_PAUSE_SECONDS, continuation
+from ultramon.relay.runs.result import RelayResult, Stop
+from ultramon.relay.runs.run_folder import run_lock
+from ultramon.relay.runs.run_reader import number_of
+from ultramon.relay.runs.start import StartedContext, begin
+from ultramon.relay.runs.steps import Steps
+from ultramon.relay.runs.verification import CommandCheck
+from ultramon.system.wording import plural
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from ultramon.fleet.supervise.jobs import Job
+    from ultramon.fleet.supervise.result import ItemCounts
+    from ultramon.fleet.supervise.verification import Verdict
+    from ultramon.relay.runs.context_process import Continuation
+    from ultramon.relay.runs.run import Run
+
+MAX_RESTARTS = 3
+
+
+class Relay:
+    """One call of a relay: a new run, or one that goes on.
+
+    Args:
+        run: The run; `AgentLauncher.prepare` of its clients is called here.
+        first_pause_seconds: The first pause at a limit whose end nobody knows.
+        recheck: Whether to check again what an earlier call has verified; see `SupervisorOptions`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        first_pause_seconds: float = FIRST_LIMIT_PAUSE_SECONDS,
+        recheck: bool = False,
+    ) -> None:
+        self._run = run
+        self._first_pause_seconds = first_pause_seconds
+        self._recheck = recheck
+        self._check: CommandCheck | None = None
+        choices = run.choices
+        if choices.verify is not None:
+            environ = {**os.environ, "ULTRAMON_RELAY": run.name}
+            path, seconds = run.workspace.path, choices.verify_seconds
+            self._check = CommandCheck(choices.verify, path, seconds, environ)
+        self._briefing = Briefing(run)
+        self._judge = Judge(run)
+        self._steps = Steps(run, is_checked=self._check is not None)
+
+    @property
+    def counts(self) -> ItemCounts | None:
+        """The items after the last step; None before the first."""
+        return self._steps.counts
+
+    def run(self) -> RelayResult:
+        """Go on until every item is settled, or there is a reason to stop; return what became.
+
+        Raises:
+            StateError: The store refused, or another relay works on this run.
+            WorkspaceError: git refused.
+        """
+        run, choices, check = self._run, self._run.choices, self._check
+        with (
+            run_lock(run.workspace.folder),
+            nullcontext() if check is None else closing(check),
+            closing(run.fleet),
+        ):
+            run.contexts.read()
+            choices.save(run.workspace.folder)
+            for launcher in run.clients:
+                launcher.prepare()
+            self._steps.keep_missing()
+            work = run.fleet.supervise(
+                self._spawn,
+                list(run.items),
+                verify=None if check is None else self._verify,
+                enforce=not run.is_single,
+                grace_seconds=choices.grace_seconds,
+                max_restarts=MAX_RESTARTS,
+                max_contexts=max(0, choices.max_contexts - len(run.contexts)),
+                deadline_seconds=choices.deadline_seconds,
+                on_event=self._steps.follow,
+                adopt=self._adopt,
+                recheck=self._recheck,
+                item_of=ItemNames(run.items).find,
+            )
+            return RelayResult(
+                run=run.name,
+                work=work,
+                has_items=run.has_items,
+                is_checked=check is not None,
+                # Whatever it was, nothing was left to be stopped.
+                stop=(run.stop or Stop.of(work, choices)) if work.left else None,
+                contexts=tuple(run.contexts),
+                compactions=sum(max(0, one.epoch - 1) for one in run.view.sessions()),
+                tasks=None if run.has_items else run.view.tasks(),
+                workspace=run.workspace.summarise(),
+            )
+
+    def _verify(self, name: str) -> Verdict:
+        assert self._check is not None
+        return self._check(self._run.items.get(name, name))
+
+    def _spawn(self, job: Job) -> ContextProcess:
+        """Start the context of a job."""
+        run, number = self._run, number_of(job.agent_id)
+        prompt = self._briefing.write(job, number)
+        context, process = begin(run, job, prompt, self._judge.fingerprint())
+        count = sum(name in run.items for name in job.items)
+        what = f": {plural(count, 'item')}" if run.has_items else ""
+        who = f" with {context.record.agent}" if len(run.choices.agents) > 1 else ""
+        run.tell(f"context {number} begins{who}{what}")
+        return self._watch(context, process)
+
+    def _adopt(self, agent_id: str) -> ContextProcess | None:
+        """Take over a context of a relay before this one: one that runs, or its end."""
+        run, record = self._run, self._run.contexts.of(agent_id)
+        if record is None:
+            return None
+        context = StartedContext(run, record, agent_id, run.fleet.env(agent_id))
+        pid = context.find_process()
+        if pid:
+            run.tell(f"context {record.number} still runs, and goes on")
+        return self._watch(context, None, pid=pid)
+
+    def _watch(
+        self, context: StartedContext, process: subprocess.Popen[bytes] | None, *, pid: int = 0
+    ) -> ContextProcess:
+        return ContextProcess(
+            process,
+            lambda code: self._end(context, code),
+            lambda code, seconds: self._judge.has_settled(context, code, seconds),
+            pid=pid,
+        )
+
+    def _end(self, context: StartedContext, code: int | None) -> Continuation | None:
+        """Take in how a process of a context ended; return how the context goes on, if it does."""
+        outcome = self._judge.take_end(context, code)
+
+        def close() -> None:
+            if (stop := self._judge.close(context, outcome)) is not None:
+                self._run.stop_for(stop)
+
+        limit = outcome.limit if outcome.end == LIMITED else None
+        if limit is not None and not self._run.is_stopping:
+            following = continuation(context, limit, close, self._first_pause_seconds)
+            if following is not None:
+                return following
+        close()
+        return None

@@ -1,0 +1,79 @@
+"""One call of a relay: what all that works on its run shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ultramon.fleet.fleet import Fleet
+from ultramon.relay.choices import task_name
+from ultramon.relay.runs.context_record import ContextRecords
+from ultramon.relay.runs.run_reader import RunReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ultramon.backends.base import Backend
+    from ultramon.relay.choices import RelayChoices
+    from ultramon.relay.clients import Clients
+    from ultramon.relay.runs.result import Stop
+    from ultramon.relay.workspace import RelayWorkspace
+
+GOAL = "(the goal)"
+"""The one item of a job without a list, where the agent names its own tasks."""
+_POLL_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that a relay begins, or goes on with.
+
+    Attributes:
+        name: Its name.
+        choices: What was asked for.
+        clients: What starts contexts.
+        workspace: Where it works.
+        backend: The store; the directory of its states is that of the launchers' hooks.
+        tell: Called with a line about each step.
+        is_single: Whether there is one context, which nobody asks to hand over: for a comparison.
+        is_stopping: Whether it stops early: no context shall go on.
+        stop: Why, where a context is the reason; None = it is not.
+        items: What was asked for, by the names that the agents know.
+        fleet: Supervises its contexts.
+        view: Its journal and states.
+        contexts: The contexts so far.
+    """
+
+    name: str
+    choices: RelayChoices
+    clients: Clients
+    workspace: RelayWorkspace
+    backend: Backend
+    tell: Callable[[str], object]
+    is_single: bool = False
+    is_stopping: bool = field(default=False, init=False)
+    stop: Stop | None = field(default=None, init=False)
+    items: dict[str, str] = field(init=False)
+    fleet: Fleet = field(init=False)
+    view: RunReader = field(init=False)
+    contexts: ContextRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        choices, uses_sdk = self.choices, self.clients.uses_sdk
+        if choices.items is None:
+            self.items = {choices.goal if uses_sdk else GOAL: choices.goal}
+        else:
+            self.items = {item if uses_sdk else task_name(item): item for item in choices.items}
+        self.fleet = Fleet(self.name, backend=self.backend, poll_interval_seconds=_POLL_SECONDS)
+        self.view = RunReader(self.backend, self.name)
+        self.contexts = ContextRecords(self.workspace.folder)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether there is a list; else the one item is the goal."""
+        return self.choices.items is not None
+
+    def stop_for(self, stop: Stop) -> None:
+        """Have the supervisor stop early; the first reason counts."""
+        self.stop = self.stop or stop
+        self.fleet.stop()

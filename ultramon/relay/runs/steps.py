@@ -1,0 +1,117 @@
+"""Follows the steps of a relay's supervisor: says them, keeps what is verified, stops in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ultramon.errors import WorkspaceError
+from ultramon.fleet.supervise.pool import VERIFIED
+from ultramon.relay.runs.result import Stop
+from ultramon.relay.runs.run_reader import number_of
+
+if TYPE_CHECKING:
+    from ultramon.fleet.supervise.result import ItemCounts, SupervisorEvent
+    from ultramon.relay.runs.run import Run
+
+MAX_REFUSED_CONTEXTS = 3
+"""So many contexts in a row with refused calls and without progress end the run."""
+
+
+class Steps:
+    """What became of a run so far, as its supervisor reports it.
+
+    Args:
+        run: The run.
+        is_checked: Whether a command checks what agents claim.
+
+    Attributes:
+        counts: The items after the last step; None before the first.
+    """
+
+    def __init__(self, run: Run, *, is_checked: bool) -> None:
+        self.counts: ItemCounts | None = None
+        self._run = run
+        self._is_checked = is_checked
+        self._numbers = {name: number for number, name in enumerate(run.items, 1)}
+        self._refused_in_a_row = 0
+        self._has_estimated = False
+        self._progress: dict[str, set[str]] = {}
+
+    def follow(self, event: SupervisorEvent) -> None:
+        """Take a step."""
+        run = self._run
+        self.counts = event.counts
+        if event.name == "stopping":
+            run.is_stopping = True
+            return
+        if event.name == "reopened":
+            for name in event.items:
+                run.tell(f"not confirmed any more: {name}")
+            return
+        assert event.agent_id is not None
+        made = self._progress.setdefault(event.agent_id, set())
+        if event.name == "verified" or (event.name == "claimed" and not self._is_checked):
+            made.update(event.items)
+            self._keep(event)
+        elif event.name == "rejected":
+            run.view.read()
+            for name in event.items:
+                run.tell(f"not confirmed: {name} ({run.view.pool.item(name).reason})")
+        elif event.name == "set_aside":
+            for name in event.items:
+                run.tell(f"set aside: {name}")
+        elif event.name == "ended":
+            self._context_ended(event, made)
+
+    def _keep(self, event: SupervisorEvent) -> None:
+        run, counts = self._run, event.counts
+        done = counts.verified + (counts.claimed if not self._is_checked else 0)
+        for number, name in enumerate(event.items, done - len(event.items) + 1):
+            run.tell(f"{event.name}: {name} ({number} of {counts.assigned})")
+            if event.name == "verified":
+                try:
+                    run.workspace.keep(self._numbers.get(name, 0), f"{name} verified")
+                except WorkspaceError as error:
+                    run.tell(f"{name} is not kept: {error}")
+
+    def keep_missing(self) -> None:
+        """Keep what was verified in the moment in which an earlier relay was killed.
+
+        Raises:
+            WorkspaceError: git refused.
+        """
+        run = self._run
+        run.view.read()
+        verified = [name for name, _ in run.view.pool.with_status(VERIFIED)]
+        kept = run.workspace.kept() if verified else {}
+        for name in verified:
+            label = self._numbers.get(name, 0)
+            if str(label) not in kept:
+                run.workspace.keep(label, f"{name} verified")
+
+    def _context_ended(self, event: SupervisorEvent, made: set[str]) -> None:
+        assert event.agent_id is not None
+        run, record = self._run, self._run.contexts.of(event.agent_id)
+        cost = "" if record is None or record.cost_usd is None else f", ${record.cost_usd:.2f}"
+        run.tell(f"context {number_of(event.agent_id)} ended: {event.reason}{cost}")
+        if record is None:
+            return
+        has_changed = run.workspace.is_checkpointed and not record.is_idle
+        is_blocked = bool(record.refused_count) and not made and not has_changed
+        self._refused_in_a_row = self._refused_in_a_row + 1 if is_blocked else 0
+        if self._refused_in_a_row >= MAX_REFUSED_CONTEXTS and event.counts.left:
+            launcher = run.clients.of(record.agent)
+            advice = dict.fromkeys(map(launcher.describe_refused, record.refused))
+            run.stop_for(Stop.refused(record.refused_count, [one for one in advice if one]))
+        self._check_budget(event, made)
+
+    def _check_budget(self, event: SupervisorEvent, made: set[str]) -> None:
+        run, counts = self._run, event.counts
+        spent = sum(one.cost_usd or 0.0 for one in run.contexts)
+        if not self._has_estimated and spent and made and counts.left:
+            self._has_estimated = True
+            whole = spent / (counts.assigned - counts.left) * counts.assigned
+            run.tell(f"${spent:.2f} so far at list price; at this rate ${whole:.2f} for all")
+        limit = run.choices.max_usd
+        if limit is not None and spent >= limit and counts.left:
+            run.stop_for(Stop.budget(f"${spent:.2f} of ${limit:.2f} are spent"))
