@@ -281,10 +281,12 @@ def become(kind, lock):
             stdout=subprocess.DEVNULL,
             start_new_session=kind == "escapes",
         )
+    go = f"{os.environ['EFFECTS']}.go"
     if kind == "suspended":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        while not os.path.exists(go):
+            os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "alive":
-        until(lambda: os.path.exists(f"{os.environ['EFFECTS']}.go"))
+        until(lambda: os.path.exists(go))
     else:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -18,6 +18,7 @@ from helpers.supervised import effects, environment, spawner, start_orchestrator
 from helpers.waiting import until
 
 from ultramon import Fleet, open_backend
+from ultramon.system.locks import LockedError
 from ultramon.system.process_search import processes_with
 
 
@@ -152,6 +153,22 @@ def start_elsewhere(job, tmp_path, first):
     return worker, subprocess.Popen(["sleep", "infinity"])
 
 
+def is_suspended_between_writes(worker, directory):
+    """Whether a worker is suspended and writes nothing just then; one that writes is woken.
+
+    A lock it held would be held for good: where nothing can end it, that is no loss of an agent.
+    """
+    with open(f"/proc/{worker.pid}/stat") as file:
+        if file.read().rpartition(")")[2].split()[0] != "T":
+            return False
+    try:
+        with directory.locked("job.1", 0):
+            return True
+    except LockedError:
+        worker.send_signal(signal.SIGCONT)
+        return False
+
+
 def test_an_agent_elsewhere_that_comes_back_begins_nothing_more(tmp_path):
     """Suspended where nothing could end it, and lost: what it does then changes no item."""
     require_root()
@@ -162,17 +179,21 @@ def test_an_agent_elsewhere_that_comes_back_begins_nothing_more(tmp_path):
     def spawn(job):
         if first:
             # Its successor works beside it: that cannot be helped there.
+            (tmp_path / "effects.go").touch()
             first[0].send_signal(signal.SIGCONT)
             assert first[0].wait(60) == 0
             return start(job)
         worker, connection = start_elsewhere(job, tmp_path, "suspended")
-        first.append(worker)
+        first.extend((worker, connection))
+        until(lambda: is_suspended_between_writes(worker, fleet.backend.directory), worker)
         return connection
 
     try:
         result = fleet.supervise(spawn, ["x", "y"], grace_seconds=0.2)
     finally:
-        first[0].kill()
+        for process in first:
+            process.kill()
+            process.wait()
     assert [one[:2] for one in said(tmp_path, "begun")] == [
         ["job.1", "x"],
         ["job.2", "x"],
