@@ -65,7 +65,7 @@ def orchestrator(request, tmp_path):
     ("orchestrator", "moment"),
     [
         ("docs", "import"),
-        ("example", "plan"),
+        pytest.param("example", "plan", marks=pytest.mark.exhaustive),
         pytest.param("docs", "plan", marks=pytest.mark.exhaustive),
         pytest.param("example", "import", marks=pytest.mark.exhaustive),
     ],

@@ -139,7 +139,7 @@ def carry(killed, seed):
     "agent",
     [
         "claude",
-        "codex",
+        pytest.param("codex", marks=pytest.mark.exhaustive),
         pytest.param("gemini", marks=pytest.mark.exhaustive),
         pytest.param("qwen", marks=pytest.mark.exhaustive),
     ],

@@ -39,7 +39,7 @@ def relay(tmp_path, name):
     return begin_project(name, tmp_path)
 
 
-@EACH
+@pytest.mark.parametrize("name", ["gemini", pytest.param("qwen", marks=pytest.mark.exhaustive)])
 def test_a_job_is_carried_into_a_second_context(relay, name):
     """It is asked to hand over; the second one has goal, rules, what is left, and the notes."""
 

@@ -13,6 +13,7 @@ from ultramon.state.liveness import ENDED, LOST, judge
 from ultramon.state.plan import DONE
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
+from ultramon.system.wording import plural
 
 if TYPE_CHECKING:
     from typing import Any
@@ -62,7 +63,7 @@ def assert_no_work_lost(
         lines = [f"run {run}: {len(lost)} of {len(history.holders)} planned items are lost"]
         lines += [f"{item}: {history.describe(item)}" for item in lost]
     if set_aside:
-        lines.append(f"run {run}: {len(set_aside)} items are set aside, nobody does them any more:")
+        lines.append(f"run {run}: {plural(len(set_aside), 'item')} set aside, no agent does them:")
         lines += [f"{item}: {reason}" for item, reason in set_aside.items()]
     if history.died_without_plan:
         lines.append(f"run {run}: agents died without a plan, nobody knows their work:")

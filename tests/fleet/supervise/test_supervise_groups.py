@@ -68,7 +68,7 @@ def test_the_programs_of_an_overdue_agent_are_ended_with_it(more, fleet, tmp_pat
     assert running_tools(tmp_path) == []
 
 
-@pytest.mark.parametrize("more", [{}, {"STUBBORN": 1}])
+@pytest.mark.parametrize("more", [{}, pytest.param({"STUBBORN": 1}, marks=pytest.mark.exhaustive)])
 def test_what_an_agent_leaves_running_is_ended_before_its_successor_starts(more, fleet, tmp_path):
     """Also where it was killed by somebody else: two would work on the same item."""
     spawn, running = running_at_each_start(tmp_path, in_a_group=True, **more)

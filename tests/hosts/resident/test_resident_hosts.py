@@ -100,7 +100,9 @@ def test_some_calls_are_answered_before_their_reading_is_stored(replayed, host):
         assert place.ask()["atOnce"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize(("host", "name"), ANSWERED)
 def test_one_that_is_killed_or_stopped_halfway_is_missed_by_nobody(replayed, host, name, number):
     """Its socket is still there; every call after that does everything itself."""
