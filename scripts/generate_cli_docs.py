@@ -40,8 +40,8 @@ def render(document: str) -> str:
 if __name__ == "__main__":
     inner = [
         f"{group} {name}"
-        for group, (_, places) in GROUPS.items()
-        for name, place in places.items()
+        for group, commands in GROUPS.items()
+        for name, place in commands.places.items()
         if place not in ((name, "command") for name in COMMANDS)
     ]
     for words in ("ultramon", *(f"ultramon {name}" for name in (*COMMANDS, *GROUPS, *inner))):

@@ -2,6 +2,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -10,9 +11,10 @@ import pytest
 from helpers import ROOT
 from helpers.program import CAPTURES, PROGRAM, draw, environment, loaded_by, run_process
 from helpers.program import run_process as run
+from helpers.requirements import require_tool
 
 from ultramon import AlertConfig, __version__
-from ultramon.cli import GROUPS, INSTALLED_NAMES, cli
+from ultramon.cli import GROUPS, INSTALLED_NAMES, SECTIONS, cli, main
 from ultramon.cli import gone_variables as gone
 from ultramon.cli.exit_codes import ExitCode
 from ultramon.system.environment import VARIABLES
@@ -81,7 +83,7 @@ def test_an_option_with_a_variable_names_it_in_its_help():
 
 
 @pytest.mark.parametrize("words", [words for words, _, _ in commands()])
-def test_a_variable_that_an_option_no_longer_has_is_refused(words, tmp_path, monkeypatch):
+def test_a_variable_that_an_option_no_longer_has_is_refused(words, tmp_path, monkeypatch, capsys):
     """Each by its name and with what to use instead, before anything is done."""
     root = cli.make_context("ultramon", [], resilient_parsing=True)
     *group, name = words.split()
@@ -90,11 +92,14 @@ def test_a_variable_that_an_option_no_longer_has_is_refused(words, tmp_path, mon
     file = module[-2] if module[-1] == "command" else module[-1]
     for flag in gone.FLAGS.get(file, "").split():
         variable = f"ULTRAMON_{file}_{flag}".replace("-", "_").upper()
-        done = run(*words.split(), **{variable: "1", "ULTRAMON_STATE_DIR": str(tmp_path)})
-        assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
-        assert f"Error: {variable}='1' (from environment) is not allowed: must be unset" in (
-            done.stderr
-        )
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "1")
+            patch.setenv("ULTRAMON_STATE_DIR", str(tmp_path))
+            with pytest.raises(SystemExit) as ended:
+                main(words.split())
+        said = capsys.readouterr()
+        assert (ended.value.code, said.out) == (ExitCode.USAGE, "")
+        assert f"Error: {variable}='1' (from environment) is not allowed: must be unset" in said.err
         assert not list(tmp_path.iterdir())
 
 
@@ -135,14 +140,58 @@ def test_every_command_that_shows_something_takes_json():
         assert has_json is (words not in without), words
 
 
-def test_help_lists_what_people_run_and_groups_what_programs_call():
-    """A newcomer reads at most eighteen commands, not the names for installed settings."""
-    text = run("--help").stdout
-    first, rest = text.split("Groups of commands:")
-    assert len(re.findall(r"^  [a-z-]+ ", first.split("Commands:")[1], re.MULTILINE)) <= 18
-    assert re.findall(r"^  ([a-z-]+) ", rest, re.MULTILINE) == list(GROUPS)
-    for name in INSTALLED_NAMES:
-        assert not re.search(rf"^  {name} ", text, re.MULTILINE)
+def test_help_shows_everything_at_a_glance():
+    """All commands in 40 lines of 80 columns, those of groups by name, none cut off."""
+    lines = run("--help", COLUMNS="80").stdout.splitlines()
+    assert len(lines) <= 40
+    assert [line[:-1] for line in lines if re.fullmatch(r"[A-Z].*:", line)] == list(SECTIONS)
+    rows = dict(re.findall(r"^  ([a-z-]+)  +(.+)$", "\n".join(lines), re.MULTILINE))
+    assert list(rows) == [name for names in SECTIONS.values() for name in names]
+    assert len(rows) <= 30
+    assert not [row for row in rows.values() if row.endswith("...")]
+    for group, commands in GROUPS.items():
+        assert rows[group].endswith(f": {', '.join(commands.places)}.")
+    assert not set(INSTALLED_NAMES) & set(rows)
+
+
+@pytest.mark.parametrize("words", [words for words, _, _ in commands()])
+def test_every_help_has_an_example_that_is_understood(words, tmp_path, monkeypatch):
+    """The program finds its command, and takes its arguments."""
+    _, command, context = next(one for one in commands() if one[0] == words)
+    line = " ".join(command.get_help(context).rpartition("Example:")[2].split())
+    called = shlex.split(re.sub(r"^eval \"\$\((.*)\)\".*", r"\1", line).partition(" < ")[0])
+    assert called[:-1] or words == "statusline", line
+    assert called[0] == "ultramon"
+    given = called[1:]
+    found = cli
+    parent = cli.make_context("ultramon", [], resilient_parsing=True)
+    while isinstance(found, click.Group):
+        if found.name != "cli" and given[0] not in found.list_commands(parent):
+            given = ["show", *given]
+        name, *given = given
+        parent = click.Context(found, parent=parent)
+        found = found.get_command(parent, name)
+    assert found is command
+    monkeypatch.chdir(tmp_path)
+    for name in ("files.txt", "session.jsonl"):
+        (tmp_path / name).touch()
+    with found.make_context(words, given, parent=parent):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("stauts", "No such command 'stauts'; is it 'ultramon status'?"),
+        ("prnue", "No such command 'prnue'; is it 'ultramon backend prune'?"),
+        ("zzz", "No such command 'zzz'; 'ultramon --help' lists all."),
+    ],
+)
+def test_a_mistyped_command_gets_a_suggestion(typed, answer):
+    """The nearest name, of commands without a group first."""
+    done = run(typed)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr.splitlines()[-1] == f"Error: {answer}"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +250,35 @@ def test_a_shell_completes_the_commands_of_a_group(name):
     """Also where a group runs one of them without its name."""
     words = {"COMP_WORDS": f"ultramon {name} ", "COMP_CWORD": "2"}
     done = run(_ULTRAMON_COMPLETE="bash_complete", **words)
-    assert done.stdout.split() == [f"plain,{command}" for command in GROUPS[name][1]]
+    assert done.stdout.split() == [f"plain,{command}" for command in GROUPS[name].places]
+
+
+def test_a_real_shell_completes_with_the_printed_script():
+    """Bash takes the script, and offers what begins like the word."""
+    script = (
+        'eval "$(ultramon completion bash)"; COMP_WORDS=(ultramon stat); COMP_CWORD=1;'
+        ' _ultramon_completion ultramon; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = f"{os.path.dirname(PROGRAM)}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [require_tool("bash"), "-c", script],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(PATH=path),
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["status"]), done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_of_their_own(shell):
+    """It asks the program in that shell's words, and is answered in them."""
+    script = run("completion", shell).stdout
+    assert f"_ULTRAMON_COMPLETE={shell}_complete" in script
+    asked = {"COMP_WORDS": "ultramon stat", "COMP_CWORD": "stat" if shell == "fish" else "1"}
+    answer = run(_ULTRAMON_COMPLETE=f"{shell}_complete", **asked).stdout
+    assert "status" in answer
+    assert "watch" not in answer
 
 
 @pytest.mark.parametrize("name", ["backend", "queue", "token", "host"])

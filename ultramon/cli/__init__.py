@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -22,38 +22,42 @@ from ultramon.system.terminal_text import sanitize
 from ultramon.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-COMMANDS = (
-    "demo",
-    "report",
-    "replay",
-    "status",
-    "watch",
-    "explain",
-    "events",
-    "resume",
-    "relay",
-    "install",
-    "uninstall",
-    "doctor",
-    "trust",
-    "alert",
-    "check",
-    "serve",
-    "web",
-    "chaos",
-)
-"""What a person runs, in the order of `--help`; each is the `command` of a module of its name."""
+
+class Commands(NamedTuple):
+    """A group of commands.
+
+    Attributes:
+        subject: What they are about, in the list of all commands.
+        help: Of the group.
+        places: Module and function of each, by name, in the order of `--help`.
+    """
+
+    subject: str
+    help: str
+    places: dict[str, tuple[str, str]]
+
+
+SECTIONS = {
+    "See": ("status", "watch", "web", "explain", "report", "replay", "events", "demo"),
+    "Coding agents": ("install", "uninstall", "doctor", "trust", "resume", "host"),
+    "Long jobs": ("relay", "task", "chaos"),
+    "Services": ("serve", "backend", "queue", "token"),
+    "For scripts": ("check", "alert", "context", "completion"),
+}
+"""All commands and groups of commands, in the order of `--help`."""
 GROUPS = {
-    "backend": (
+    "backend": Commands(
+        "The shared store",
         "Set up, check, measure or clear out the store that agents share.",
         {
             **{name: ("backend", name) for name in ("init", "migrate", "check", "repair", "stats")},
             "prune": ("prune", "command"),
         },
     ),
-    "context": (
+    "context": Commands(
+        "One agent's window",
         "One agent's window: for scripts and for agents.\n\n"
         "`ultramon context AGENT` is short for `ultramon context show AGENT`.",
         {
@@ -63,7 +67,8 @@ GROUPS = {
             "monitor": ("context_monitor", "command"),
         },
     ),
-    "queue": (
+    "queue": Commands(
+        "Notices and messages",
         "Notices and messages on their way to agents.",
         {
             "messages": ("messages", "command"),
@@ -71,7 +76,8 @@ GROUPS = {
             **{name: ("queue", name) for name in ("depth", "dead", "retry", "drop")},
         },
     ),
-    "task": (
+    "task": Commands(
+        "Plan of an agent in a shell",
         "Plan and handoff of an agent that works in a shell.",
         {
             **{name: ("task", name) for name in ("add", "start", "done")},
@@ -79,14 +85,16 @@ GROUPS = {
             "handoff": ("handoff", "command"),
         },
     ),
-    "token": (
+    "token": Commands(
+        "Tokens and secrets",
         "Tokens of agents, and the secrets of a server.",
         {
             name: ("token", name)
             for name in ("mint", "rotate", "revoke", "admin", "hook", "metrics")
         },
     ),
-    "host": (
+    "host": Commands(
+        "Pins, and what clients run",
         "Rules for a coding agent, and what an installed one runs.",
         {
             "pin": ("pin", "command"),
@@ -96,7 +104,8 @@ GROUPS = {
         },
     ),
 }
-"""What programs call: the help of each group, and its commands as module and function."""
+COMMANDS = tuple(name for names in SECTIONS.values() for name in names if name not in GROUPS)
+"""Commands without a group; each is the `command` of a module of its name."""
 _DEFAULTS = {"context": "show"}
 """The command that a group runs when none is named."""
 INSTALLED_NAMES = ("hook", "mcp", "statusline")
@@ -112,6 +121,25 @@ def load_command(file: str, function: str = "command") -> click.Command:
     return command
 
 
+def _meant(name: str) -> str:
+    """Say which command is meant by a name that is none."""
+    inner = {}
+    for group, commands in GROUPS.items():
+        for command in commands.places:
+            whole = f"ultramon {group} {command}"
+            inner[f"{group}-{command}"] = whole
+            inner.setdefault(command, whole)
+    if name in inner:
+        return f"it is '{inner[name]}'."
+    from difflib import get_close_matches
+
+    if like := get_close_matches(name, [*COMMANDS, *GROUPS], n=1):
+        return f"is it 'ultramon {like[0]}'?"
+    if like := get_close_matches(name, inner, n=1):
+        return f"is it '{inner[like[0]]}'?"
+    return "'ultramon --help' lists all."
+
+
 def _refuse_gone_variables(ctx: click.Context, file: str) -> None:
     for error in gone_variable_errors(file):
         ctx.fail(str(error))
@@ -120,9 +148,13 @@ def _refuse_gone_variables(ctx: click.Context, file: str) -> None:
 class CommandGroup(click.Group):
     """Commands below one name, each imported when it is called."""
 
-    def __init__(self, name: str, summary: str, places: Mapping[str, tuple[str, str]]) -> None:
-        super().__init__(name, help=summary)
-        self._places = places
+    def __init__(self, name: str, commands: Commands) -> None:
+        super().__init__(
+            name,
+            help=commands.help,
+            short_help=f"{commands.subject}: {', '.join(commands.places)}.",
+        )
+        self._places = commands.places
         self._default = _DEFAULTS.get(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -172,12 +204,12 @@ class Program(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of `--help`."""
-        return [*COMMANDS, *GROUPS]
+        return [name for names in SECTIONS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         if cmd_name in GROUPS:
-            return CommandGroup(cmd_name, *GROUPS[cmd_name])
+            return CommandGroup(cmd_name, GROUPS[cmd_name])
         if cmd_name in (*COMMANDS, *INSTALLED_NAMES):
             return load_command(cmd_name)
         return None
@@ -195,19 +227,24 @@ class Program(click.Group):
         if name in (*COMMANDS, *INSTALLED_NAMES):
             _refuse_gone_variables(ctx, name)
         elif name not in GROUPS:
-            for group, (_, places) in GROUPS.items():
-                for inner in places:
-                    if name in (inner, f"{group}-{inner}"):
-                        whole = f"ultramon {group} {inner}"
-                        ctx.fail(f"No such command '{name}'; it is '{whole}'.")
+            ctx.fail(f"No such command '{name}'; {_meant(name)}")
         return super().resolve_command(ctx, args)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands; the usage line names the two options of the program itself."""
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List what people call, then what programs call."""
-        for title, names in (("Commands", COMMANDS), ("Groups of commands", GROUPS)):
-            commands = [(name, self.get_command(ctx, name)) for name in names]
-            limit = formatter.width - max(map(len, names)) - _HELP_MARGIN
-            rows = [(name, found.get_short_help_str(limit)) for name, found in commands if found]
+        """List every command below its section, a group with the names of its commands."""
+        width = max(map(len, self.list_commands(ctx)))
+        limit = formatter.width - width - _HELP_MARGIN
+        for title, names in SECTIONS.items():
+            found = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [
+                (name.ljust(width), command.get_short_help_str(limit))
+                for name, command in found
+                if command is not None
+            ]
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -231,6 +268,8 @@ class Program(click.Group):
 
 @click.group(
     cls=Program,
+    options_metavar="[--version] [-h]",
+    subcommand_metavar="COMMAND [-h] [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

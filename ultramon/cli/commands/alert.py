@@ -14,7 +14,7 @@ from ultramon.cli.selection import json_option, open_store, state_dir_given
 from ultramon.errors import ConfigurationError
 
 
-@click.command("alert")
+@click.command("alert", epilog="Example: ultramon alert --command tests")
 @click.option("--force", is_flag=True, help="Alert at any status.")
 @click.option("--command", metavar="NAME", help="The command that ran, for its settings.")
 @click.option(
@@ -45,7 +45,7 @@ def command(
     json: bool,
     **options: Any,
 ) -> int:
-    """Alert an agent on stderr, once per limit that its window crosses.
+    """Alert an agent on stderr, once per limit that it crosses.
 
     Ends with 1 when there was an alert, else with 0: also without a session, without data, and
     after an error. Behind a command of a shell script:

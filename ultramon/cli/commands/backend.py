@@ -36,7 +36,9 @@ def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("url", required=False)(store_options(command))
 
 
-@click.command("init")
+@click.command(
+    "init", epilog="Example: ultramon backend init postgresql://localhost/agents --print-sql"
+)
 @click.option(
     "--print-sql",
     is_flag=True,
@@ -61,7 +63,7 @@ def init(*, url: str | None, print_sql: bool, state_dir: str | None, json: bool)
     click.echo(administrators_sql(store.database.address.schema), nl=False)
 
 
-@click.command("migrate")
+@click.command("migrate", epilog="Example: ultramon backend migrate postgresql://localhost/agents")
 @store_argument
 def migrate(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Bring a store of an older version up to date.
@@ -72,7 +74,7 @@ def migrate(*, url: str | None, state_dir: str | None, json: bool) -> None:
     _set_up(_open(url, state_dir), with_roles=False, as_json=json)
 
 
-@click.command("check")
+@click.command("check", epilog="Example: ultramon backend check postgresql://localhost/agents")
 @store_argument
 def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
     """Check whether a store can be trusted, and what to do if not.
@@ -87,7 +89,7 @@ def check(*, url: str | None, state_dir: str | None, json: bool) -> ExitCode:
     return ExitCode.FAILURE if problems else ExitCode.OK
 
 
-@click.command("repair")
+@click.command("repair", epilog="Example: ultramon backend repair")
 @store_argument
 def repair(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Store what can be read of a damaged journal in its place, and say what cannot.
@@ -117,7 +119,7 @@ def repair(*, url: str | None, state_dir: str | None, json: bool) -> None:
     print_result(facts, sanitize(f"{backend.url}: {done.words()}"), as_json=json)
 
 
-@click.command("stats")
+@click.command("stats", epilog="Example: ultramon backend stats")
 @store_argument
 def stats(*, url: str | None, state_dir: str | None, json: bool) -> None:
     """Show sizes, waiting messages, and what holds events back."""

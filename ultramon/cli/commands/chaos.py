@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 _SHOWN_ITEMS = 20
 
 
-@click.command("chaos", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "chaos",
+    epilog="Example: ultramon chaos --kills 10 -- python orchestrator.py",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, required=True)
 @click.option(
     "--kills", type=click.IntRange(0, 10_000), default=3, help="Number of workers to kill."

@@ -56,7 +56,7 @@ def find_session(session: str | None, directory: str | None, state_dir: str | No
     return session
 
 
-@click.command("check")
+@click.command("check", epilog="Example: ultramon check --session scout-2")
 @session_options
 @json_option
 @click.option("--quiet", is_flag=True, help="Print nothing.")

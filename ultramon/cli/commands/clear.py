@@ -9,7 +9,7 @@ from ultramon.cli.output import plural, print_result
 from ultramon.cli.selection import find_agent_id, open_store, store_options
 
 
-@click.command("clear")
+@click.command("clear", epilog="Example: ultramon queue clear scout-2")
 @click.argument("agent")
 @store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> None:

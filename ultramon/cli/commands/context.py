@@ -17,7 +17,7 @@ CACHED_SECONDS = 600.0
 """A reading of this age or more is shown with its age."""
 
 
-@click.command("context")
+@click.command("context", epilog="Example: ultramon context scout-2 --details")
 @click.argument("agent", required=False)
 @click.option("--details", is_flag=True, help="Show everything known about it.")
 @store_options

@@ -23,7 +23,9 @@ _THRESHOLD_OPTIONS = ("thresholds", "critical_threshold", "use_default_threshold
 _TITLES = ("Session", "Name", "Notify Target", "Thresholds", "Reading")
 
 
-@click.command("context-monitor")
+@click.command(
+    "context-monitor", epilog="Example: ultramon context monitor enable scout-2 --notify lead"
+)
 @click.argument("action", metavar="enable|disable|status")
 @click.argument("agent", required=False)
 @click.option(

@@ -12,7 +12,7 @@ from ultramon.cli.output import plural, print_json, say
 from ultramon.cli.selection import json_option, open_shared_store, state_dir_given, state_dir_option
 
 
-@click.command("demo")
+@click.command("demo", epilog="Example: ultramon demo --agents 4 --kill")
 @click.option(
     "--agents",
     type=click.IntRange(1, 16),

@@ -13,12 +13,12 @@ from ultramon.cli.settings_findings import settings_findings
 from ultramon.cli.views.findings import print_findings
 
 
-@click.command("doctor")
+@click.command("doctor", epilog="Example: ultramon doctor codex")
 @click.argument("host", required=False)
 @state_dir_option()
 @json_option
 def command(*, host: str | None, state_dir: str | None, json: bool) -> ExitCode:
-    """Check whether coding agents report themselves, and say what to do where not.
+    """Check whether coding agents report themselves, or why not.
 
     Looks at the client's settings for this directory, the commands in them, the state directory,
     the failures of hooks, the sessions that never reported, and which file or variable sets what of

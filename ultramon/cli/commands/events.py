@@ -36,7 +36,7 @@ def _moment(text: str) -> float:
         raise click.BadParameter(f"{text} is {allowed}") from None
 
 
-@click.command("events")
+@click.command("events", epilog="Example: ultramon events --run nightly --follow")
 @click.option(
     "--since",
     type=_moment,

@@ -10,7 +10,7 @@ from ultramon.cli.selection import chosen_directory, find_agent, open_store, sto
 from ultramon.system.terminal_text import sanitize
 
 
-@click.command("explain")
+@click.command("explain", epilog="Example: ultramon explain scout-2")
 @click.argument("agent")
 @store_options
 def command(*, agent: str, state_dir: str | None, json: bool) -> None:

@@ -15,7 +15,7 @@ from ultramon.cli.selection import open_store, store_options
 _MAX_STDIN_CHARS = 1 << 20
 
 
-@click.command("handoff")
+@click.command("handoff", epilog="Example: ultramon task handoff --notes 'the parser is half done'")
 @click.option("--notes", metavar="TEXT", help="What was learned; `-` reads it from stdin.")
 @agent_option
 @store_options

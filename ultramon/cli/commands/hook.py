@@ -7,7 +7,7 @@ import click
 from ultramon.system.environment import state_directory
 
 
-@click.command("hook")
+@click.command("hook", epilog="Example: ultramon host hook claude-code < payload.json")
 @click.argument("host", metavar="HOST")
 @click.argument("payload", metavar="[PAYLOAD]", required=False)
 def command(host: str, payload: str | None) -> int:

@@ -11,6 +11,7 @@ import click
 
 from ultramon.cli.output import print_json, say
 from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
+from ultramon.cli.views.installable_hosts import print_hosts
 from ultramon.errors import ConfigurationError
 from ultramon.system.terminal_text import sanitize
 
@@ -30,19 +31,21 @@ _GONE = {
 """Options of earlier versions, with what to do instead."""
 
 
-def setup_options(plugin_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def setup_options(
+    plugin_help: str, *, needs_host: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds HOST and the options of both `install` and `uninstall`.
 
     The command gets ``--user``, ``--project`` and ``--local`` as ``layer``: the name of the one
     that was given, None without one.
     """
     layers = {
-        "user": "In the settings of this user, for all projects.  [default]",
-        "project": "In .claude/settings.json of this directory: everybody in this project.",
-        "local": "In .claude/settings.local.json of this directory: you, in this project.",
+        "user": "In this user's settings.  [default]",
+        "project": "In .claude/settings.json of this directory.",
+        "local": "In this directory's settings.local.json.",
     }
     options = (
-        click.argument("host", metavar="HOST"),
+        click.argument("host", metavar="HOST" if needs_host else "[HOST]", required=needs_host),
         *(click.option(f"--{name}", is_flag=True, help=text) for name, text in layers.items()),
         click.option("--plugin", type=click.Path(file_okay=False), metavar="DIR", help=plugin_help),
         click.option("--dry-run", is_flag=True, help="Only show what would change."),
@@ -141,90 +144,61 @@ def carry_out(plan: Plan, *, dry_run: bool, verbose: bool, json: bool, **more: A
     return changes
 
 
-@click.command("install")
-@setup_options("Write a plugin folder instead of changing settings.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Even from a project's own virtual environment, or one in a cache.",
-)
+@click.command("install", epilog="Example: ultramon install claude-code --dry-run")
+@setup_options("Write a plugin folder, change no settings.", needs_host=False)
+@click.option("--force", is_flag=True, help="Even from an environment that may not last.")
 @click.option(
     "--audience",
     type=click.Choice(("agent", "orchestrator", "both", "none")),
-    help="Who is warned that a window fills: the session itself, or those who watch it."
-    "  [default: as before, else agent]",
+    metavar="WHO",
+    help="Who is warned: agent (the session itself), orchestrator, both, none.  [agent]",
 )
 @click.option(
     "--context-limit",
     "context_limit_tokens",
     type=click.IntRange(0, 1_000_000_000),
     metavar="TOKENS",
-    help="Count the window as full at so many tokens, if that is less; 0 = no such limit."
-    "  [default: as before, else none]",
+    help="Count the window as full at so many.  [0: none]",
 )
 @click.option(
-    "--warning",
-    type=float,
-    metavar="RATIO",
-    help="Warn at this usage, a whole percent.  [default: as before, else 0.65]",
+    "--warning", type=float, metavar="RATIO", help="Warn at this usage, a whole percent.  [0.65]"
 )
 @click.option(
-    "--critical",
-    type=float,
-    metavar="RATIO",
-    help="Call this usage critical, a whole percent.  [default: as before, else 0.75]",
+    "--critical", type=float, metavar="RATIO", help="Call this usage critical, likewise.  [0.75]"
 )
-@click.option(
-    "--handoff-note",
-    metavar="TEXT",
-    help="Add this to the instructions of every compaction; empty = nothing."
-    "  [default: as before, else nothing]",
-)
-@click.option(
-    "--critical-note",
-    metavar="TEXT",
-    help="End the warning at the critical rung with this sentence, at most 500"
-    " characters; empty = nothing.  [default: as before, else nothing]",
-)
+@click.option("--handoff-note", metavar="TEXT", help="Add to the instructions of every compaction.")
+@click.option("--critical-note", metavar="TEXT", help="End the critical warning with this.")
 @click.option(
     "--pins/--no-pins",
     default=None,
-    help="After a compaction give the conversation back what `ultramon host pin` keeps, the last"
-    " instruction and the open tasks. The instruction is kept in the session's state."
-    "  [default: as before, else no]",
+    help="After a compaction give back pins, tasks and last instruction (kept in the state).  [no]",
 )
 @click.option(
     "--enforce",
     type=click.Choice(("critical", "none")),
-    help="End the turn of a session, and a subagent, that is asked to return at this level and"
-    " goes on; its handoff and a git checkpoint are stored before."
-    "  [default: as before, else none]",
+    metavar="LEVEL",
+    help="End who goes on at this level (critical), asked to return; what it did is kept.  [none]",
 )
 @click.option(
-    "--enforce-dry-run",
-    is_flag=True,
-    default=None,
-    help="With --enforce: end nothing, only note what would be ended.",
+    "--enforce-dry-run", is_flag=True, default=None, help="Only note what --enforce would end."
 )
 @click.option(
     "--status-line",
     type=click.Choice(("own", "chained", "both", "none")),
-    help="Show ultramon's, the one that was there before, or both; none = leave it alone."
-    "  [default: as before, else chained where there is one, own where not]",
+    metavar="WHOSE",
+    help="own, chained (the one that was there), both, or none.  [chained, else own]",
 )
 @_gone_options
 @click.option(
     "--resident/--no-resident",
     default=None,
-    help="Have one process answer the hooks of all sessions over a Unix socket, so that a tool call"
-    " waits for less. The first session starts it, it ends 15 minutes after the last."
-    "  [default: as before, else yes, on Linux]",
+    help="Let one process answer all hooks.  [Linux: yes]",
 )
 @state_dir_option()
 @json_option
 def command(
     *,
-    host: str,
+    host: str | None,
     layer: str | None,
     plugin: str | None,
     dry_run: bool,
@@ -236,14 +210,18 @@ def command(
 ) -> None:
     """Make a coding agent report itself.
 
-    Puts hooks and a status line into the client's settings, beside what is there: foreign
-    entries, their order and every other byte stay. A status line that is there already is kept
-    and goes on being shown; on a terminal you are asked whether ultramon's shall stand beside it.
-    --dry-run and --verbose print the diff to stdout; `ultramon uninstall` brings the old file back.
-    Doing it again changes nothing, or brings the entries up to date.
+    Puts hooks and a status line into the client's settings; every other byte of them stays. A
+    status line that is there is kept and shown. Called again it brings its entries up to date,
+    and what is not given stays as it was, else as in [brackets].
 
-    HOST is claude-code, codex, gemini, qwen, or a host that another package offers.
+    HOST is claude-code, codex, gemini, qwen, or one that another package offers; without it those
+    of this machine are listed.
     """
+    if host is None:
+        if layer or plugin or dry_run or any(value is not None for value in choices.values()):
+            raise click.UsageError("Missing argument 'HOST'.")
+        print_hosts(chosen_directory(state_dir), as_json=json)
+        return
     from ultramon.hosts.install.plans import Choices, SetupRequest
 
     chosen = named_host(host, {"plugin": plugin, **choices})

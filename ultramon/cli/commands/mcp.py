@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ultramon.mcp.own_agent import OwnAgent
 
 
-@click.command("mcp")
+@click.command("mcp", epilog="Example: ultramon host mcp --agent scout-2")
 @click.option(
     "--agent",
     metavar="AGENT",

@@ -32,7 +32,7 @@ _READ_SECONDS = 1.0
 """A message that is due again, or whose lease has ended, changes no file: so read anyway."""
 
 
-@click.command("messages")
+@click.command("messages", epilog="Example: ultramon queue messages lead --follow")
 @click.argument("agent", required=False)
 @click.option("--ack", is_flag=True, help="Receive them, so that they do not come again.")
 @click.option("--follow", is_flag=True, help="Wait for more until interrupted.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARS = 200
 
 
-@click.command("pin")
+@click.command("pin", epilog="Example: ultramon host pin 'Never push to main'")
 @click.argument("text", required=False)
 @click.option(
     "--file",

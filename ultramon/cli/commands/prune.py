@@ -8,7 +8,7 @@ from ultramon.cli.output import plural, print_result, say
 from ultramon.cli.selection import directory_of, open_store, store_options, time_span
 
 
-@click.command("prune")
+@click.command("prune", epilog="Example: ultramon backend prune --older-than 30d --dry-run")
 @click.option(
     "--older-than",
     type=time_span,

@@ -28,7 +28,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-@click.command("depth")
+@click.command("depth", epilog="Example: ultramon queue depth")
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
 def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
@@ -50,7 +50,7 @@ def depth(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None
         say("nothing waits")
 
 
-@click.command("dead")
+@click.command("dead", epilog="Example: ultramon queue dead lead")
 @click.argument("agents", metavar="[AGENT]...", nargs=-1)
 @store_options
 def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
@@ -73,7 +73,7 @@ def dead(*, agents: tuple[str, ...], state_dir: str | None, json: bool) -> None:
         say("no dead messages")
 
 
-@click.command("retry")
+@click.command("retry", epilog="Example: ultramon queue retry 17")
 @click.argument("numbers", metavar="MESSAGE...", nargs=-1, type=_number)
 @store_options
 def retry(*, numbers: tuple[int, ...], state_dir: str | None, json: bool) -> None:
@@ -85,7 +85,7 @@ def retry(*, numbers: tuple[int, ...], state_dir: str | None, json: bool) -> Non
     _change(lambda number: queue.retry(number, now=now), numbers, "is tried again", json)
 
 
-@click.command("drop")
+@click.command("drop", epilog="Example: ultramon queue drop 17")
 @click.argument("numbers", metavar="MESSAGE...", nargs=-1, type=_number)
 @store_options
 def drop(*, numbers: tuple[int, ...], state_dir: str | None, json: bool) -> None:

@@ -54,7 +54,11 @@ class _Command(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- ARGUMENT...]"]
 
 
-@click.command("relay", cls=_Command)
+@click.command(
+    "relay",
+    epilog="Example: ultramon relay 'Port the tests' --items files.txt",
+    cls=_Command,
+)
 @click.argument("goal", required=False)
 @click.option(
     "--agent",

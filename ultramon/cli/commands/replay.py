@@ -15,7 +15,7 @@ from ultramon.system.terminal_text import first_of
 _TOKENS = click.IntRange(min=1, max=1_000_000_000)
 
 
-@click.command("replay")
+@click.command("replay", epilog="Example: ultramon replay session.jsonl --limit 200000")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--limit", "context_limit_tokens", type=_TOKENS, help="Cap on the context limit, in tokens."

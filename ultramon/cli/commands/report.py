@@ -20,7 +20,7 @@ _PATIENCE_FILES = 25
 """After so many files a line says why nothing happens."""
 
 
-@click.command("report")
+@click.command("report", epilog="Example: ultramon report --days 7 --html report.html")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(exists=True))
 @click.option(
     "--days",

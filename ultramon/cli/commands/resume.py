@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ultramon.state.observed import ObservedAgent
 
 
-@click.command("resume")
+@click.command("resume", epilog="Example: ultramon resume --all")
 @click.argument("agent", required=False)
 @click.option("--all", "show_all", is_flag=True, help="Show sessions that ended normally too.")
 @store_options
 def command(*, agent: str | None, show_all: bool, state_dir: str | None, json: bool) -> None:
-    """List coding sessions that were cut off, and how to resume them.
+    """List sessions that were cut off, and how to resume them.
 
     The last active comes first, each with its label, its last task, how full it was, and the
     command that resumes it. AGENT, an id, the beginning of one, or a label, shows one session.

@@ -14,7 +14,7 @@ from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 
 
-@click.command("serve")
+@click.command("serve", epilog="Example: ultramon serve --port 8420")
 @listening_options(8420, "ULTRAMON_SERVE_")
 @click.option("--log-requests", is_flag=True, help="Log one line per request.")
 @click.option(
@@ -38,7 +38,7 @@ def command(
     json: bool,
     **address: Any,
 ) -> None:
-    """Serve the HTTP API until Ctrl-C or SIGTERM.
+    """Serve the HTTP API, until Ctrl-C.
 
     Callers authenticate: the admin token and the secret of hook scripts are files in the state
     directory that only this user can read. One server runs per state directory. With --json its

@@ -21,7 +21,7 @@ MAX_ROWS = 200
 """The default limit on a terminal: more rows scroll away unread."""
 
 
-@click.command("status")
+@click.command("status", epilog="Example: ultramon status --run nightly")
 @click.argument("agent", required=False)
 @click.option(
     "--all",

@@ -7,7 +7,7 @@ import click
 from ultramon.system.environment import state_directory
 
 
-@click.command("statusline")
+@click.command("statusline", epilog="Example: ultramon host statusline < payload.json")
 def command() -> int:
     """Show how full a Claude Code session is: its status line JSON on stdin, one line on stdout.
 

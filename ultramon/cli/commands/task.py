@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ultramon.state.stored_plan import StoredPlan
 
 
-@click.command("add")
+@click.command("add", epilog="Example: ultramon task add parser.py lexer.py")
 @click.argument("names", metavar="TASK...", nargs=-1, required=True)
 @agent_option
 @store_options
@@ -40,7 +40,7 @@ def add(
     )
 
 
-@click.command("start")
+@click.command("start", epilog="Example: ultramon task start parser.py")
 @click.argument("name", metavar="TASK")
 @agent_option
 @store_options
@@ -58,7 +58,7 @@ def start(*, name: str, agent: str | None, state_dir: str | None, json: bool) ->
     )
 
 
-@click.command("done")
+@click.command("done", epilog="Example: ultramon task done parser.py --result '12 tests pass'")
 @click.argument("name", metavar="[TASK]", required=False)
 @click.option("--result", metavar="TEXT", help="A reference to its result, e.g. a path.")
 @agent_option
@@ -81,7 +81,7 @@ def done(
     )
 
 
-@click.command("list")
+@click.command("list", epilog="Example: ultramon task list --agent scout-2")
 @agent_option
 @store_options
 def list_tasks(*, agent: str | None, state_dir: str | None, json: bool) -> ExitCode:

@@ -19,7 +19,7 @@ _file_option = click.option(
 )
 
 
-@click.command("mint")
+@click.command("mint", epilog="Example: ultramon token mint scout-2 --file scout-2.token")
 @click.argument("agent", required=False)
 @_file_option
 @store_options
@@ -40,7 +40,7 @@ def mint(*, agent: str | None, path: str | None, state_dir: str | None, json: bo
     _hand_out(agent_id, mint_token(agent_id, caller_id(), backend=backend), path, json=json)
 
 
-@click.command("rotate")
+@click.command("rotate", epilog="Example: ultramon token rotate admin")
 @click.argument("whose", metavar="[admin|hook|metrics|AGENT]", required=False)
 @_file_option
 @store_options
@@ -83,7 +83,7 @@ def _hand_out(agent_id: str, token: str, path: str | None, *, json: bool) -> Non
     print_result({"agentId": agent_id, "path": path}, line, as_json=json)
 
 
-@click.command("revoke")
+@click.command("revoke", epilog="Example: ultramon token revoke scout-2")
 @click.argument("agent", required=False)
 @store_options
 def revoke(*, agent: str | None, state_dir: str | None, json: bool) -> None:
@@ -104,7 +104,9 @@ def _secret_command(name: str, words: str) -> click.Command:
     """Return the command that prints where a secret of a server is."""
 
     @click.command(
-        name, help=f"Print the path of {words}.\n\nThe file is made where it is missing."
+        name,
+        help=f"Print the path of {words}.\n\nThe file is made where it is missing.",
+        epilog=f"Example: ultramon token {name}",
     )
     @store_options
     def command(*, state_dir: str | None, json: bool) -> None:

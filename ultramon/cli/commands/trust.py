@@ -14,7 +14,7 @@ from ultramon.errors import StateError
 _HASH_CHARS = 12
 
 
-@click.command("trust")
+@click.command("trust", epilog="Example: ultramon trust ~/projects/site")
 @click.argument("directory", metavar="DIR", required=False)
 @click.option("--list", "is_list", is_flag=True, help="List the trusted files.")
 @click.option("--remove", "is_removal", is_flag=True, help="Trust the file of DIR no longer.")

@@ -11,7 +11,7 @@ from ultramon.cli.output import say
 from ultramon.cli.selection import chosen_directory, json_option, state_dir_option
 
 
-@click.command("uninstall")
+@click.command("uninstall", epilog="Example: ultramon uninstall claude-code --dry-run")
 @setup_options("Delete a plugin folder that was written by install.")
 @state_dir_option()
 @json_option

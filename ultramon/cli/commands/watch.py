@@ -16,7 +16,7 @@ from ultramon.cli.selection import limit_option, open_store, store_options
 from ultramon.cli.views.watch.table import INSTALL_WORDS, draw_live, print_changes
 
 
-@click.command("watch")
+@click.command("watch", epilog="Example: ultramon watch --run nightly")
 @click.option("--run", help="Only agents of this run.  [default: all runs]")
 @click.option("--all", "show_all", is_flag=True, help="Show ended agents too.")
 @click.option(

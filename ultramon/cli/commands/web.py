@@ -15,7 +15,7 @@ from ultramon.cli.output import json_line, say
 from ultramon.cli.selection import directory_of, open_store, state_dir_given, store_options
 
 
-@click.command("web")
+@click.command("web", epilog="Example: ultramon web --port 8421")
 @listening_options(8421)
 @click.option("--link", is_flag=True, help="Print a new login link of the page that runs, and end.")
 @click.option("--log-requests", is_flag=True, help="Write one line per request to stderr.")
@@ -28,7 +28,7 @@ def command(
     json: bool,
     **address: Any,
 ) -> None:
-    """Serve a page about the agents, for a browser, until Ctrl-C or SIGTERM.
+    """Serve a page about the agents, for a browser, until Ctrl-C.
 
     It prints a link that logs a browser in: once, within five minutes. The page only reads. With
     --json its address and the link go to stdout, as one line.
