@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,11 @@ BROAD_EXCEPTS = {
 }
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def module_path(name: str) -> Path | None:
     """Return the file of one of our modules, None when it is none."""
     path = ROOT / name.replace(".", "/")
@@ -95,7 +101,7 @@ def modules_imported(path: Path, *, within: str | None = None) -> set[str]:
             in this function.
     """
     found = set()
-    waiting: list[ast.AST] = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    waiting: list[ast.AST] = list(parsed(path).body)
     while waiting:
         node = waiting.pop()
         is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -227,15 +233,31 @@ def test_nothing_prints_outside_the_faces():
     for path in SOURCES:
         if room_of(path) == "cli":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path}:{node.lineno}"
+
+
+def test_a_method_of_a_store_without_a_docstring_is_one_of_a_port():
+    """The port says what it does; what is a store's own says so itself."""
+    sources = [*(PACKAGE / "backends").rglob("*.py"), PACKAGE / "notices" / "rows.py"]
+    methods = [
+        (path, method)
+        for path in sources
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+    ]
+    documented = {method.name for _, method in methods if ast.get_docstring(method)}
+    bare = [f"{path.name}: {one.name}" for path, one in methods if one.name not in documented]
+    assert bare == []
 
 
 def test_no_statement_numbers_its_parameters():
     """Python 3.12 and newer refuse them with a sequence of values: SQLite counts them as named."""
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 numbered = re.search(r"[ (=]\?[0-9]", node.value)
                 assert numbered is None, f"{path}:{node.lineno}: {node.value}"
@@ -245,7 +267,7 @@ def test_broad_excepts_are_the_listed_ones():
     """Errors are swallowed only where foreign code must not hurt the agent, and nowhere else."""
     found: dict[str, int] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             broad = node.type is None or (
@@ -279,7 +301,7 @@ def test_public_names_are_exactly_what_is_reachable():
     assert ultramon.__all__ == sorted(ultramon.__all__)
     for name in ultramon.__all__:
         assert getattr(ultramon, name) is not None
-    typed = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    typed = parsed(PACKAGE / "__init__.py")
     block = next(
         node
         for node in typed.body

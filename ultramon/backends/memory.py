@@ -111,27 +111,22 @@ class _MemoryDirectory(StateDirectory):
         return self._lock
 
     def replace(self, record: StateRecord, *, durable: bool) -> None:
-        """See `StateDirectory.replace`."""
         self.states[record.agent_id] = encode_state(record, self.file(record.agent_id))
         points = self.histories.get(record.agent_id, b"")
         self.histories[record.agent_id] = add_point(points, encode_point(record))
 
     def read_history(self, agent_id: str) -> bytes:
-        """See `StateDirectory.read_history`."""
         return self.histories.get(agent_id, b"")
 
     def beat(self, agent_id: str, at: float) -> None:
-        """See `StateDirectory.beat`."""
         self.beats[agent_id] = at
 
     def heartbeat_at(self, agent_id: str) -> float | None:
-        """See `StateDirectory.heartbeat_at`."""
         return self.beats.get(agent_id)
 
     def put_request(
         self, agent_id: str, request: dict[str, Any] | None, timeout_seconds: float
     ) -> None:
-        """See `StateDirectory.put_request`."""
         with self._lock:
             if agent_id not in self.states:
                 raise AgentNotFoundError(agent_id)
@@ -140,7 +135,6 @@ class _MemoryDirectory(StateDirectory):
                 self.requests[agent_id] = encode_request(request, self.file(agent_id, ".request"))
 
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """See `StateDirectory.get_request`."""
         data = self.requests.get(agent_id)
         request: dict[str, Any] | None = None if data is None else compact_json.loads(data)
         return request
@@ -151,7 +145,6 @@ class _MemoryDirectory(StateDirectory):
         return None
 
     def remove(self, agent_id: str) -> None:
-        """See `StateDirectory.remove`."""
         for kept in (self.states, self.beats, self.requests, self.histories):
             kept.pop(agent_id, None)
 
@@ -167,8 +160,7 @@ class MemoryBackend(DirectoryBackend):
         super().__init__(_MemoryDirectory(), _MemoryJournal())
 
     def change_mark(self) -> object:
-        """See `Backend.change_mark`."""
         return self._journal.change_mark()
 
     def close(self) -> None:
-        """See `Backend.close`."""
+        """Keep everything: it lives as long as the process."""

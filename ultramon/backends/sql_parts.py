@@ -41,7 +41,7 @@ _DEPTH = """
 
 
 class SqlQueue:
-    """See `ultramon.backends.queue.Queue`."""
+    """The rules of the queue, in SQL that both databases take."""
 
     def _look(self, look: Callable[[SqlConnection, float], list[Found]]) -> list[Found]:
         """Call a function with a connection and the seconds that the store's clock is ahead."""
@@ -66,7 +66,6 @@ class SqlQueue:
         return message
 
     def reject(self, message_id: int, claim_token: str, error: str, *, now: float) -> bool:
-        """See `Queue.reject`."""
         error = error[:MAX_ERROR_CHARS]
 
         def reject(connection: SqlConnection, skew_seconds: float) -> bool:
@@ -98,7 +97,6 @@ class SqlQueue:
     def peek(
         self, recipient: str, *, now: float, after: int = 0, limit: int = 100
     ) -> list[Message]:
-        """See `Queue.peek`."""
         which = "recipient = ? AND state IN (0, 1) AND id > ? AND expires_at > ?"
 
         def look(connection: SqlConnection, skew_seconds: float) -> list[Message]:
@@ -110,7 +108,6 @@ class SqlQueue:
         return self._look(look)
 
     def dead(self, recipient: str | None = None) -> list[Message]:
-        """See `Queue.dead`."""
         which, values = ("", ()) if recipient is None else ("AND recipient = ?", (recipient,))
 
         def look(connection: SqlConnection, skew_seconds: float) -> list[Message]:
@@ -120,13 +117,10 @@ class SqlQueue:
         return self._look(look)
 
     def drop(self, message_id: int) -> bool:
-        """See `Queue.drop`."""
         statement = "DELETE FROM main.messages WHERE id = ? AND state = 2"
         return self._change(lambda rows, _: rows.execute(statement, (message_id,)).rowcount == 1)
 
     def depth(self, *, now: float) -> list[Depth]:
-        """See `Queue.depth`."""
-
         def count(connection: SqlConnection, skew_seconds: float) -> list[Depth]:
             at = now + skew_seconds
             rows = connection.execute(_DEPTH, (skew_seconds, at, at, at)).fetchall()
@@ -143,7 +137,7 @@ def _select(connection: SqlConnection, which: str, *values: object) -> list[tupl
 
 
 class SqlRegistry:
-    """See `ultramon.backends.registry.Registry`."""
+    """Registrations and their routes, in SQL that both databases take."""
 
     def _read(self, read: Callable[[SqlRows], Answer]) -> Answer | None:
         """Read rows; None where nothing was ever stored."""
@@ -154,25 +148,20 @@ class SqlRegistry:
         raise NotImplementedError
 
     def register(self, registration: StoredRegistration) -> Cancelled:
-        """See `Registry.register`."""
         return self._change(registration.agent_id, lambda rows: router.register(rows, registration))
 
     def unregister(self, agent_id: str) -> Cancelled | None:
-        """See `Registry.unregister`."""
         return self._change(agent_id, lambda rows: router.unregister(rows, agent_id))
 
     def registrations(self, agent_id: str | None = None) -> list[StoredRegistration]:
-        """See `Registry.registrations`."""
         return self._read(lambda rows: rows.registrations(agent_id)) or []
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """See `Registry.announcement`."""
         return self._read(lambda rows: rows.announcement(agent_id, audience))
 
     def cancel_notices(
         self, record: StateRecord, *, requester: str | None, now: float
     ) -> Cancelled:
-        """See `Registry.cancel_notices`."""
         return self._change(
             record.agent_id, lambda rows: router.cancel_notices(rows, record, requester, now)
         )

@@ -155,14 +155,12 @@ class SqlRows:
         return [self._registration(row) for row in sound]
 
     def registration(self, agent_id: str) -> StoredRegistration | None:
-        """See `RouteRows.registration`."""
         return next(iter(self.registrations(agent_id)), None)
 
     def _registration(self, row: tuple[Any, ...]) -> StoredRegistration:
         return StoredRegistration._make((*row[:5], self._from_store(row[5])))
 
     def put_registration(self, registration: StoredRegistration) -> None:
-        """See `RouteRows.put_registration`."""
         *columns, registered_at = registration
         self._execute(
             "INSERT INTO main.registrations VALUES (?, ?, ?, ?, ?, ?)"
@@ -173,7 +171,6 @@ class SqlRows:
         )
 
     def delete_registration(self, agent_id: str) -> bool:
-        """See `RouteRows.delete_registration`."""
         done = self._execute("DELETE FROM main.registrations WHERE agent_id = ?", (agent_id,))
         return bool(done.rowcount == 1)
 
@@ -191,7 +188,6 @@ class SqlRows:
         return self._from_store(at) if at else 0.0
 
     def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
-        """See `RouteRows.move_sender`."""
         self._execute(
             "INSERT INTO main.senders VALUES (?, ?, ?, ?, 0) ON CONFLICT (agent_id) DO UPDATE"
             " SET started_at = excluded.started_at, generation = excluded.generation,"
@@ -202,7 +198,6 @@ class SqlRows:
     def note_clear(
         self, agent_id: str, started_at: float, generation: int, epoch: int, cleared_at: float
     ) -> None:
-        """See `RouteRows.note_clear`."""
         self._execute(
             "INSERT INTO main.senders VALUES (?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE"
             " SET cleared_at = excluded.cleared_at",
@@ -210,7 +205,6 @@ class SqlRows:
         )
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """See `RouteRows.announcement`."""
         row: tuple[int, str] | None = self._execute(
             "SELECT epoch, level FROM main.announcements WHERE agent_id = ? AND audience = ?",
             (agent_id, audience),
@@ -218,7 +212,6 @@ class SqlRows:
         return row if row is None or has_kinds(row, (int, str)) else None
 
     def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
-        """See `RouteRows.announce`."""
         self._execute(
             "INSERT INTO main.announcements VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (agent_id, audience) DO UPDATE SET epoch = excluded.epoch,"
@@ -227,11 +220,9 @@ class SqlRows:
         )
 
     def forget_announcements(self, agent_id: str) -> None:
-        """See `RouteRows.forget_announcements`."""
         self._execute("DELETE FROM main.announcements WHERE agent_id = ?", (agent_id,))
 
     def cancel_levels(self, sender: str) -> bool:
-        """See `RouteRows.cancel_levels`."""
         # To find a text in another the two databases have functions of different names.
         is_level = f"{IS_NOTICE} AND replace(facts, '{LEVEL_FACT}', '') <> facts"
         which = f"WHERE sender = ? AND {is_level} AND state"
@@ -240,7 +231,6 @@ class SqlRows:
         return bool(deleted.rowcount + claimed.rowcount > 0)
 
     def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
-        """See `RouteRows.send`."""
         sender, delivery = facts["agentId"], delivery_of(facts)
         self._hasten(recipient, sender, DELIVERIES.index(delivery))
         category = category_of(facts)

@@ -80,7 +80,7 @@ class FleetView:
     title: str = "Fleet"
 
     def draw(self, readers: Readers) -> Element:
-        """See `View.draw`."""
+        """List the agents, the most urgent first."""
         look = readers.agents.look(self.run, self.limit, with_ended=self.with_ended)
         return fleet_content(
             look,
@@ -99,11 +99,11 @@ class AgentView:
 
     @property
     def title(self) -> str:
-        """See `View.title`."""
+        """Its id."""
         return self.agent_id
 
     def draw(self, readers: Readers) -> Element:
-        """See `View.draw`."""
+        """Show its state, its events and its history."""
         now = readers.clock.now()
         stored = readers.backend.load(self.agent_id)
         record = stored.record
@@ -126,11 +126,11 @@ class JobsView:
 
     @property
     def title(self) -> str:
-        """See `View.title`."""
+        """The run's name, where it is one."""
         return "Jobs" if self.run is None else f"Job {self.run}"
 
     def draw(self, readers: Readers) -> Element:
-        """See `View.draw`."""
+        """List the runs, or the agents of the one."""
         look = readers.agents.look(self.run, MAX_ROWS, with_ended=True)
         if self.run is None:
             return jobs_content(look.runs)
@@ -150,7 +150,7 @@ class EventsView:
     title: str = "Events"
 
     def draw(self, readers: Readers) -> Element:
-        """See `View.draw`."""
+        """List the last events, and the queues with what they lost."""
         now = readers.clock.now()
         events = readers.events.latest(lambda event: True, self.limit)
         depths, dead = None, []

@@ -69,7 +69,7 @@ class DirectoryBackend(JournalClaims):
     """
 
     events_are_final = True
-    """See `ultramon.backends.toolkit.withholds_events`."""
+    """A transaction ends before the next one begins, so no older event can still come."""
 
     def __init__(self, directory: StateDirectory, journal: Journal) -> None:
         super().__init__(journal)
@@ -82,7 +82,6 @@ class DirectoryBackend(JournalClaims):
     def start_agent(
         self, agent_id: str, build: Build, *, takeover: bool, now: float, host: HostIdentity
     ) -> bool:
-        """See `Backend.start_agent`."""
         self.directory.prepare()
         if not self._swept:
             self._swept = True
@@ -117,7 +116,6 @@ class DirectoryBackend(JournalClaims):
     def record(
         self, record: StateRecord, events: Sequence[dict[str, Any]], *, durable: bool
     ) -> bool:
-        """See `Backend.record`."""
         with self.directory.locked(record.agent_id, AGENT_TIMEOUT_SECONDS):
             self.directory.check_generation(record)
             return self._store(record, events, durable=durable)
@@ -142,7 +140,6 @@ class DirectoryBackend(JournalClaims):
         return True
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
-        """See `Backend.heartbeat`."""
         fenced = []
         refused: StateWriteError | None = None
         for agent_id, generation in beats:
@@ -164,18 +161,15 @@ class DirectoryBackend(JournalClaims):
         return fenced
 
     def load(self, agent_id: str) -> StoredAgent:
-        """See `Backend.load`."""
         record = self.directory.read(agent_id)
         return StoredAgent(agent_id, record, self.directory.heartbeat_at(agent_id))
 
     def history(self, agent_id: str) -> list[HistoryPoint]:
-        """See `Backend.history`."""
         from ultramon.state.history import decode_points
 
         return decode_points(self.directory.read_history(agent_id))
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        """See `Backend.list_agents`."""
         found = self._changes(run, {}, lambda agent_id, _mark: self.directory.read(agent_id))
         found.changed.sort(key=attrgetter("agent_id"))
         return [
@@ -184,7 +178,6 @@ class DirectoryBackend(JournalClaims):
         ]
 
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
-        """See `Backend.changes`."""
         return self._changes(run, seen, self.directory.read_head)
 
     def _changes(
@@ -214,12 +207,10 @@ class DirectoryBackend(JournalClaims):
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
     ) -> None:
-        """See `Backend.append_events`."""
         self._journal.make_directory()
         self._journal.append(events, TOOL_TIMEOUT_SECONDS, known=records)
 
     def events(self, after: str | None = None, limit: int = 500) -> EventPage:
-        """See `Backend.events`."""
         return EventPage(*self._journal.tail(after, limit))
 
     def committed_events(
@@ -231,20 +222,18 @@ class DirectoryBackend(JournalClaims):
         return EventPage(*self._journal.tail(after, None, given))
 
     def append_following(self, agent_id: str, follow: Follow) -> None:
-        """See `Backend.append_following`."""
         self.directory.prepare()
         with self.directory.locked(agent_id, TOOL_TIMEOUT_SECONDS):
             self._journal.append_following(agent_id, follow, self._reread(agent_id).record)
 
     def last_cursor(self) -> str | None:
-        """See `ultramon.backends.toolkit.last_cursor`."""
+        """Return the cursor behind the last event; None where there is none."""
         rows = self._journal.select(1, "SELECT max(id) FROM events")
         return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
-        """See `Backend.subscribe`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             at = now + skew_in(connection)
@@ -269,27 +258,22 @@ class DirectoryBackend(JournalClaims):
         return read_subscription(name, cursor, memory, position_of)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """See `Backend.acknowledge`."""
         statement = "UPDATE consumers SET cursor = ?, memory = ? WHERE name = ? AND holder = ?"
         return (
             self._journal.execute(statement, cursor, compact_json.dumps(memory), name, holder) == 1
         )
 
     def unsubscribe(self, name: str, holder: str) -> None:
-        """See `Backend.unsubscribe`."""
         statement = "UPDATE consumers SET holder = NULL WHERE name = ? AND holder = ?"
         self._journal.execute(statement, name, holder)
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
-        """See `Backend.put_request`."""
         self.directory.put_request(agent_id, request, TOOL_TIMEOUT_SECONDS)
 
     def get_request(self, agent_id: str) -> dict[str, Any] | None:
-        """See `Backend.get_request`."""
         return self.directory.get_request(agent_id)
 
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
-        """See `Backend.settle_claim`."""
         with self.directory.locked(claim.successor_id, AGENT_TIMEOUT_SECONDS):
             record = self._reread(claim.successor_id).record
             if record is not None and record.continues_handoff_id == claim.handoff_id:
@@ -306,7 +290,6 @@ class DirectoryBackend(JournalClaims):
         host: HostIdentity,
         dry_run: bool,
     ) -> list[str]:
-        """See `Backend.prune`."""
         pruned = []
         for agent in self.list_agents():
             if not is_over(agent, agents_before, now, host):
@@ -348,11 +331,9 @@ class LocalBackend(DirectoryBackend):
         self._journal.after_fork()
 
     def change_mark(self) -> object:
-        """See `Backend.change_mark`."""
         return self._journal.change_mark()
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self._journal.close()
 
 

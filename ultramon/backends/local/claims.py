@@ -58,7 +58,6 @@ class JournalClaims:
         now: float,
         claimant: str | None = None,
     ) -> str:
-        """See `Backend.claim_handoff`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             at = format_time(now + skew_in(connection))
@@ -96,8 +95,6 @@ class JournalClaims:
         )
 
     def pending_claims(self) -> list[Claim]:
-        """See `Backend.pending_claims`."""
-
         def pending(connection: JournalConnection) -> list[Claim]:
             rows, skew_seconds = connection.execute(_PENDING).fetchall(), known_skew_in(connection)
             whole = [row for row in rows if has_kinds(row, _KINDS)]
@@ -106,7 +103,6 @@ class JournalClaims:
         return self._journal.read(CLAIMS_VERSION, pending) or []
 
     def settle_claim(self, claim: Claim, handoff_ready: dict[str, Any] | None) -> bool:
-        """See `Backend.settle_claim`."""
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             is_settled = settle(connection, claim, is_released=handoff_ready is not None)
             if is_settled and handoff_ready is not None:

@@ -29,7 +29,6 @@ class JournalCredentials:
         self._journal = journal
 
     def mint(self, credential: Credential) -> None:
-        """See `Credentials.mint`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             connection.execute(
@@ -39,7 +38,6 @@ class JournalCredentials:
             connection.execute(_INSERT, credential)
 
     def rotate(self, credential: Credential) -> int:
-        """See `Credentials.rotate`."""
         self._journal.make_directory()
         with self._journal.transaction(TOOL_TIMEOUT_SECONDS) as connection:
             of_agent = "DELETE FROM credentials WHERE agent_id = ?"
@@ -48,7 +46,6 @@ class JournalCredentials:
         return replaced
 
     def find(self, token_hash: str) -> Credential | None:
-        """See `Credentials.find`."""
         query = f"SELECT {COLUMNS} FROM credentials WHERE token_hash = ?"
         rows = self._journal.select(CREDENTIALS_VERSION, query, token_hash)
         if not rows or not has_kinds(rows[0], _KINDS):
@@ -56,7 +53,6 @@ class JournalCredentials:
         return Credential(*rows[0])
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
-        """See `Credentials.renew`."""
         statement = "UPDATE credentials SET expires_at = max(expires_at, ?) WHERE token_hash = ?"
         return (
             self._journal.execute(statement, expires_at, token_hash, within=_RENEW_TIMEOUT_SECONDS)
@@ -64,5 +60,4 @@ class JournalCredentials:
         )
 
     def revoke(self, agent_id: str) -> int:
-        """See `Credentials.revoke`."""
         return self._journal.execute("DELETE FROM credentials WHERE agent_id = ?", agent_id)

@@ -66,7 +66,6 @@ class JournalQueue(SqlQueue):
         mark_dead(connection, message_id, recipient, error, now)
 
     def queue_message(self, draft: Draft, *, now: float) -> int | None:
-        """See `Queue.queue_message`."""
         check_message(draft)
         return self.queue_messages((draft,), now=now)[0]
 
@@ -80,8 +79,6 @@ class JournalQueue(SqlQueue):
             return insert_messages(connection, new, now)
 
     def claim(self, recipient: str, *, now: float, **options: Any) -> list[Message]:
-        """See `Queue.claim`."""
-
         def may_find(connection: JournalConnection) -> bool:
             is_older = self._journal.version(connection) < CLOCK_VERSION
             ahead = LONG_CLAIMED_AHEAD if is_older else CLAIMED_AHEAD
@@ -104,14 +101,11 @@ class JournalQueue(SqlQueue):
         return claimed or []
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
-        """See `Queue.acknowledge`."""
         return bool(self._journal.change(lambda rows: end_claimed(rows, message_id, claim_token)))
 
     def extend(
         self, message_id: int, claim_token: str, *, now: float, lease_seconds: float = LEASE_SECONDS
     ) -> bool:
-        """See `Queue.extend`."""
-
         def extend(connection: JournalConnection, skew_seconds: float) -> bool:
             until = now + skew_seconds + lease_seconds
             done = connection.execute(
@@ -124,13 +118,10 @@ class JournalQueue(SqlQueue):
         return self._change(extend)
 
     def cancel_messages_from(self, sender: str, category: str) -> Cancelled:
-        """See `Queue.cancel_messages_from`."""
         cancelled = self._journal.change(lambda rows: delete_messages_from(rows, sender, category))
         return cancelled or Cancelled(0, 0)
 
     def retry(self, message_id: int, *, now: float) -> bool:
-        """See `Queue.retry`."""
-
         def retry(connection: JournalConnection, skew_seconds: float) -> bool:
             at = now + skew_seconds
             done = connection.execute(

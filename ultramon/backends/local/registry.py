@@ -31,14 +31,12 @@ class JournalRegistry(SqlRegistry):
         self._journal = journal
 
     def register(self, registration: StoredRegistration) -> Cancelled:
-        """See `Registry.register`."""
         self._journal.make_directory()
         # Before the commit: without its mark a registration would miss every crossing.
         self._journal.write_mark(registration.agent_id, (registration.ladder, None))
         return super().register(registration)
 
     def unregister(self, agent_id: str) -> Cancelled | None:
-        """See `Registry.unregister`."""
         return super().unregister(agent_id) if self._journal.exists() else None
 
     def _read(self, read: Callable[[JournalRows], Answer]) -> Answer | None:

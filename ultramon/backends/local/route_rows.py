@@ -35,5 +35,4 @@ class JournalRows(SqlRows):
         return ladder, self.announcement(registration.agent_id, registration.notify_id)
 
     def cancel(self, sender: str, category: str) -> Cancelled:
-        """See `RouteRows.cancel`."""
         return delete_messages_from(self._connection, sender, category)

@@ -276,7 +276,6 @@ class PostgresBackend:
         self._sender.wake()
 
     def heartbeat(self, beats: Sequence[tuple[str, int]], now: float) -> list[str]:
-        """See `Backend.heartbeat`."""
         lost = self.states.heartbeat(beats, now)
         self._deliver_soon()
         return lost
@@ -290,31 +289,26 @@ class PostgresBackend:
         self._sender.wake()
 
     def load(self, agent_id: str) -> StoredAgent:
-        """See `Backend.load`."""
         self.deliver_kept()
         return self.states.load(agent_id)
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        """See `Backend.list_agents`."""
         self.deliver_kept()
         return self.states.list_agents(run)
 
     def changes(self, run: str | None, seen: dict[str, Any]) -> Changes:
-        """See `Backend.changes`."""
         self.deliver_kept()
         return self.states.changes(run, seen)
 
     def append_events(
         self, events: Sequence[dict[str, Any]], records: Sequence[StateRecord] = ()
     ) -> None:
-        """See `Backend.append_events`."""
         for start in range(0, len(events), _BATCH):
             with self.database.transaction() as connection:
                 new = self.log.insert(connection, events[start : start + _BATCH])
                 router.route_noted(self.registry.rows(connection), new, records)
 
     def append_following(self, agent_id: str, follow: Follow) -> None:
-        """See `Backend.append_following`."""
         with self.database.transaction() as connection:
             self.states.lock(connection, agent_id)
             known = self.log.events_about(connection, agent_id)
@@ -330,7 +324,6 @@ class PostgresBackend:
         host: HostIdentity,
         dry_run: bool,
     ) -> list[str]:
-        """See `Backend.prune`."""
         pruned = [
             agent.agent_id
             for agent in self.list_agents()
@@ -354,7 +347,6 @@ class PostgresBackend:
         return True
 
     def close(self) -> None:
-        """See `Backend.close`."""
         self.queue.close()
         self.database.close()
         self.outbox.close()

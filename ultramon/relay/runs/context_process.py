@@ -39,7 +39,7 @@ class ContextProcess:
     """
 
     ends_group = True
-    """See `Children.add`."""
+    """It ends what it started by itself, so its supervisor need not."""
 
     def __init__(
         self,

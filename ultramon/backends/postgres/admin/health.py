@@ -79,7 +79,7 @@ class Facts(NamedTuple):
     lacks: tuple[str, ...] = ()
     """Rights of the next role that this user has not."""
     foreign: int = 0
-    """See `ultramon.backends.postgres.admin.setup.count_foreign`."""
+    """Events and cursors with transaction numbers of another server, from a dump."""
     oldest_writer: OldestWriter | None = None
 
 

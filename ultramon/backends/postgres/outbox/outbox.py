@@ -86,7 +86,6 @@ class _File(Journal):
 
     @property
     def cure(self) -> str:
-        """See `Journal.cure`."""
         return "the next entry that is kept sets it aside"
 
     def _replace(self) -> str:

@@ -90,45 +90,37 @@ class _BatchRows(PostgresRows):
         self._announced = {row[13]: (row[14], row[15]) for row in found}
 
     def registration(self, agent_id: str) -> StoredRegistration | None:
-        """See `RouteRows.registration`."""
         return self._known
 
     def sender(self, agent_id: str) -> tuple[float, int, int, float] | None:
-        """See `RouteRows.sender`."""
         return self._newest
 
     def move_sender(self, agent_id: str, started_at: float, generation: int, epoch: int) -> None:
-        """See `RouteRows.move_sender`."""
         super().move_sender(agent_id, started_at, generation, epoch)
         cleared_at = 0.0 if self._newest is None else self._newest[3]
         self._newest = started_at, generation, epoch, cleared_at
 
     def announcement(self, agent_id: str, audience: str) -> tuple[int, str] | None:
-        """See `RouteRows.announcement`."""
         return self._announced.get(audience)
 
     def announce(self, agent_id: str, audience: str, epoch: int, level: str, now: float) -> None:
-        """See `RouteRows.announce`."""
         at = self._database.to_server(now)
         self._written.announcements.append((agent_id, audience, epoch, level, at))
         self._announced[audience] = epoch, level
 
     def forget_announcements(self, agent_id: str) -> None:
-        """See `RouteRows.forget_announcements`."""
         super().forget_announcements(agent_id)
         self._announced.clear()
         written = self._written
         written.announcements = [one for one in written.announcements if one[0] != agent_id]
 
     def cancel(self, sender: str, category: str) -> Cancelled:
-        """See `RouteRows.cancel`."""
         stale = (sender, to_column(category))
         withdrawn = self._written.withdraw(lambda one: (one.sender, one.category) == stale)
         deleted, in_flight = super().cancel(sender, category)
         return Cancelled(deleted + withdrawn, in_flight)
 
     def cancel_levels(self, sender: str) -> bool:
-        """See `RouteRows.cancel_levels`."""
         withdrawn = self._written.withdraw(
             lambda one: one.sender == sender and LEVEL_FACT in one.facts
         )
@@ -145,7 +137,6 @@ class _BatchRows(PostgresRows):
         ]
 
     def send(self, recipient: str, text: str, facts: dict[str, Any], now: float) -> None:
-        """See `RouteRows.send`."""
         sender, priority = facts["agentId"], DELIVERIES.index(delivery_of(facts))
         self._hasten(recipient, sender, priority)
         self._written.notices.append(

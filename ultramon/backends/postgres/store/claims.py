@@ -46,7 +46,6 @@ class Claims:
         now: float,
         claimant: str | None = None,
     ) -> str:
-        """See `Backend.claim_handoff`."""
         at = self.database.to_server(now)
         with self.database.transaction() as connection:
             return claim(connection, (handoff_id, agent_id, successor_id, at, claimant))
@@ -78,7 +77,6 @@ class Claims:
         raise_if_taken(record, *held)
 
     def pending_claims(self) -> list[Claim]:
-        """See `Backend.pending_claims`."""
         rows, from_server = self.database.select(_PENDING), self.database.from_server
         return [
             Claim(

@@ -25,7 +25,6 @@ class PostgresCredentials:
     database: Database
 
     def mint(self, credential: Credential) -> None:
-        """See `Credentials.mint`."""
         to_server = self.database.to_server
         with self.database.transaction() as connection:
             connection.execute(
@@ -36,7 +35,6 @@ class PostgresCredentials:
             self._insert(connection, credential)
 
     def rotate(self, credential: Credential) -> int:
-        """See `Credentials.rotate`."""
         with self.database.transaction() as connection:
             replaced: int = connection.execute(
                 "DELETE FROM ultramon.credentials WHERE agent_id = %s", (credential.agent_id,)
@@ -52,7 +50,6 @@ class PostgresCredentials:
         )
 
     def find(self, token_hash: str) -> Credential | None:
-        """See `Credentials.find`."""
         query = f"SELECT {COLUMNS} FROM ultramon.credentials WHERE token_hash = %s"
         rows = self.database.select(query, token_hash)
         if not rows:
@@ -61,7 +58,6 @@ class PostgresCredentials:
         return Credential._make((*columns, self.database.from_server(expires_at)))
 
     def renew(self, token_hash: str, expires_at: float) -> bool:
-        """See `Credentials.renew`."""
         statement = (
             "UPDATE ultramon.credentials SET expires_at = greatest(expires_at, %s)"
             " WHERE token_hash = %s"
@@ -70,7 +66,6 @@ class PostgresCredentials:
         return self.database.change(statement, at, token_hash) == 1
 
     def revoke(self, agent_id: str) -> int:
-        """See `Credentials.revoke`."""
         return self.database.change(
             "DELETE FROM ultramon.credentials WHERE agent_id = %s", agent_id
         )

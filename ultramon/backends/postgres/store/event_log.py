@@ -72,7 +72,6 @@ class EventLog:
     def committed_events(
         self, after: str | None = None, *, run: str | None = None, agent_id: str | None = None
     ) -> EventPage:
-        """See `Backend.committed_events`."""
         wanted = {"run": run, "agent_id": agent_id}
         given = {column: value for column, value in wanted.items() if value is not None}
         conditions = "".join(f"AND {column} = %s " for column in given)
@@ -119,7 +118,7 @@ class EventLog:
         return self._last_event()
 
     def last_cursor(self) -> str | None:
-        """See `ultramon.backends.toolkit.last_cursor`."""
+        """Return the cursor behind the last event; None where there is none."""
         rows = self._last_event()
         return f"{rows[0][0]}:{rows[0][1]}" if rows else None
 
@@ -133,7 +132,6 @@ class EventLog:
     def subscribe(
         self, name: str, holder: str, *, now: float, lease_seconds: float
     ) -> Subscription | None:
-        """See `Backend.subscribe`."""
         now = self.database.to_server(now)
         with self.database.transaction() as connection:
             connection.execute(
@@ -155,7 +153,6 @@ class EventLog:
         return read_subscription(name, cursor, memory, _check_cursor)
 
     def acknowledge(self, name: str, holder: str, cursor: str, memory: dict[str, Any]) -> bool:
-        """See `Backend.acknowledge`."""
         statement = (
             "UPDATE ultramon.consumers SET cursor = %s, memory = %s WHERE name = %s AND holder = %s"
         )
@@ -163,7 +160,6 @@ class EventLog:
         return self.database.change(statement, cursor, known, name, holder) == 1
 
     def unsubscribe(self, name: str, holder: str) -> None:
-        """See `Backend.unsubscribe`."""
         statement = "UPDATE ultramon.consumers SET holder = NULL WHERE name = %s AND holder = %s"
         self.database.change(statement, name, holder)
 

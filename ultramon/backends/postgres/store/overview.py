@@ -125,7 +125,6 @@ class PostgresOverview:
         skip: int = 0,
         include_ended: bool = False,
     ) -> Page:
-        """See `Overview.page`."""
         self.deliver_kept()
         machine, server_now = machine_of(host.hostname, host.boot_id), self.database.to_server(now)
         silent = self.database.select(_SILENT_SINCE_BOOT, machine, server_now - boot_seconds())
@@ -169,7 +168,6 @@ class PostgresOverview:
             yield from self.states.read(agent_ids[start : start + _BATCH])
 
     def find_by_prefix(self, prefix: str) -> list[str]:
-        """See `Overview.find_by_prefix`."""
         # No id holds a character from DEL on, and in the order of bytes that one comes last.
         first = to_column(prefix)
         return self._find(
@@ -178,7 +176,6 @@ class PostgresOverview:
         )
 
     def find_by_label(self, label: str) -> list[str]:
-        """See `Overview.find_by_label`."""
         return self._find("label = %s", to_column(label))
 
     def _find(self, condition: str, *values: str) -> list[str]:

@@ -123,7 +123,6 @@ class PostgresQueue(SqlQueue):
         )
 
     def queue_message(self, draft: Draft, *, now: float) -> int | None:
-        """See `Queue.queue_message`."""
         check_message(draft)
         message = {
             **draft._asdict(),
@@ -183,7 +182,6 @@ class PostgresQueue(SqlQueue):
         deliveries: Sequence[str] = DELIVERIES,
         lease_seconds: float = LEASE_SECONDS,
     ) -> list[Message]:
-        """See `Queue.claim`."""
         at = self._database.to_server(now)
         [(waits, ended, expired)] = self._database.select(
             "SELECT EXISTS (SELECT 1 FROM ultramon.messages WHERE recipient = %s"
@@ -224,7 +222,6 @@ class PostgresQueue(SqlQueue):
         ]
 
     def acknowledge(self, message_id: int, claim_token: str) -> bool:
-        """See `Queue.acknowledge`."""
         arguments = (message_id, claim_token, ONCE, ONCE_SECONDS)
         return self._database.select(_ACKNOWLEDGE, *arguments) == [(1,)]
 
@@ -236,7 +233,6 @@ class PostgresQueue(SqlQueue):
         now: float,
         lease_seconds: float = LEASE_SECONDS,
     ) -> bool:
-        """See `Queue.extend`."""
         until = self._database.to_server(now) + lease_seconds
         done = self._database.change(
             "UPDATE ultramon.messages SET claimed_until = %s"
@@ -255,7 +251,6 @@ class PostgresQueue(SqlQueue):
         return done or Cancelled(0, 0)
 
     def retry(self, message_id: int, *, now: float) -> bool:
-        """See `Queue.retry`."""
         at = self._database.to_server(now)
         done = self._database.change(
             "UPDATE ultramon.messages m SET state = 0, attempts = 0, available_at = %s,"

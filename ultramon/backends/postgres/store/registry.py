@@ -57,7 +57,6 @@ class PostgresRows(SqlRows):
         return self._messages.insert(self._connection, draft, now)
 
     def cancel(self, sender: str, category: str) -> Cancelled:
-        """See `RouteRows.cancel`."""
         began = [
             parse_time(event["occurredAt"]) or 0.0
             for event in self._events

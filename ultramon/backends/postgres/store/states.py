@@ -161,7 +161,6 @@ class States:
         return f"{self._database.address.shown}#{agent_id}"
 
     def load(self, agent_id: str) -> StoredAgent:
-        """See `Backend.load`."""
         rows = self._database.select(f"{_SELECT} WHERE a.agent_id = %s", to_column(agent_id))
         if not rows:
             raise AgentNotFoundError(agent_id)
@@ -171,7 +170,6 @@ class States:
         return stored
 
     def history(self, agent_id: str) -> list[HistoryPoint]:
-        """See `Backend.history`."""
         rows = self._database.select(
             "SELECT history, skew_seconds FROM ultramon.agents"
             " WHERE agent_id = %s AND history IS NOT NULL",
@@ -183,7 +181,6 @@ class States:
         return []
 
     def list_agents(self, run: str | None = None) -> list[StoredAgent]:
-        """See `Backend.list_agents`."""
         query = f"{_SELECT} WHERE %s::text IS NULL OR a.run = %s ORDER BY a.agent_id"
         wanted = to_column(run)
         return [self.stored(row) for row in self._database.select(query, wanted, wanted)]
@@ -251,7 +248,6 @@ class States:
         return [agent_id for agent_id, _ in beats if agent_id in refused]
 
     def put_request(self, agent_id: str, request: dict[str, Any] | None) -> None:
-        """See `Backend.put_request`."""
         document = None
         if request is not None:
             document = encode_request(request, self._database.address.shown).decode("ascii")
