@@ -1,6 +1,6 @@
 """Registrations, messages, and the `Inbox` that receives them: the public verbs of routing.
 
-The rules are in `ultramon.notices.rules`.
+The rules are in `ultramon.notices.permissions`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ultramon.context.levels import as_ladder
 from ultramon.errors import ConfigurationError, StateError
 from ultramon.notices.message import EXPIRY_SECONDS, Draft
 from ultramon.notices.message_rules import DELIVERIES, LEASE_SECONDS
+from ultramon.notices.permissions import check_recipient, resolve_target
 from ultramon.notices.registration import StoredRegistration
-from ultramon.notices.rules import check_recipient, resolve_target
 from ultramon.system import compact_json
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.ids import check_agent_id

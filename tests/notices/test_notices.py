@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ultramon.context.ladder import Ladder, Rung
-from ultramon.notices import rules
-from ultramon.notices.rules import MAX_KNOWN, decide
+from ultramon.notices.levels import MAX_KNOWN, _known, decide
 from ultramon.notices.texts import (
     LIFE,
     delivery_of,
@@ -114,7 +113,7 @@ def test_a_ladder_that_changed_decides_at_once():
     assert levels == ["full", None, "full"]
     for number in range(2 * MAX_KNOWN):
         assert decide({**value, "rearmMargin": number / 1000}, record, None).level == "full"
-    assert len(rules._known) <= MAX_KNOWN
+    assert len(_known) <= MAX_KNOWN
     assert decide({**value, "rungs": [{}]}, record, None) is None
     assert decide({**value, "rungs": {1, 2}}, record, None) is None
 

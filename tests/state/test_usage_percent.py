@@ -16,7 +16,7 @@ from ultramon.context.note import write_note
 from ultramon.fleet.snapshot import take_snapshot
 from ultramon.hosts.claude_code.status_line import write_line
 from ultramon.notices import texts
-from ultramon.notices.rules import decide
+from ultramon.notices.levels import decide
 from ultramon.pictures.elements import to_html
 from ultramon.state.agent_rows import summarize
 from ultramon.state.event_words import event_words

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ultramon.backends.base import Backend, Changes, Subscription
 from ultramon.backends.lease_holder import is_gone
 from ultramon.errors import AgentAlreadyRunningError, AgentNotFoundError
-from ultramon.notices.rules import check_permission
+from ultramon.notices.permissions import check_permission
 from ultramon.state.liveness import ALIVE, ENDED, LOST, judge, needs_heartbeat
 from ultramon.state.observed import ObservedAgent, Unreadable, observe
 from ultramon.system import compact_json

@@ -10,7 +10,7 @@ from pydantic import Field
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import AgentNotFoundError, ConfigurationError
-from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID
+from ultramon.notices.levels import CUSTOM, DEFAULT, INVALID
 from ultramon.state.liveness import ENDED, judge
 from ultramon.state.models import Model, utc
 from ultramon.state.record import StateRecord

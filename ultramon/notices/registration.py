@@ -6,7 +6,8 @@ from collections import namedtuple
 
 from ultramon.context.ladder import Ladder
 from ultramon.errors import ConfigurationError
-from ultramon.notices.rules import CUSTOM, DEFAULT, INVALID, PARENT
+from ultramon.notices.levels import CUSTOM, DEFAULT, INVALID
+from ultramon.notices.permissions import PARENT
 from ultramon.system import compact_json
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ agent that others detected. The rows are behind the port `RouteRows`.
 from __future__ import annotations
 
 from ultramon.notices import texts
-from ultramon.notices.rules import decide, least_ratio
+from ultramon.notices.levels import decide, least_ratio
 from ultramon.system.timestamps import parse_time
 
 TYPE_CHECKING = False
@@ -188,7 +188,7 @@ def _announce(
 def register(rows: RouteRows, registration: StoredRegistration) -> Cancelled:
     """Store a registration in place of the agent's older one; every rung is armed again.
 
-    Permissions are not checked here: see `ultramon.notices.rules`.
+    Permissions are not checked here: see `ultramon.notices.permissions`.
 
     Returns:
         The cancelled notices about the agent.

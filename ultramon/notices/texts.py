@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from typing import Any
 
-    from ultramon.notices.rules import Decision
+    from ultramon.notices.levels import Decision
     from ultramon.state.record import StateRecord
 
 CONTEXT = "context_monitor"

@@ -18,7 +18,7 @@ from ultramon.context.gauge import Gauge, GaugeMemory
 from ultramon.context.ladder import DEFAULT_LADDER
 from ultramon.context.tracker import ContextTracker
 from ultramon.errors import ConfigurationError, StateCorruptError
-from ultramon.notices.rules import decide
+from ultramon.notices.levels import decide
 from ultramon.state.liveness import OUTCOMES
 from ultramon.state.record import StateRecord
 from ultramon.state.stored_fields import StoredFields

@@ -41,7 +41,7 @@ def is_due(directory: str, record: StateRecord) -> bool:
     except (OSError, StateCorruptError):
         return True
     # Only for registered agents: every other save is spared this.
-    from ultramon.notices.rules import decide
+    from ultramon.notices.levels import decide
 
     try:
         mark = compact_json.loads(data)

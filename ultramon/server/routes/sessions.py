@@ -15,7 +15,7 @@ from ultramon.errors import (
     StateSchemaError,
 )
 from ultramon.fleet.snapshot import take_snapshot
-from ultramon.notices.rules import INVALID
+from ultramon.notices.levels import INVALID
 from ultramon.server.http.authorization import AnyCaller, Served, may_see, permit, requester_of
 from ultramon.server.http.legacy_bodies import ContextMonitor, InvalidateCache
 from ultramon.server.http.responses import AgentIdInPath, problems
