@@ -16,14 +16,16 @@ from ultramon.notices.message import Draft
 from ultramon.state.event_words import EVENT_TYPES
 from ultramon.state.record import encode_state
 from ultramon.system.processes import this_host
-from ultramon.system.wording import field
+from ultramon.system.wording import field, moment
 from ultramon.testing import FakeClock, make_record, simulate
 from ultramon.testing.clock import START
+from ultramon.testing.samples import make_event
 from ultramon.tokens import METRICS_TOKEN, rotate_server_secret, server_secret
 from ultramon.web.event_reader import EventReader, _read
 from ultramon.web.fillings import FillingReader
 from ultramon.web.gate import CONTENT_POLICY
 from ultramon.web.logins import LINK_SECONDS, MAX_SESSIONS, SESSION_SECONDS, Logins, make_code
+from ultramon.web.pages.event_list import shown_name
 from ultramon.web.pages.jobs import lives_of
 
 PATHS = ["/", "/agent?id=scout", "/jobs", "/jobs?run=default", "/events"]
@@ -361,6 +363,38 @@ def test_a_job_is_drawn_as_its_journal_tells():
     assert [life.begin for life in lives] == sorted(life.begin for life in lives)
     assert all(life.end is None or life.end >= life.begin for life in lives)
     assert {event.kind for event in events} <= set(EVENT_TYPES)
+
+
+def test_a_lane_ends_where_its_agent_was_lost(serving, make, clock, backend):
+    """Also where its run has closed it since, and where no event tells of the loss."""
+    for name in ("closed", "silent"):
+        make(name, run="job", lost_after_seconds=60)
+    ends = [
+        make_event("closed", "agent_lost", at=clock.now() + 90, run="job"),
+        make_event("closed", "context_closed", at=clock.now() + 91, run="job", killed=True),
+    ]
+    backend.append_events(ends)
+    clock.advance(3_600)
+    page = serving.visitor(clock.now()).get("/jobs?run=job").text
+    lanes = [value for _, name, value in Parsed(page).attributes if name == "aria-label"]
+    closed, silent = (one for one in lanes if one.startswith(("closed ", "silent ")))
+    assert re.match(rf"closed killed.*: {moment(START)} to {moment(START + 91)}", closed)
+    assert re.match(rf"silent lost.*: {moment(START)} to {moment(START)}", silent)
+
+
+def test_runs_and_events_are_called_by_names_not_by_uuids(serving, make, clock):
+    """A session is its project and title; one that is gone is the beginning of its id."""
+    session = "ba17179c-5afc-4579-9ee2-40c7035297ff"
+    make("scout", run="nightly", label="reads the parser").plan(["a"])
+    make(session, run="nightly").stop()
+    client = serving.visitor(clock.now())
+    jobs = Parsed(client.get("/jobs").text).texts
+    assert {"nightly", "2, 1 at work", moment(clock.now())} <= set(jobs)
+    shown = Parsed(client.get("/events").text).texts
+    assert {"reads the parser", session} <= set(shown)
+    assert shown_name(session, {}) == "ba17179c"
+    assert shown_name(f"{session}.worker", {}) == "ba17179c.worker"
+    assert shown_name("scout-12345678", {}) == "scout-12345678"
 
 
 def test_events_are_read_once(backend, make):

@@ -18,6 +18,8 @@ _HEADROOM = 1.08
 _CHART_HEIGHT = 200
 _AXIS_HEIGHT = 22
 _LANE_HEIGHT = 22
+_LABEL_HEIGHT = 13
+_LABEL_WIDTH = 104
 _STEPS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200,
     86_400, 172_800, 604_800, 2_592_000,
@@ -183,18 +185,24 @@ def token_chart(
         ),
     ]  # fmt: skip
     named = [Rung("limit", limit_tokens)] if limit_tokens else []
-    for rung in [*rungs, *named]:
+    labels = []
+    free_below = 0.0
+    for rung in sorted([*rungs, *named], key=lambda one: -one.tokens):
         y = height(rung.tokens)
         kind = "limit" if rung.name == "limit" else "rung"
         drawn.append(element("line", class_=kind, x1="0", x2="100%", y1=y, y2=y))
+        label_y = max(y + 4, free_below)
+        free_below = label_y + _LABEL_HEIGHT
         label = f"{rung.name} {rung.tokens:,.0f}"
-        # On the left: the present is on the right.
-        drawn.append(element("text", label, class_="label", x="0", y=y - 4))
+        labels.append(element("text", label, class_="label", x="0", y=round(label_y, 1)))
     drawn += [_placed(mark, scale, 12) for mark in marks]
-    return element(
-        "svg", *drawn, class_="chart", width="100%", height=_CHART_HEIGHT + _AXIS_HEIGHT,
-        role="img", aria_label=words,
-    )  # fmt: skip
+    tall = _CHART_HEIGHT + _AXIS_HEIGHT
+    plot = element(
+        "svg", *drawn, class_="chart", width="100%", height=tall, role="img", aria_label=words
+    )
+    # Beside the plot: over it they would lie on the curve.
+    beside = element("svg", *labels, class_="beside", width=_LABEL_WIDTH, height=tall)
+    return element("div", plot, beside if labels else None, class_="token-chart")
 
 
 def _epochs(points: Sequence[Point]) -> Iterator[list[Point]]:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.state.usage_percent import exact_ratio, whole_percent
 from ultramon.system.terminal_text import sanitize
-from ultramon.system.wording import field, tokens
+from ultramon.system.wording import field, plural, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_NAMED_ITEMS = 3
 
 
 def _percent(event: dict[str, Any]) -> str:
@@ -48,11 +50,14 @@ def _start(event: dict[str, Any]) -> str:
 
 def _assignment(event: dict[str, Any]) -> str:
     given = event.get("handoff")
-    return f"{len(event['items']):,} items" if given is None else f"handoff {_handoff(event)}"
+    return _items(event) if given is None else f"handoff {_handoff(event)}"
 
 
 def _items(event: dict[str, Any]) -> str:
-    return f"{len(event['items']):,} items"
+    items = event["items"]
+    names = [field(item) for item in items[:_NAMED_ITEMS]]
+    more = ["…"] if len(items) > _NAMED_ITEMS else []
+    return ": ".join([plural(len(items), "item"), *filter(None, [", ".join([*names, *more])])])
 
 
 def _end(event: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ultramon.backends.current_agents import CurrentAgents
 from ultramon.backends.toolkit import observe_stored
 from ultramon.hosts.gone_sessions import GoneSessions
-from ultramon.state.agent_rows import Summary, summarize
-from ultramon.state.liveness import ENDED
+from ultramon.state.agent_rows import Summary, name_of, summarize
+from ultramon.state.liveness import ENDED, LOST
 from ultramon.state.observed import (
     ObservedAgent,
     Unreadable,
@@ -36,6 +36,21 @@ SUMMARY_AGENTS = 1_000
 """What agents need is read out of their whole states: those of so many are decoded."""
 
 
+class Run(NamedTuple):
+    """What is known about one run, of the agents that are known."""
+
+    name: str
+    agents: int
+    working: int
+    """Agents that have not ended."""
+    lost: int
+    tasks_completed: int
+    began_at: float
+    """Epoch seconds."""
+    last_at: float
+    """Of the latest heartbeat or start, epoch seconds."""
+
+
 class Look(NamedTuple):
     """The agents at one moment."""
 
@@ -50,6 +65,8 @@ class Look(NamedTuple):
     """How many less urgent ones are not shown."""
     runs: list[str]
     """Names of the runs of the agents that are known, the latest first; never all of a database."""
+    known: list[ObservedAgent]
+    """The agents that are known, of all runs."""
     summary: Summary
     """Of the most urgent ones, see `SUMMARY_AGENTS`."""
 
@@ -97,7 +114,9 @@ class AgentReader:
         urgent, _ = _check(present[:SUMMARY_AGENTS])
         left_out = max(len(present) - limit, 0)
         broken = [*unreadable, *broken]
-        return Look(at, shown, broken, counts, left_out, _runs(everyone), summarize(urgent, at))
+        return Look(
+            at, shown, broken, counts, left_out, _runs(everyone), everyone, summarize(urgent, at)
+        )
 
     def _look_at_page(
         self, overview: Overview, run: str | None, limit: int, *, with_ended: bool
@@ -111,7 +130,7 @@ class AgentReader:
         total = counts.total() - (0 if with_ended else counts[ENDED])
         left_out = max(total - len(found), 0)
         broken = [*unreadable, *broken]
-        return Look(now, shown, broken, counts, left_out, _runs(seen), summarize(shown, now))
+        return Look(now, shown, broken, counts, left_out, _runs(seen), seen, summarize(shown, now))
 
     def _refresh(self) -> None:
         """Look again, unless the last look is fresh."""
@@ -143,3 +162,31 @@ def _runs(agents: Iterable[ObservedAgent]) -> list[str]:
         run, at = one.record.run, one.record.last_heartbeat or one.record.started_at or 0.0
         latest[run] = max(at, latest.get(run, 0.0))
     return sorted(latest, key=lambda run: (-latest[run], run))
+
+
+def runs_of(look: Look) -> list[Run]:
+    """Return what is known about each run, the latest first."""
+    by_run: dict[str, list[ObservedAgent]] = {run: [] for run in look.runs}
+    for one in look.known:
+        by_run[one.record.run].append(one)
+    return [_run(name, own) for name, own in by_run.items()]
+
+
+def _run(name: str, agents: list[ObservedAgent]) -> Run:
+    verdicts = Counter(one.liveness.verdict for one in agents)
+    records = [one.record for one in agents]
+    begins = [record.started_at for record in records if record.started_at]
+    return Run(
+        name,
+        agents=len(agents),
+        working=len(agents) - verdicts[ENDED] - verdicts[LOST],
+        lost=verdicts[LOST],
+        tasks_completed=sum(record.tasks_completed for record in records),
+        began_at=min(begins, default=0.0),
+        last_at=max(record.last_heartbeat or record.started_at or 0.0 for record in records),
+    )
+
+
+def names_of(look: Look) -> dict[str, str]:
+    """Return how the agents that are known are called, by id."""
+    return {one.record.agent_id: str(name_of(one.record)) for one in look.known}

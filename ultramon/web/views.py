@@ -14,7 +14,7 @@ from ultramon.state.observed import Unreadable, observe
 from ultramon.state.record import host_memory
 from ultramon.system.clock import SYSTEM_CLOCK
 from ultramon.system.processes import this_host
-from ultramon.web.agent_reader import AgentReader
+from ultramon.web.agent_reader import AgentReader, names_of, runs_of
 from ultramon.web.event_reader import EventReader
 from ultramon.web.fillings import FillingReader
 from ultramon.web.pages.agent import AgentFacts, agent_content
@@ -133,12 +133,17 @@ class JobsView:
         """List the runs, or the agents of the one."""
         look = readers.agents.look(self.run, MAX_ROWS, with_ended=True)
         if self.run is None:
-            return jobs_content(look.runs)
+            return jobs_content(runs_of(look), now=readers.clock.now())
         run = self.run
         events = readers.events.latest(lambda event: event.run == run, _JOB_EVENTS)
         states = {one.record.agent_id: one for one in look.shown}
         return job_content(
-            run, events, states, dropped=readers.events.dropped, now=readers.clock.now()
+            run,
+            events,
+            states,
+            names=names_of(look),
+            dropped=readers.events.dropped,
+            now=readers.clock.now(),
         )
 
 
@@ -158,7 +163,10 @@ class EventsView:
             queue = queue_of(readers.backend)
             depths, dead = queue.depth(now=now), queue.dead()
         more = min(self.limit * 4, MAX_EVENTS)
-        return events_content(events, depths, dead, limit=self.limit, more=more, now=now)
+        names = names_of(readers.agents.look(None, MAX_ROWS, with_ended=True))
+        return events_content(
+            events, depths, dead, names=names, limit=self.limit, more=more, now=now
+        )
 
 
 PATHS = ("/", "/agent", "/jobs", "/events")

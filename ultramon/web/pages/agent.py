@@ -92,7 +92,7 @@ def agent_content(facts: AgentFacts) -> Element:
             class_="columns",
         ),
         element("h2", "Events"),
-        event_table(facts.events, with_agent=False),
+        event_table(facts.events, None),
     )  # fmt: skip
 
 

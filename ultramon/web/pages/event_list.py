@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ultramon.pictures.elements import Element, element
@@ -9,7 +10,7 @@ from ultramon.system.wording import age, field, moment, plural
 from ultramon.web.pages.layout import agent_url, url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ultramon.backends.queue import Depth
     from ultramon.notices.message import Message
@@ -18,31 +19,51 @@ if TYPE_CHECKING:
 _BAD = {"agent_lost", "agent_expired", "dead_letter", "items_rejected", "return_enforced", "audit"}
 _COUNTS = ("ready", "waiting", "claimed", "dead", "dropped", "expired")
 _MOST_LETTERS = 100
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def event_table(events: Sequence[PastEvent], *, with_agent: bool) -> Element:
-    """Return events as a table, in their order."""
+def shown_name(agent_id: str, names: Mapping[str, str]) -> str:
+    """Return how an agent is called; of one that is not known, no more of a UUID than tells it."""
+    known = names.get(agent_id)
+    if known is not None:
+        return field(known)
+    return field(_UUID.sub(lambda found: found[0][:8], agent_id, count=1))
+
+
+def event_table(events: Sequence[PastEvent], names: Mapping[str, str] | None) -> Element:
+    """Return events as a table, in their order.
+
+    Args:
+        events: The events.
+        names: How agents are called, by id; None = all are of one agent, which is not named.
+    """
     if not events:
         return element("p", "No events.", class_="dim")
     rows = []
     for event in events:
-        agent = element("a", field(event.agent_id), href=agent_url(event.agent_id))
         class_ = "kind bad" if event.kind in _BAD else "kind"
         rows.append(
             element(
                 "tr",
                 element("td", moment(event.at), class_="when"),
                 element("td", event.kind.replace("_", " "), class_=class_),
-                element("td", agent, class_="who") if with_agent else None,
+                None if names is None else _who(event.agent_id, names),
                 element("td", event.words, class_="words"),
             )
         )
-    names = ("time (UTC)", "event", *(("agent",) if with_agent else ()), "details")
-    head = element("tr", *(element("th", name, scope="col") for name in names))
+    titles = ("time (UTC)", "event", *(("agent",) if names is not None else ()), "details")
+    head = element("tr", *(element("th", title, scope="col") for title in titles))
     return element(
         "table", element("thead", head), element("tbody", *rows), class_="events",
         aria_label="Events",
     )  # fmt: skip
+
+
+def _who(agent_id: str, names: Mapping[str, str]) -> Element:
+    link = element(
+        "a", shown_name(agent_id, names), href=agent_url(agent_id), title=field(agent_id)
+    )
+    return element("td", link, class_="who")
 
 
 def events_content(
@@ -50,6 +71,7 @@ def events_content(
     depths: Sequence[Depth] | None,
     dead: Sequence[Message],
     *,
+    names: Mapping[str, str],
     limit: int,
     more: int,
     now: float,
@@ -60,6 +82,7 @@ def events_content(
         events: The latest first.
         depths: The messages of each recipient; None = the store keeps none.
         dead: Messages that were not acknowledged.
+        names: How agents are called, by id.
         limit: How many events may be shown.
         more: How many the link to more asks for.
         now: Epoch seconds.
@@ -72,17 +95,19 @@ def events_content(
         element("h1", "Events and notices"),
         element(
             "div",
-            element("section", element("h2", "Notices"), _queues(depths, now), class_="card"),
-            element("section", element("h2", "Dead letters"), _dead(dead), class_="card"),
+            element(
+                "section", element("h2", "Notices"), _queues(depths, names, now), class_="card"
+            ),
+            element("section", element("h2", "Dead letters"), _dead(dead, names), class_="card"),
             class_="columns",
         ),
         element("h2", "Latest events"),
-        event_table(events, with_agent=True),
+        event_table(events, names),
         further,
     )
 
 
-def _queues(depths: Sequence[Depth] | None, now: float) -> Element:
+def _queues(depths: Sequence[Depth] | None, names: Mapping[str, str], now: float) -> Element:
     if not depths:
         words = "This store keeps no messages." if depths is None else "Nothing waits."
         return element("p", words, class_="dim")
@@ -93,7 +118,7 @@ def _queues(depths: Sequence[Depth] | None, now: float) -> Element:
         rows.append(
             element(
                 "tr",
-                element("th", field(one.recipient), scope="row"),
+                element("th", shown_name(one.recipient, names), scope="row"),
                 element("td", ", ".join(counts)),
                 element("td", oldest, class_="number"),
             )
@@ -104,7 +129,7 @@ def _queues(depths: Sequence[Depth] | None, now: float) -> Element:
     return element("table", element("thead", head), element("tbody", *rows), class_="queues")
 
 
-def _dead(dead: Sequence[Message]) -> Element:
+def _dead(dead: Sequence[Message], names: Mapping[str, str]) -> Element:
     if not dead:
         return element("p", "None.", class_="dim")
     items = []
@@ -114,7 +139,7 @@ def _dead(dead: Sequence[Message]) -> Element:
         items.append(
             element(
                 "li",
-                element("b", f"to {field(one.recipient)} "),
+                element("b", f"to {shown_name(one.recipient, names)} "),
                 element("span", words, class_="dim"),
                 element("div", field(one.text)),
             )

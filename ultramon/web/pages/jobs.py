@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ultramon.pictures.charts import GLYPHS, Lane, Mark, Span, glyph, plan_chart
 from ultramon.pictures.elements import Element, element
-from ultramon.state.liveness import ENDED
-from ultramon.system.wording import field, moment, plural
-from ultramon.web.pages.event_list import event_table
+from ultramon.state.liveness import ENDED, LOST
+from ultramon.system.wording import age, field, moment, plural
+from ultramon.web.pages.event_list import event_table, shown_name
 from ultramon.web.pages.layout import agent_url, job_url, url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ultramon.state.observed import ObservedAgent
+    from ultramon.web.agent_reader import Run
     from ultramon.web.event_reader import PastEvent
 
 MAX_LANES = 60
@@ -68,7 +69,8 @@ def _life(agent_id: str, events: Sequence[PastEvent], state: ObservedAgent | Non
         return None
     marks = [mark for mark in map(_mark, events) if mark is not None][-_MOST_MARKS:]
     last = next((event for event in reversed(events) if event.kind in _ENDS), None)
-    is_over = state is None or state.liveness.verdict == ENDED or not state.record.active
+    verdict = None if state is None else state.liveness.verdict
+    is_over = state is None or verdict in (ENDED, LOST) or not state.record.active
     kind, how, end = "working", "", None
     if last is not None and (is_over or last.kind == "agent_lost"):
         end = last.at
@@ -76,7 +78,7 @@ def _life(agent_id: str, events: Sequence[PastEvent], state: ObservedAgent | Non
         kind = "killed" if was_killed else "lost" if last.kind == "agent_lost" else "ended"
         how = last.words
     elif is_over:
-        kind = "ended"
+        kind = "lost" if verdict == LOST else "ended"
         end = max([*begins, *(event.at for event in events)])
         if state is not None:
             end, how = max(end, state.record.last_activity), field(state.record.outcome)
@@ -94,15 +96,41 @@ def _mark(event: PastEvent) -> Mark | None:
     return Mark(event.at, kind, f"{moment(event.at)} {event.kind.replace('_', ' ')}: {event.words}")
 
 
-def jobs_content(runs: Sequence[str]) -> Element:
-    """Return the list of runs."""
-    items = [element("li", element("a", field(run), href=job_url(run))) for run in runs]
-    none = element("p", "No runs.", class_="dim")
+def jobs_content(runs: Sequence[Run], *, now: float) -> Element:
+    """Return the list of runs, the latest first.
+
+    Args:
+        runs: What is known about each.
+        now: Epoch seconds.
+    """
+    has_tasks = any(run.tasks_completed for run in runs)
+    names = ("run", "agents", *(("tasks done",) if has_tasks else ()), "began", "last seen")
+    head = element("tr", *(element("th", name, scope="col") for name in names))
+    rows = [_run_row(run, now, has_tasks=has_tasks) for run in runs]
+    table = element(
+        "table", element("thead", head), element("tbody", *rows), class_="jobs", aria_label="Jobs"
+    )
     return element(
         "div",
         element("h1", "Jobs"),
-        element("p", "The agents of each run over time.", class_="dim"),
-        element("ul", *items, class_="jobs") if items else none,
+        element("p", "The agents of each run over time. Times are UTC.", class_="dim"),
+        table if runs else element("p", "No runs.", class_="dim"),
+    )
+
+
+def _run_row(run: Run, now: float, *, has_tasks: bool) -> Element:
+    counts = [f"{run.agents:,}"]
+    counts += [f"{run.working:,} at work"] if run.working else []
+    lost = element("span", f", {run.lost:,} lost", class_="bad") if run.lost else None
+    return element(
+        "tr",
+        element("th", element("a", field(run.name), href=job_url(run.name)), scope="row"),
+        element("td", ", ".join(counts), lost),
+        element("td", f"{run.tasks_completed:,}" if run.tasks_completed else "")
+        if has_tasks
+        else None,
+        element("td", moment(run.began_at) if run.began_at else ""),
+        element("td", f"{age(max(0.0, now - run.last_at))} ago" if run.last_at else ""),
     )
 
 
@@ -111,6 +139,7 @@ def job_content(
     events: Sequence[PastEvent],
     states: Mapping[str, ObservedAgent],
     *,
+    names: Mapping[str, str],
     dropped: int,
     now: float,
 ) -> Element:
@@ -120,6 +149,7 @@ def job_content(
         run: The run.
         events: Its events, the latest first.
         states: Its agents by id.
+        names: How agents are called, by id.
         dropped: How many older events of all runs are not known.
         now: Epoch seconds.
     """
@@ -137,7 +167,7 @@ def job_content(
     if lives:
         begin = min(life.begin for life in lives)
         end = max([life.end or now for life in lives])
-        lanes = [_lane(life, states.get(life.agent_id), now) for life in lives]
+        lanes = [_lane(life, states.get(life.agent_id), names, now) for life in lives]
         words = f"The agents of run {field(run)} over time"
         plan = plan_chart(lanes, words, begin=begin, end=end)
     kinds = [kind for kind in GLYPHS if kind in happened]
@@ -155,20 +185,19 @@ def job_content(
         element("section", plan, element("p", *legend, " times are UTC", class_="legend dim"),
                 element("p", *notes, class_="dim") if notes else None, class_="card"),
         element("h2", "Events"),
-        event_table(events[:100], with_agent=True),
+        event_table(events[:100], names),
     )  # fmt: skip
 
 
-def _lane(life: Life, state: ObservedAgent | None, now: float) -> Lane:
+def _lane(life: Life, state: ObservedAgent | None, names: Mapping[str, str], now: float) -> Lane:
     end = life.end if life.end is not None else now
     until = moment(life.end) if life.end is not None else "now"
     how = f", {life.how}" if life.how else ""
-    words = f"{field(life.agent_id)} {life.kind}{how}: {moment(life.begin)} to {until}"
+    name = shown_name(life.agent_id, names)
+    words = f"{name} {life.kind}{how}: {moment(life.begin)} to {until}"
     facts = ""
     if state is not None:
         done, total = state.record.tasks_completed, state.record.tasks_total
         facts = f"{done:,}/{total:,}" if total is not None else ""
     link = agent_url(life.agent_id) if state is not None else None
-    return Lane(
-        field(life.agent_id), link, facts, [Span(life.begin, end, life.kind, words)], life.marks
-    )
+    return Lane(name, link, facts, [Span(life.begin, end, life.kind, words)], life.marks)
