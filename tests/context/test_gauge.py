@@ -84,7 +84,9 @@ def test_an_event_is_the_same_event_when_its_state_was_not_stored():
         ([109_000], True),  # a tenth of the limit before 64.5 %
         ([128_999], True),
         ([140_000], True),  # in the first rung, near the next
-        ([150_000], False),  # above the last
+        ([150_000], True),  # above the last, where the reading itself is what matters
+        ([150_000, 110_000], True),  # below the first rung again, and near it
+        ([150_000, 20_000], False),
         ([1_000, 40_000], False),
         ([1_000, 60_000], True),  # another step or two of this length
         ([60_000, 1_000], False),

@@ -44,6 +44,21 @@ def test_a_full_subagent_in_the_foreground_is_told_with_its_result(session):
     assert [ends(child.returned("Seen half.")), ends(session.tool(20_100))] == [[], []]
 
 
+@pytest.mark.parametrize("way", ["returned", "notify"])
+def test_a_last_reply_that_was_written_late_is_read_when_the_result_arrives(session, way):
+    """The end is not waited for longer than 500 ms; the client may need more."""
+    child = Launched(session)
+    child.work(tokens_at(50))
+    session.call("SubagentStop", CHILD, last_assistant_message="Seen half.")
+    assert session.record(CHILD).estimated_tokens == tokens_at(50)
+    session.reply(FULL, agent=CHILD, text="Seen half.")
+    (text,) = ends(getattr(child, way)("Seen half."))
+    assert HELD in text
+    record = session.record(CHILD)
+    assert (record.estimated_tokens, record.active) == (FULL, False)
+    assert ends(child.returned("Seen half.")) == []
+
+
 @pytest.mark.parametrize("first", ["prompt", "tool"])
 def test_a_full_subagent_in_the_background_is_told_once(session, first):
     """With the prompt that reports it; where a call of a tool comes before, with that."""

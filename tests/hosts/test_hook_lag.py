@@ -13,6 +13,8 @@ from helpers.hooked_session import HookedSession, tokens_at
 from helpers.requirements import read_only
 from helpers.transcript_lines import line
 
+from ultramon.hosts.calls.hosted_agent import SILENT_CALLS
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks are seen through inotify")
 
 _OPENED, _CLOSED_UNWRITTEN = 0x20, 0x10
@@ -153,15 +155,30 @@ def test_a_record_that_never_comes_is_waited_for_in_vain_once(session):
     assert session.failures() == []
 
 
-@pytest.mark.parametrize("remaining", [99, 80, 60, 46, 20])
+@pytest.mark.parametrize("remaining", [99, 80, 60, 46])
 def test_far_from_a_rung_nothing_is_waited_for(session, remaining):
-    """One look is enough where no rung can be reached; above the last there is none to reach."""
+    """One look is enough where no rung can be reached."""
     session.tool(tokens_at(remaining))
     session.tool(tokens_at(remaining))
     _, looks = run(session, "PostToolUse", tool_use_id="toolu_new")
     assert looks == 1
     assert session.record().estimated_tokens == tokens_at(remaining)
     assert session.memory()["isLagging"] is True
+
+
+@pytest.mark.parametrize("agent", [None, "sub"])
+def test_above_the_last_rung_the_record_of_the_call_is_waited_for(session, agent):
+    """The warning that is repeated there, and the state, tell of the reply that was served last."""
+    for number in range(SILENT_CALLS + 1):
+        session.tool(tokens_at(20 - number), agent)
+    newer = session.reply_line(tokens_at(10), "toolu_new", agent=agent)
+    text, looks = run(
+        session, "PostToolUse", lambda: session.write(newer, agent=agent),
+        agent=agent, tool_use_id="toolu_new",
+    )  # fmt: skip
+    assert looks >= 2
+    assert f"{tokens_at(10):,} of 200,000 tokens" in text
+    assert session.record(agent).estimated_tokens == tokens_at(10)
 
 
 def test_a_fast_pace_makes_far_near(session):

@@ -310,11 +310,16 @@ class Gauge:
         return forecast(self._history, self._tracker.tokens, limit, self._resolved)
 
     def is_near(self, tokens: int) -> bool:
-        """Return whether the next call may reach a rung: what lags by one call matters then."""
+        """Return whether a reading that lags by one call matters.
+
+        The next call may reach a rung; above the last one each reading may be among the final ones.
+        """
         limit = self.record.context_limit
-        ratio = self._resolved.next_ratio(self._level)
-        if limit is None or ratio is None:
+        if limit is None or not self._resolved.rungs:
             return False
+        ratio = self._resolved.next_ratio(self._level)
+        if ratio is None:
+            return True
         turns = [turn[0] for turn in self._history.turns] + [tokens]
         steps = [after - before for before, after in pairwise(turns)]
         stride = max(NEAR_RATIO * limit, 2 * max(steps, default=0))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ultramon.hosts.calls.store import HookStore
     from ultramon.hosts.port import HookEvent, LaunchedSubagent, ReturnedSubagent
     from ultramon.hosts.transcripts.records import LastReading
+    from ultramon.state.record import StateRecord
 
 
 class Subagents:
@@ -119,9 +120,19 @@ class Subagents:
                 self._end_child(child_id, reading)
             elif returned.is_success:
                 self._complete_child(child_id, reading)
+        else:
+            self._take_late_reply(child, returned.subagent_id)
         from ultramon.hosts.calls.child_ends import ChildEnds
 
         return ChildEnds(self._store, child_id, is_empty=not returned.has_text)
+
+    def _take_late_reply(self, child: StateRecord, subagent_id: str) -> None:
+        """Take a last reply that the client wrote only after it had reported the end."""
+        report = self._readings.look(subagent_id).report
+        self._readings.report_problem(self._called.agent_id)
+        if report is None or self._store.hosted(child).memory.last_reply_at == report.at:
+            return
+        self._store.update(child.agent_id, lambda agent: agent.take_last(report), create=False)
 
     def _end_child(self, child_id: str, reading: LastReading) -> None:
         """End a subagent that the client ended without an event of its own."""
