@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ultramon.context.forecast import HISTORY_TURNS, TurnHistory, forecast
-from ultramon.context.ladder import DEFAULT_LADDER
+from ultramon.context.forecast import HISTORY_TURNS, TurnHistory, describe_compaction, forecast
+from ultramon.context.ladder import DEFAULT_LADDER, Ladder, Rung
 
 LADDER = DEFAULT_LADDER.resolve(200_000)
 
@@ -34,6 +34,23 @@ def test_turns_that_still_end_below_a_rung_are_counted():
             "critical": {"turns": 6, "seconds": 180.0},
         },
     }
+
+
+def test_a_likely_compaction_is_one_more_rung_in_its_place():
+    """Between 140,000 and 170,000; it goes when it is reached, and a ladder's own name wins."""
+    found = forecast(steady(10), 100_000, 200_000, LADDER, (155_000, 3))
+    assert [*found["rungs"]] == ["warning", "compaction", "critical"]
+    assert found["rungs"]["compaction"] == {
+        "turns": 5, "seconds": 150.0, "tokens": 155_000, "seen": 3,
+    }  # fmt: skip
+    assert describe_compaction(found) == (155_000, "likely compaction near 155,000, seen 3 times")
+    reached = forecast(steady(10), 155_000, 200_000, LADDER, (155_000, 3))
+    assert [*reached["rungs"]] == ["critical"]
+    assert describe_compaction(reached) is None
+    own = Ladder([Rung("compaction", 0.9)]).resolve(200_000)
+    named = forecast(steady(10), 100_000, 200_000, own, (155_000, 3))
+    assert named["rungs"] == {"compaction": {"turns": 7, "seconds": 210.0}}
+    assert describe_compaction(named) is None
 
 
 def test_a_rung_that_is_reached_has_no_forecast():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from ultramon.context.forecast import describe_compaction
 from ultramon.context.gauge import is_lower_bound, known_tokens
 from ultramon.context.ladder import Ladder
 from ultramon.errors import ConfigurationError
@@ -69,6 +70,8 @@ class Explanation(Model):
     """Tokens beyond what a provider counted."""
     calibration: float
     rungs: tuple[RungAhead, ...]
+    likely_compaction: str | None
+    """Where the agent's host was seen to compact by itself, in words; None = not known."""
     subagent_ends: dict[str, bool]
     """Subagents whose end was reported in the agent's conversation; false = with its next call."""
     pins: tuple[str, ...]
@@ -126,6 +129,8 @@ class Explanation(Model):
             ahead = "reached" if rung.reached else _ahead(rung)
             at = f"{round(rung.usage_ratio * 100, 1):g}%"
             lines.append(f"  {rung.name:<9} {at:>7} {rung.tokens:>12,}  {rung.action}, {ahead}")
+        if self.likely_compaction is not None:
+            lines.append(f"  {self.likely_compaction}")
         if self.settings:
             lines += ["", "settings  that are no defaults, with what sets them"]
         for name, source in self.settings.items():
@@ -209,6 +214,7 @@ def explain(
         estimated_delta_tokens=state.estimated_tokens - (anchor.tokens if anchor else 0),
         calibration=anchor.calibration if anchor else 1.0,
         rungs=tuple(_rungs(record)),
+        likely_compaction=_likely_compaction(record),
         session_tokens_left=session_tokens_left,
         subagent_ends=subagent_ends or {},
         pins=pins,
@@ -224,6 +230,11 @@ def explain(
             for point in history
         ),
     )
+
+
+def _likely_compaction(record: StateRecord) -> str | None:
+    likely = None if record.forecast is None else describe_compaction(record.forecast)
+    return None if likely is None else likely[1]
 
 
 def _rungs(record: StateRecord) -> list[RungAhead]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 HISTORY_TURNS = 8
 MIN_TURNS = 2
+COMPACTION = "compaction"
+"""Name, among the rungs of a forecast, of where the host was seen to compact by itself."""
 
 
 def _median(values: list[float]) -> float:
@@ -88,9 +90,22 @@ class TurnHistory:
 
 
 def forecast(
-    history: TurnHistory, tokens: int, context_limit_tokens: int | None, ladder: ResolvedLadder
+    history: TurnHistory,
+    tokens: int,
+    context_limit_tokens: int | None,
+    ladder: ResolvedLadder,
+    likely: tuple[int, int] | None = None,
 ) -> dict[str, Any] | None:
     """Return the pace and, per rung still ahead, the turns and seconds before it.
+
+    Args:
+        history: The turns of this epoch.
+        tokens: In the window.
+        context_limit_tokens: The limit; None = unknown.
+        ladder: The rungs.
+        likely: Where the host was seen to compact by itself, in tokens, and how often; None = it
+            was not. It is one more rung, `COMPACTION`, with these two as ``tokens`` and ``seen``,
+            unless the ladder has one of that name.
 
     Returns:
         ``{"tokensPerTurn", "secondsPerTurn", "rungs": {name: {"turns", "seconds"}}}`` where
@@ -101,11 +116,19 @@ def forecast(
     if pace is None or seconds is None or context_limit_tokens is None:
         return None
     rungs: dict[str, dict[str, float]] = {}
-    for rung in ladder.rungs:
-        left = rung.ratio * context_limit_tokens - tokens
+    ahead = [(rung.ratio * context_limit_tokens, rung.name) for rung in ladder.rungs]
+    if COMPACTION in ladder.names:
+        likely = None
+    if likely is not None:
+        ahead.append((likely[0], COMPACTION))
+        ahead.sort()
+    for at_tokens, name in ahead:
+        left = at_tokens - tokens
         if left > 0:
             turns = turns_within(left, pace)
-            rungs[rung.name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
+            rungs[name] = {"turns": turns, "seconds": round(turns * seconds, 1)}
+            if name == COMPACTION and likely is not None:
+                rungs[name]["tokens"], rungs[name]["seen"] = likely
     return {"tokensPerTurn": round(pace, 1), "secondsPerTurn": round(seconds, 3), "rungs": rungs}
 
 
@@ -113,6 +136,20 @@ def turns_within(left_tokens: float, tokens_per_turn: float) -> int:
     """Return the number of turns that still end with fewer tokens than are left."""
     # Rounded up without `math`, a library that no hook needs besides.
     return max(0, -int(-(left_tokens / tokens_per_turn) // 1) - 1)
+
+
+def describe_compaction(forecast: dict[str, Any]) -> tuple[int, str] | None:
+    """Return where a compaction is likely, in tokens, and words for it; None where none is known.
+
+    Args:
+        forecast: As `forecast` returns it.
+    """
+    ahead = forecast["rungs"].get(COMPACTION) or {}
+    tokens, seen = ahead.get("tokens"), ahead.get("seen")
+    if tokens is None or seen is None:
+        return None
+    times = "twice" if seen == 2 else f"{seen} times"
+    return tokens, f"likely compaction near {round(tokens, -3):,}, seen {times}"
 
 
 def describe_turns(turns: int, rung: str) -> str:

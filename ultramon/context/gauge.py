@@ -50,6 +50,8 @@ class GaugeMemory:
         trigger_tokens: Where the host compacts by itself, or None.
         refusal_tokens: Where a host that does not compact refuses requests, or None.
         observed_tokens: The window that the provider stated, or None.
+        likely_tokens: Where the host was seen to compact by itself, or None: no limit, a forecast.
+        likely_seen: How often it was seen there.
         highest_tokens: The highest count that was reported.
         turns: ``[tokens, epoch seconds]`` of the readings of this epoch, oldest first.
         readings_after: Epoch seconds; older readings belong to a window that is gone.
@@ -59,6 +61,8 @@ class GaugeMemory:
     trigger_tokens: Positive | None
     refusal_tokens: Positive | None
     observed_tokens: Positive | None
+    likely_tokens: Positive | None
+    likely_seen: int
     highest_tokens: int
     turns: list[list[float]]
     readings_after: float
@@ -307,7 +311,11 @@ class Gauge:
     def forecast(self) -> dict[str, Any] | None:
         """Return the pace and what remains before each rung, None when unknowable."""
         limit = None if self.usage_ratio is None else self.record.context_limit
-        return forecast(self._history, self._tracker.tokens, limit, self._resolved)
+        likely, memory = None, self.memory
+        # At the limit itself there is nothing that the limit does not say.
+        if limit is not None and memory.likely_tokens is not None and memory.likely_tokens < limit:
+            likely = memory.likely_tokens, memory.likely_seen
+        return forecast(self._history, self._tracker.tokens, limit, self._resolved, likely)
 
     def is_near(self, tokens: int) -> bool:
         """Return whether a reading that lags by one call matters.

@@ -49,8 +49,8 @@ class _Memory(GaugeMemory):
 
     def __init__(self, readings_after: float) -> None:
         self.window_tokens = self.trigger_tokens = self.refusal_tokens = None
-        self.observed_tokens = None
-        self.highest_tokens = 0
+        self.observed_tokens = self.likely_tokens = None
+        self.highest_tokens = self.likely_seen = 0
         self.turns = []
         self.readings_after = readings_after
 

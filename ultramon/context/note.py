@@ -5,7 +5,7 @@ Standard library only: hooks and monitors write the same note.
 
 from __future__ import annotations
 
-from ultramon.context.forecast import describe_turns, turns_within
+from ultramon.context.forecast import COMPACTION, describe_compaction, describe_turns, turns_within
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.errors import ConfigurationError
 from ultramon.state.usage_percent import whole_percent
@@ -109,7 +109,8 @@ def describe_pace(
 ) -> str:
     """Return a sentence about the turns left before the next rung; empty when unknown.
 
-    At a rung that asks to return, and at the highest one, about those before the limit.
+    At a rung that asks to return, and at the highest one, about those before the limit. A likely
+    compaction that comes first takes its place, and one that comes later is named behind it.
 
     Args:
         forecast: As `ultramon.context.forecast.forecast` returns it.
@@ -120,18 +121,26 @@ def describe_pace(
     """
     if forecast is None or limit_tokens is None:
         return ""
+    likely = describe_compaction(forecast)
     height = ladder.rank(level)
     is_last = height == len(ladder.rungs)
     if is_last or (height and ladder.rungs[height - 1].action == FORCE_RETURN):
         left = limit_tokens - tokens
         if left <= 0:
             return ""
+        if likely is not None:  # it lies below the limit
+            return describe_turns(forecast["rungs"][COMPACTION]["turns"], f"a {likely[1]}")
         return describe_turns(turns_within(left, forecast["tokensPerTurn"]), "the limit")
     rung = ladder.rungs[height]
     ahead = forecast["rungs"].get(rung.name)
     if ahead is None:
         return ""
-    return describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
+    if likely is None:
+        return describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
+    if likely[0] <= rung.tokens(limit_tokens):
+        return describe_turns(forecast["rungs"][COMPACTION]["turns"], f"a {likely[1]}")
+    pace = describe_turns(ahead["turns"], f"{round(rung.nominal_ratio * 100, 1):g} %")
+    return f"{pace} {likely[1].capitalize()}."
 
 
 def check_critical_note(text: str, source: str = "argument") -> str | None:

@@ -74,10 +74,15 @@ class LimitCandidate(Model):
 
 
 class RungForecast(Model):
-    """Turns and time left before one rung."""
+    """Turns and time left before one rung.
+
+    Of a likely compaction also the tokens near which the host was seen to compact, and how often.
+    """
 
     turns: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0)]
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    seen: Annotated[int, Field(ge=2)] | None = None
 
 
 class Forecast(Model):
