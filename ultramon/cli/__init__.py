@@ -65,6 +65,7 @@ GROUPS = {
             "check": ("check", "command"),
             "alert": ("alert", "command"),
             "monitor": ("context_monitor", "command"),
+            "forget": ("forget", "command"),
         },
     ),
     "queue": Commands(

@@ -108,6 +108,7 @@ class HookEvent(Record):
         may_cut_turn: Where a session ends: whether a turn that is open now was cut by that, since
             neither a turn's own end nor a person has ended the session.
         tokens: In the window when a session starts, or None.
+        is_automatic: Where a compaction begins: whether the client does it by itself.
         prompt: What a person wrote; empty for texts of the client itself.
         error: What a turn failed with, empty when it did not; None = the turn goes on. Where a
             session ends: what its last turn failed with, or None.
@@ -137,6 +138,7 @@ class HookEvent(Record):
     reason: str = ""
     may_cut_turn: bool = False
     tokens: int | None = None
+    is_automatic: bool = False
     prompt: str = ""
     error: str | None = None
     waits_for: str = ""
@@ -291,6 +293,15 @@ class Transcripts:
 
         Raises:
             OSError: A file cannot be opened; it says nothing then.
+            ValueError: It is no regular file but, for example, a link.
+        """
+        return None
+
+    def client_version(self, path: str) -> str | None:
+        """Return the version of the client that writes a transcript; None = it does not say.
+
+        Raises:
+            OSError: It cannot be opened.
             ValueError: It is no regular file but, for example, a link.
         """
         return None

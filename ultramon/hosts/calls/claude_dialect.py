@@ -64,6 +64,8 @@ def event_of(payload: JsonObject, kinds: Mapping[str, str], tail: bytes = b"") -
         event.source = text_in(payload, "source")
     elif event.kind == port.SESSION_ENDED:
         event.reason = text_in(payload, "reason")
+    elif event.kind == port.COMPACTING:
+        event.is_automatic = text_in(payload, "trigger") == "auto"
     return event
 
 

@@ -248,11 +248,11 @@ class HookCall:
         self._called.update_with_reading(change, self._readings.check_end)
 
     def _before_compaction(self) -> str | None:
-        reading = self._called.look()
+        event, reading = self._event, self._called.look()
 
         def change(agent: HostedAgent) -> None:
             agent.take(reading.report)
-            agent.compacting()
+            agent.compacting(is_automatic=event.is_automatic)
 
         self._called.update(change)
         return self._store.installed.handoff_note

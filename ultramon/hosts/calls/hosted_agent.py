@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 
-from ultramon.context.gauge import Gauge
+from ultramon.context.gauge import Gauge, known_tokens
 from ultramon.context.ladder import FORCE_RETURN
 from ultramon.context.tracker import ContextTracker
+from ultramon.errors import StateError
 from ultramon.hosts.calls.memory import HookMemory
 from ultramon.system.ids import is_agent_id
 from ultramon.system.processes import boot_seconds, process_started_at, this_host
@@ -37,6 +38,7 @@ _MAX_ENDED_CALLS = 64
 _MAX_TASK_CHARS = 120
 _MAX_LABEL_CHARS = 80
 _MAX_MODEL_CHARS = 200
+_MAX_VERSION_CHARS = 80
 _MAX_LEFT_NAMES = 3
 _MAX_LAST_CHARS = 300
 _MAX_PROMPT_CHARS = 4_000
@@ -112,6 +114,7 @@ class HostedAgent:
         if process == process_of(record):
             return False
         record.pid, record.pid_started_at, record.boot_id, record.hostname = process
+        del self.memory.client_version
         return True
 
     @property
@@ -200,10 +203,60 @@ class HostedAgent:
         if report is None:
             return False
         self.set_model(report.requested_model or report.model)
+        self._follow_compactions(report.tokens)
         # One without a time may belong to a window that is gone.
         return report.at is not None and self.gauge.take(
             report.tokens, report.output_tokens, report.at
         )
+
+    def _follow_compactions(self, tokens: int) -> None:
+        """Note where the client is likely to compact this window, unless it disproves that."""
+        memory, compactions = self.memory, self._call.compactions()
+        del memory.likely_tokens, memory.likely_seen
+        key = None if compactions is None else self._compactions_key()
+        if compactions is None or key is None:
+            return
+        likely = compactions.near(key)
+        if likely is None:
+            return
+        from ultramon.hosts.calls.learned_compactions import is_passed
+
+        if not is_passed(tokens, likely[0]):
+            memory.likely_tokens, memory.likely_seen = likely
+            return
+        try:
+            compactions.drop(key)
+        except StateError as error:
+            self._call.fail(self.record.agent_id, f"a likely compaction stays: {error}")
+
+    def _compactions_key(self) -> str | None:
+        """Return what the client's compactions of this window depend on; None = not known."""
+        record, memory = self.record, self.memory
+        if memory.client_version is None and memory.transcript_path is not None:
+            try:
+                version = self._host.transcripts.client_version(memory.transcript_path)
+            except (OSError, ValueError):
+                return None
+            memory.client_version = (version or "")[:_MAX_VERSION_CHARS]
+        version, model, window = memory.client_version, record.model, record.context_window
+        if not version or model is None or window is None:
+            return None
+        from ultramon.hosts.calls.learned_compactions import key_of
+
+        return key_of(version, model, window, memory.trigger_tokens)
+
+    def _learn_compaction(self) -> None:
+        """Note an automatic compaction that has taken place."""
+        full_at = self.memory.full_at
+        del self.memory.full_at
+        key = None if full_at is None else self._compactions_key()
+        compactions = self._call.compactions(must_exist=False)
+        if full_at is None or key is None or compactions is None:
+            return
+        try:
+            compactions.learn(key, full_at)
+        except StateError as error:
+            self._call.fail(self.record.agent_id, f"a compaction is not noted: {error}")
 
     def take_last(self, report: Report | None) -> None:
         """Take the last reply of a turn, and remember which it was: another one ends the next."""
@@ -378,6 +431,7 @@ class HostedAgent:
             event: Which of the two came; old clients send only one of them.
         """
         if self.memory.is_first_report(event):
+            self._learn_compaction()
             self._begin_window(None)
 
     def follow_compaction(self, reading: LastReading) -> None:
@@ -398,9 +452,11 @@ class HostedAgent:
         self.memory.begin_window()
         self.gauge.begin_epoch("compaction", at=at)
 
-    def compacting(self) -> None:
+    def compacting(self, *, is_automatic: bool) -> None:
         """A compaction may follow. It may also be interrupted, so nothing has changed yet."""
-        del self.memory.compacted_by
+        del self.memory.compacted_by, self.memory.full_at
+        if is_automatic and self.gauge.usage_ratio is not None:
+            self.memory.full_at = known_tokens(self.record)
 
     @property
     def must_return(self) -> bool:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from ultramon.hosts.calls.learned_compactions import LearnedCompactions
     from ultramon.hosts.port import Host
 
 WINDOWS_SUFFIX = ".windows.json"
 """Of the file, after the host's name, that holds the windows the client reported."""
+COMPACTIONS_SUFFIX = ".compactions.json"
+"""Of the file, after the host's name, that holds the tokens before automatic compactions."""
 _MAX_WINDOWS = 200
 
 
@@ -63,6 +66,7 @@ class Invocation:
         self.now = now
         self.began_at = boot_seconds()
         self._windows_path = os.path.join(self.directory.path, host.name + WINDOWS_SUFFIX)
+        self._compactions: LearnedCompactions | None = None
         try:
             self.installed = InstalledChoices.load(choices_path)
         except (StateError, OSError) as error:
@@ -104,6 +108,21 @@ class Invocation:
         if not isinstance(windows, dict):
             return {}
         return {m: w for m, w in windows.items() if type(w) is int and 0 < w <= 1_000_000_000}
+
+    def compactions(self, *, must_exist: bool = True) -> LearnedCompactions | None:
+        """Return the compactions of this host that were noted; None without any.
+
+        Args:
+            must_exist: False to note the first one.
+        """
+        if self._compactions is None:
+            path = os.path.join(self.directory.path, self.host.name + COMPACTIONS_SUFFIX)
+            if must_exist and not os.path.lexists(path):
+                return None
+            from ultramon.hosts.calls.learned_compactions import LearnedCompactions
+
+            self._compactions = LearnedCompactions(path)
+        return self._compactions
 
     def learn_window(self, model: str, window_tokens: int) -> None:
         """Remember the window that the client works with for a model.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
 
     AgentId = str
+    Positive = int
 
 _MAX_PREDECESSORS = 8
 _MAX_RUNNING = 32
@@ -46,6 +47,8 @@ class HookMemory(StoredFields, GaugeMemory):
         is_compacted: Whether it has not read of its compaction yet.
         is_lagging: Whether the last reading may be one call old.
         compacted_by: The event that reported the last compaction, or None.
+        client_version: Of the client, where it was asked for; empty = its files do not name it.
+        full_at: Tokens in the window when an automatic compaction began that may follow, or None.
         compaction_id: The last compaction that its transcript showed, or None.
         running: Its tool calls.
         ended_early: Tool calls whose end was reported before their start.
@@ -79,6 +82,8 @@ class HookMemory(StoredFields, GaugeMemory):
     is_compacted: bool
     is_lagging: bool
     compacted_by: str | None
+    client_version: str | None
+    full_at: Positive | None
     compaction_id: str | None
     running: Sequence[str]
     ended_early: Sequence[str]

@@ -43,6 +43,7 @@ class ClaudeCodeTranscripts(Transcripts):
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
     read_token_budget = staticmethod(last_reading.read_token_budget)
+    client_version = staticmethod(last_reading.client_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)

@@ -7,7 +7,13 @@ down before it calls the hooks of its tools, so nothing newer is ever missing.
 from __future__ import annotations
 
 from ultramon.hosts.codex.reader import LineReader
-from ultramon.hosts.transcripts.jsonl import object_in, open_transcript, text_or_none
+from ultramon.hosts.transcripts.jsonl import (
+    bounded_lines,
+    head_objects,
+    object_in,
+    open_transcript,
+    text_or_none,
+)
 from ultramon.hosts.transcripts.records import OVERFLOW, LastReading, Report
 from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
@@ -101,6 +107,24 @@ def read_last_replies(path: str, *, is_subagent: bool) -> list[tuple[Report, lis
             else:
                 replies.append((report, []))
     return replies
+
+
+def client_version(path: str) -> str | None:
+    """Return the version that began a rollout.
+
+    Args:
+        path: The rollout.
+
+    Raises:
+        OSError: It cannot be opened: it is not there, or not readable.
+        ValueError: It is no regular file but, for example, a link.
+    """
+    fd, _ = open_transcript(path)
+    with open(fd, "rb") as file:
+        for entry in head_objects(bounded_lines(file)):
+            if entry.get("type") == "session_meta":
+                return text_or_none(object_in(entry, "payload").get("cli_version"))
+    return None
 
 
 def is_last_turn(path: str) -> bool:

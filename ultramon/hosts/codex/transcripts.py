@@ -45,6 +45,7 @@ class CodexTranscripts(Transcripts):
 
     read_last_reading = staticmethod(last_reading.read_last_reading)
     read_last_replies = staticmethod(last_reading.read_last_replies)
+    client_version = staticmethod(last_reading.client_version)
     looks_like_transcript = staticmethod(reader.looks_like_transcript)
     identify = staticmethod(reader.identify)
     read_transcript = staticmethod(reader.read_transcript)
