@@ -221,6 +221,20 @@ def test_a_model_decides_alone_whether_its_window_is_known():
     assert unknown.limit_candidates == []
 
 
+def test_what_claude_code_takes_for_an_unknown_model_is_labelled_as_its_own():
+    """It ranks as the model all the same: a provider that refused more wins, and so do settings."""
+    unknown = {"model": "nobody-knows-this-one", "host": "claude-code"}
+    alone = resolved(**unknown)
+    assert (alone.context_limit, alone.limit_source) == (1_000_000, "host")
+    refused = resolved(**unknown, observed_window_tokens=262_144)
+    assert (refused.context_limit, refused.limit_source) == (262_144, "observed")
+    assert [one["verdict"] for one in refused.limit_candidates] == ["binding", "outranked"]
+    stops = resolved(**unknown, host_refusal_tokens=177_000)
+    assert (stops.context_limit, stops.limit_source) == (177_000, "host")
+    elsewhere = resolved(model="nobody-knows-this-one", host="codex")
+    assert (elsewhere.context_limit, elsewhere.limit_source) == (None, "unknown")
+
+
 def test_the_window_comes_from_the_best_source_not_the_smallest():
     """Explicit, host, observed, model: each decides once those before it are gone."""
     given_numbers = {

@@ -136,7 +136,22 @@ def test_the_requested_model_decides_the_window(session, model, window):
     answer = session.call("PostToolUse", tool_use_id="toolu_a", tool_name="Bash")
     record = session.record()
     assert (record.model, record.context_limit) == (model, window)
+    assert record.limit_source == ("host" if model == "nobody-knows" else "model")
     assert bool(answer.text) == (window == 200_000)
+
+
+def test_a_refusal_that_names_a_maximum_is_the_window(session):
+    """More than the table's guess for a model; until another model is asked."""
+    session.tool(180_000, event="PostToolUse")
+    session.reply(180_000, "toolu_a", model="nobody-knows")
+    session.refusal(text="Prompt is too long: 205000 tokens > 190000 maximum")
+    session.call("StopFailure", error="invalid_request")
+    record = session.record()
+    assert (record.context_limit, record.limit_source) == (190_000, "observed")
+    session.reply(20_000, "toolu_b")
+    session.call("PostToolUse", tool_use_id="toolu_b", tool_name="Bash")
+    record = session.record()
+    assert (record.context_limit, record.limit_source) == (200_000, "model")
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,21 @@ def test_a_limit_that_the_host_or_the_provider_states_is_sure_enough(session, so
     assert any(stopped(one) for one in answers)
 
 
+def test_what_the_host_takes_for_an_unknown_model_is_not_sure_enough(session):
+    """It is labelled as the host's and was stated by nobody."""
+    session.freeze(enforce="critical")
+    session.reply(800_000, "toolu_first", model="nobody-knows")
+    session.call("PostToolUse", tool_use_id="toolu_first", tool_name="Read")
+    answers = []
+    for number in range(REPLIES_TO_RETURN + 3):
+        session.reply(800_001 + number, f"toolu_{number}", model="nobody-knows")
+        answers.append(session.call("PostToolUse", tool_use_id=f"toolu_{number}", tool_name="Read"))
+    record = session.record()
+    assert (record.limit_source, record.context_limit) == ("host", 1_000_000)
+    assert record.action == "force_return"
+    assert not any(stopped(one) for one in answers)
+
+
 def test_without_having_been_told_before_it_is_told_first(session):
     """A request that was killed before its answer was none."""
     ask(session)

@@ -99,7 +99,9 @@ def test_a_recorded_session_replays_to_its_own_numbers(name):
     path, agent_id, facts, crossings, compactions = RECORDED[name]
     shown = timeline(path)
     assert shown.id == agent_id
-    assert (shown.limit_source, shown.peak_source) == ("observed", "reported")
+    # The table knows the windows of one client, the rollouts of the other name them.
+    source = "observed" if name.startswith("codex") else "model"
+    assert (shown.limit_source, shown.peak_source) == (source, "reported")
     assert facts == {
         "reports": shown.reports,
         "peak": shown.peak_tokens,
@@ -235,6 +237,15 @@ def test_thresholds_limit_and_model_can_be_chosen():
     assert [one.level for one in chosen.crossings] == ["warning", "critical"]
     assert timeline(path, context_limit_tokens=100_000).context_limit == 100_000
     assert timeline(path, model="claude-sonnet-4-5[1m]").context_limit == 1_000_000
+
+
+def test_a_model_that_nobody_knows_has_the_window_of_its_client(tmp_path):
+    """The client takes a million for it; that is labelled as the client's number."""
+    path = written(
+        tmp_path, "s.jsonl", reply("m1", usage(150_000), requestedModel="nobody-knows-this-one")
+    )
+    shown = timeline(path)
+    assert (shown.context_limit, shown.limit_source) == (1_000_000, "host")
 
 
 def test_a_model_that_changes_brings_its_own_window(tmp_path):

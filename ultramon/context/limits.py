@@ -161,17 +161,24 @@ def window_for_model(model: str | None, host: str | None = None) -> int | None:
     Returns:
         The window in tokens; None for an unknown model or None.
     """
+    return _window_and_source(model, host)[0]
+
+
+def _window_and_source(model: str | None, host: str | None) -> tuple[int | None, str]:
+    """Return the window of `window_for_model`, and whether ``model`` or ``host`` decided it."""
     name = canonical_model_name(model or "")
     if not model or not name:
-        return None
+        return None, "model"
     if model.strip().lower().endswith(_LARGE_WINDOW_SUFFIX):
-        return LARGE_WINDOW_TOKENS
+        return LARGE_WINDOW_TOKENS, "model"
     in_claude_code = host == HOST_WITH_OWN_WINDOWS
     if in_claude_code and name in _CLAUDE_CODE_WINDOWS:
-        return _CLAUDE_CODE_WINDOWS[name]
+        return _CLAUDE_CODE_WINDOWS[name], "model"
     from ultramon.context.model_windows import WINDOWS
 
-    return WINDOWS.get(name, LARGE_WINDOW_TOKENS if in_claude_code else None)
+    if in_claude_code and name not in WINDOWS:
+        return LARGE_WINDOW_TOKENS, "host"
+    return WINDOWS.get(name), "model"
 
 
 def default_window_from_environment(environ: Mapping[str, str]) -> int:
@@ -202,7 +209,8 @@ def resolve_limit(
 ) -> None:
     """Decide which context limit holds, and write it into a state with every candidate.
 
-    The window is the first one known of explicit, host, observed, model, default. The limit is
+    The window is the first one known of explicit, host, observed, model, default; what a host works
+    with for a model that nobody knows is named ``host`` and ranks as model. The limit is
     the smallest of that window less the reserved output, the host's compaction trigger, the host's
     refusal and the user's cap; on a tie the cap is named first, then trigger and refusal.
 
@@ -228,6 +236,7 @@ def resolve_limit(
     """
     reported = _checked("suspect_above_tokens", suspect_above_tokens or 0, least=0)
     reserved = _checked("reserved_output_tokens", reserved_output_tokens or 0, least=0)
+    model_window_tokens, model_source = _window_and_source(record.model, record.host)
     given = (
         ("limit", "explicit", explicit_limit_tokens),
         ("trigger", "host", host_trigger_tokens),
@@ -235,7 +244,7 @@ def resolve_limit(
         ("window", "explicit", explicit_window_tokens),
         ("window", "host", host_window_tokens),
         ("window", "observed", observed_window_tokens),
-        ("window", "model", window_for_model(record.model, record.host)),
+        ("window", model_source, model_window_tokens),
         ("window", "default", default_window_tokens if record.model is None else None),
     )
     candidates: list[dict[str, Any]] = [

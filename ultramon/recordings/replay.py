@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from ultramon.context.config import ContextConfig
 from ultramon.context.ladder import CLAUDE_CODE_LADDER
-from ultramon.context.limits import HOST_WITH_OWN_WINDOWS, window_for_model
 from ultramon.context.monitor_gauge import MonitorGauge
 from ultramon.recordings import timeline
 from ultramon.recordings.recordings import JSON_LINES, TEXT, read_records
 from ultramon.recordings.series import Series
 from ultramon.recordings.summary import LAST_TIME, Follower, Summarizer, TranscriptSummary
 from ultramon.state.models import utc
+from ultramon.state.record import StateRecord
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from ultramon.hosts.transcripts.records import Boundary, Content, Overflow, Report, Window
     from ultramon.recordings.recordings import Recording
-    from ultramon.state.record import StateRecord
 
 _THRESHOLDS = (
     "warning_threshold",
@@ -64,7 +63,9 @@ class _Replay(Follower):
         self._clock = ReplayClock()
         self._fixed_model = config.model is not None
         self._model = config.model or recording.model
-        self._gauge = MonitorGauge(config, self._clock)
+        # The table of a host's own windows is asked for the model, as in a hook.
+        record = StateRecord("", host=recording.kind)
+        self._gauge = MonitorGauge(config, self._clock, record=record)
         self._series = Series(timeline.MAX_POINTS)
         self._last_report_tokens = 0
         self._highest_estimate_tokens = 0
@@ -106,7 +107,8 @@ class _Replay(Follower):
 
     def on_window(self, window: Window) -> None:
         """Take the window that the host states."""
-        self._observe_window(window.tokens)
+        self._gauge.report(0, 0, window.tokens, None)
+        self._gauge.decide()
 
     def on_overflow(self, overflow: Overflow) -> None:
         """List a refusal; what was sent is not known, so it is no reading."""
@@ -126,12 +128,6 @@ class _Replay(Follower):
     def _use_model(self, model: str) -> None:
         self._model = model
         self._gauge.set_model(model[:_MAX_NAME_CHARS])
-        if self._recording.kind == HOST_WITH_OWN_WINDOWS:
-            self._observe_window(window_for_model(model, host=HOST_WITH_OWN_WINDOWS))
-
-    def _observe_window(self, tokens: int | None) -> None:
-        self._gauge.report(0, 0, tokens, None)
-        self._gauge.decide()
 
     def _begin_epoch(
         self, before: StateRecord, reason: str, trigger: str | None, left: int | None

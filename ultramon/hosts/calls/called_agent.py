@@ -106,6 +106,8 @@ class CalledAgent:
         def follow_and_change(agent: HostedAgent, reading: LastReading) -> None:
             agent.follow_compaction(reading)
             change(agent, reading)
+            # Behind the reading, which names the model that was asked.
+            agent.observe_window(reading.refused_above_tokens)
 
         def change_if_current(agent: HostedAgent) -> None:
             check(agent, reading)

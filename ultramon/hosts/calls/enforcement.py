@@ -386,7 +386,13 @@ def why_off(state_directory: str, host: str) -> str | None:
 
 
 def _is_certain(agent: HostedAgent) -> bool:
-    return agent.record.limit_source in TRUSTED_SOURCES
+    source = agent.record.limit_source
+    if source != "host":
+        return source in TRUSTED_SOURCES
+    # What a host takes for an unknown model is labelled so too, though it did not state it.
+    memory = agent.memory
+    stated = (memory.window_tokens, memory.trigger_tokens, memory.refusal_tokens)
+    return agent.record.context_limit in stated
 
 
 def _fill(agent: HostedAgent) -> str:

@@ -195,8 +195,17 @@ class HostedAgent:
             return
         if not is_same:
             record.model = model
-            del memory.highest_tokens
+            del memory.highest_tokens, memory.observed_tokens
         self.resolve_limit()
+
+    def observe_window(self, tokens: int | None) -> None:
+        """Note the most that a provider takes, where it has just refused more; None = it did not.
+
+        It holds for the model that is asked now.
+        """
+        if tokens is not None and tokens != self.memory.observed_tokens:
+            self.memory.observed_tokens = tokens
+            self.resolve_limit()
 
     def take(self, report: Report | None) -> bool:
         """Take what a transcript reports; return whether it was new enough."""

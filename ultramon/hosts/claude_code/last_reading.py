@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from ultramon.hosts.claude_code.reader import LineReader, error_of
+from ultramon.hosts.claude_code.reader import LineReader, error_of, refused_above
 from ultramon.hosts.transcripts.jsonl import (
     decode_object,
     object_in,
@@ -15,7 +15,7 @@ from ultramon.hosts.transcripts.jsonl import (
     text_of,
     text_or_none,
 )
-from ultramon.hosts.transcripts.records import Boundary, Content, LastReading, Report
+from ultramon.hosts.transcripts.records import OVERFLOW, Boundary, Content, LastReading, Report
 from ultramon.hosts.transcripts.tail import objects_from_end
 from ultramon.system.timestamps import parse_time
 
@@ -58,6 +58,8 @@ def read_last_reading(path: str, *, is_subagent: bool, call_id: str | None = Non
             if report is not None:
                 tail.text = text_of(object_in(entry, "message").get("content"), ("text",))
             tail.error = tail.error or error
+            if error == OVERFLOW and tail.refused_above_tokens is None:
+                tail.refused_above_tokens = refused_above(entry)
             if tail.stop_reason is None and report is None:
                 tail.stop_reason = _stop_reason(entry)
             if tail.stopped_at is None:

@@ -112,6 +112,14 @@ def error_of(entry: JsonObject) -> str | None:
     return text_or_none(entry.get("error")) or "unknown"
 
 
+def refused_above(entry: JsonObject) -> int | None:
+    """Return the most that the provider takes, as the line of a request that was too long says."""
+    from ultramon.context.limits import parse_overflow
+
+    found = parse_overflow(text_of(_message(entry).get("content"), ("text",)))
+    return None if found is None else found[1]
+
+
 def returned_by_tool(response: object) -> tuple[str, bool] | None:
     """Return which subagent a tool says to have completed, and whether it returned a text."""
     if not isinstance(response, dict) or response.get("status") != "completed":

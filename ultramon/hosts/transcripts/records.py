@@ -221,6 +221,8 @@ class LastReading:
             failed, epoch seconds; None when neither did.
         stop_reason: What a hook said that ended the agent after that reply, maybe empty; None when
             none did.
+        refused_above_tokens: The most that the provider takes, where it refused that request for
+            its length and said so, or None.
         window_tokens: The window that the client reports beside its replies, or None.
         compaction_id: Names the compaction that the last reply or the one before it follows, where
             no event reports compactions; None = none is known.
@@ -233,6 +235,7 @@ class LastReading:
     text = ""
     error: str | None = None
     error_status: int | None = None
+    refused_above_tokens: int | None = None
     stopped_at: float | None = None
     stop_reason: str | None = None
     window_tokens: int | None = None
